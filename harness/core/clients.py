@@ -49,10 +49,10 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # All but the features at once: they are small, and every look-up costs its call.
         small = self.pool._replace(x=self.pool.y).at(self.positions[:1] if self.same else self.positions)
-        for step, positions in enumerate(self.positions):
+        shape, where = self.positions.shape[1:], self.positions.clamp(min=0).flatten(1)
+        for step in range(len(self)):
             if step == 0 or not self.same:
-                shape, where = positions.shape, positions.clamp(min=0).flatten()
-                x = self.pool.x.index_select(0, where).unflatten(0, shape)
+                x = self.pool.x.index_select(0, where[step]).unflatten(0, shape)
                 batch = Batch(x, small.y[step], small.group[step], small.weight[step])
             yield self.note(step, batch)
 
@@ -291,7 +291,8 @@ class Clients:
 
     def _count_gradients(self, loss: Callable[..., Tensor], points: tuple[Tensor, ...], batch: Batch) -> None:
         sample = self._rows.flops(loss, self.axes, *points, batch, gradient=True) / batch.weight.shape[-1]
-        self.cost.work(sample, (batch.weight > 0.5) * self.present.unsqueeze(-1).to(batch.weight.device))
+        present = self.present.bool().unsqueeze(-1).to(batch.weight.device)
+        self.cost.work(sample, (batch.weight > 0.5) & present)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Apply a function written for one client to every client's rows and batch.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
+
+from harness.core.recording import Recorded
 
 Mode = Literal["vmap", "loop"]
 
@@ -37,6 +38,7 @@ class Rows:
         if mode == "loop":
             _keep_freed_memory()
         self._flops: dict[object, int] = {}
+        self._recorded: dict[object, Recorded] = {}
         self._pool = (
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
             if threads > 1
@@ -83,10 +85,10 @@ class Rows:
         flat = [_flat(point.detach(), axes) for point in points]
         batch = _flat(batch, axes)
         if self.mode == "vmap":
-            leaves = [point.requires_grad_() for point in flat]
-            kind: Any = type(batch)
-            losses = _stacked(loss, kind, len(leaves))(*leaves, *batch)
-            gradients = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
+            what = (loss, type(batch), len(flat))
+            if what not in self._recorded:
+                self._recorded[what] = Recorded(_gradients(*what))
+            gradients = self._recorded[what](*flat, *batch)
         else:
             one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch))  # noqa: E731
             columns = zip(*self.each(one, range(len(flat[0]))), strict=True)
@@ -156,13 +158,18 @@ def _keep_freed_memory() -> None:
         adjust(mmap_threshold, largest)
 
 
-@lru_cache(maxsize=16)
-def _stacked(loss: Callable[..., Tensor], kind: Callable[..., Any], points: int) -> Callable[..., Tensor]:
-    """Return the loss of many rows; taking the batch's parts one by one, it costs vmap less to unpack."""
-    stacked: Callable[..., Tensor] = torch.func.vmap(
-        lambda *parts: loss(*parts[:points], kind(*parts[points:]))
-    )
-    return stacked
+def _gradients(loss: Callable[..., Tensor], kind: Any, points: int) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the gradients of many rows as a function of the points' and the batch's parts, one by one."""
+
+    def one(*parts: Tensor) -> Tensor:
+        return loss(*parts[:points], kind(*parts[points:]))
+
+    def gradients(*parts: Tensor) -> tuple[Tensor, ...]:
+        leaves = [part.detach().requires_grad_() for part in parts[:points]]
+        losses = torch.func.vmap(one)(*leaves, *parts[points:])
+        return torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
+
+    return gradients
 
 
 def _gradient(loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:

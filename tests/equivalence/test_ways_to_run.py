@@ -17,7 +17,8 @@ from helpers import (
 )
 from torch import nn
 
-from harness.core import ALGORITHMS, Clients
+from harness import models
+from harness.core import ALGORITHMS, Clients, recording
 from harness.core.clients import Batches
 from harness.core.policy import Compression, Privacy
 from harness.core.registry import UserError
@@ -179,3 +180,25 @@ def test_coupled_problems_vectorize_too(name, problem):
             )
             < 1e-10
         )
+
+
+def perceptron():
+    return classifier(models.build("mlp", (4,), 3)), random_federation(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        ("fedavg", lambda: (logistic(), random_federation(SIZES))),
+        ("scaffold", perceptron),
+        ("fedsgda_m", quadratic_minimax),
+    ],
+)
+def test_recorded_gradients_differ_in_not_one_bit(name, world, monkeypatch):
+    """A resumed run begins to count anew, so when a gradient was recorded must not show."""
+    problem, federation = world()
+    ends = []
+    for calls in (0, 5, 10_000):
+        monkeypatch.setattr(recording, "CALLS", calls)
+        ends.append(run_algorithm(name, problem, federation, 4, local_steps=3, batch_size=5).state)
+    assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(end, ends[0], strict=True))

@@ -1,0 +1,47 @@
+"""Vectorized functions without the cost of vectorizing them anew at every call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+CALLS = 100  # before a function is recorded: recording takes as long as some 200 recorded calls save
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+class Recorded:
+    """A pure function of tensors that is recorded once it has been called often with tensors of one kind.
+
+    `torch.func.vmap` and autograd find out at every call which operations to run; for a small model that
+    takes longer than the operations themselves. The recording is the list of those operations, the backward
+    pass included: the same operations on the same numbers, hence the same result to the last bit, whether and
+    whenever a function was recorded.
+
+    Parameters
+    ----------
+    fn : Callable
+        Of tensors, returns a tuple of tensors. Which operations it runs may depend on its arguments' kind
+        (shapes, strides, dtypes, devices), not on their values; vmap asks for that anyway.
+    """
+
+    def __init__(self, fn: Function) -> None:
+        self._fn = fn
+        self._calls: Counter[object] = Counter()
+        self._recordings: dict[object, Function] = {}
+
+    def __call__(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Return what the function returns."""
+        kind = tuple((part.shape, part.stride(), part.dtype, part.device) for part in parts)
+        recording = self._recordings.get(kind)
+        if recording is None:
+            self._calls[kind] += 1
+            if self._calls[kind] <= CALLS:
+                return self._fn(*parts)
+            recording = self._recordings[kind] = make_fx(self._fn)(*parts).forward
+        with torch.no_grad():
+            return tuple(recording(*parts))
