@@ -358,7 +358,7 @@ def _changed(federation: Federation, client: int | None, *, labels: bool) -> Fed
 
 
 def _quadratic(kind: Kind, changed: int | None) -> Task:
-    """Return MM4 or BL2 of algorithms.md with further clients."""
+    """Return the quadratic problem of the hand-computed tests with further clients."""
     if kind == "minimax":
         entries: dict[str, list[float]] = {
             "P": [1, -0.5, 0.5, 1, 0.5],

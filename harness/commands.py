@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 import yaml
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -43,6 +45,8 @@ from harness.store import RunRecord, Store
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
 NUMBERS = ("rounds", "eval-every", "seed")
+CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
+MEANS = ("bytes_up", "bytes_down", "flops", "seconds")
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 log = Console(stderr=True, highlight=False)
@@ -206,7 +210,7 @@ def plan_command(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(rows, indent=1))
     else:
-        _print(rows, f"{len(rows)} runs")
+        _print(*_condensed(rows))
     return 0
 
 
@@ -336,10 +340,42 @@ def _show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
 
 def _print(rows: Sequence[dict[str, Any]], title: str) -> None:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    table = Table(*columns, title=title)
+    heads = [key.replace("_", " ") for key in columns]  # narrow screens break them at the space
+    table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in columns))
     out.print(table)
+
+
+def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """Return a plan as a person reads it: seeds together, what all rows share in the title, rounded figures.
+
+    Everything is in --json.
+    """
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault(str([row.get(name) for name in CELL]), []).append(row)
+    found: list[dict[str, Any]] = []
+    for runs in cells.values():
+        mean = {name: statistics.mean([run.get(name, 0) for run in runs]) for name in MEANS}
+        found.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
+    seconds = sum(cell["seconds"] * cell["runs"] for cell in found)
+    values = {key: {_short(cell[key]) for cell in found} for key in found[0]}
+    said = [key for key in values if len(values[key]) == 1 and len(found) > 1]
+    shared = [f"{key} {values[key].pop()}" for key in said if found[0][key] is not None]
+    empty = [key for key in values if all(cell[key] is None for cell in found)]
+    left = [{k: _short(v) for k, v in cell.items() if k not in [*said, *empty]} for cell in found]
+    if len(left) == 1:
+        left = [{"": name.replace("_", " "), "planned": value} for name, value in left[0].items()]
+    return left, ", ".join([f"{len(rows)} runs, about {seconds:.0f} s one after the other", *shared])
+
+
+def _short(value: Any) -> str | None:
+    """Write a number with three figures and a letter for its thousands."""
+    if not isinstance(value, int | float) or abs(value) < 10_000:
+        return f"{value:.3g}" if isinstance(value, float) else None if value is None else str(value)
+    step = min(4, (len(str(int(value))) - 1) // 3)
+    return f"{value / 1000**step:.3g}{'kMGT'[step - 1]}"
 
 
 def _bar() -> Progress:

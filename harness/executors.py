@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -138,8 +140,8 @@ def _in_processes(
 ) -> Iterable[tuple[int, Outcome | None]]:
     """Yield outcomes as they come; None for the runs that were lost when a worker died."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = {pool.submit(run_one, specs[n], root, execution, retry=retry): n for n in numbers}
+    with ProcessPoolExecutor(jobs, context, initializer=_prepare_worker) as pool:
+        waiting = {pool.submit(_work, specs[n], root, execution, retry): n for n in numbers}
         try:
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -148,6 +150,24 @@ def _in_processes(
                         yield number, future.result()
                     except BrokenProcessPool:
                         yield number, None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             raise
+
+
+def _prepare_worker() -> None:
+    """Ctrl-C reaches every process of a terminal: the parent alone answers it, and tells its workers to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _work(spec: RunSpec, root: Path, execution: Execution | None, retry: bool) -> Outcome:
+    idle = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return run_one(spec, root, execution, retry=retry)
+    except KeyboardInterrupt:  # the checkpoint is written; the pool would hand out the next run
+        os._exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, idle)

@@ -70,7 +70,11 @@ def _row(cell: Cell) -> dict[str, Any]:
     claims = ("epsilon_release", "epsilon_total", "noise_multiplier", "releases", "accountant", "delta")
     return {
         "id": setup.id,
+        "data": cell.spec.data.name if cell.spec.data else None,
+        "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],
+        "alpha": cell.spec.compression.alpha,
+        "beta": cell.spec.compression.beta,
         "seed": cell.spec.seed,
         "clients": setup.federation.clients,
         "rounds": cell.spec.rounds,

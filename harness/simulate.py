@@ -306,7 +306,7 @@ def simulate(
     found = measure(setup, run.state)[1]
     if predictions and found is not None:
         write_predictions(found, predictions)
-    final = {k: v for k, v in line.items() if k != "timing"}
+    final = {k: v for k, v in line.items() if k != "timing"} | {"clients": setup.federation.clients}
     small = solution(run.state) if setup.problem.predict is None else None
     final |= {"solution": small} if small else {}
     final |= {"groups": by_group(found)} if found is not None and found.groups else {}

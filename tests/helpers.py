@@ -210,12 +210,12 @@ def scalar_quadratic(
 
 
 def quadratic_minimax(settings: Minimax = MM4) -> tuple[Problem, Federation]:
-    """Return a quadratic minimax problem, MM4 of algorithms.md unless given."""
+    """Return a quadratic minimax problem, the four-client MM4 unless given."""
     return PROBLEMS["quadratic_minimax"].build(Setting(settings, None, None))
 
 
 def quadratic_bilevel(settings: Bilevel = BL2) -> tuple[Problem, Federation]:
-    """Return a quadratic bilevel problem, BL2 of algorithms.md unless given."""
+    """Return a quadratic bilevel problem, the two-client BL2 unless given."""
     return PROBLEMS["quadratic_bilevel"].build(Setting(settings, None, None))
 
 

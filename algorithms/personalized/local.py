@@ -1,6 +1,6 @@
 """Local-only training: nobody talks to anybody.
 
-No paper; the lower reference of every personalized method (algorithms.md, section 1.1).
+No paper; the lower reference of every personalized method.
 
 Travels: nothing.
 
@@ -26,7 +26,7 @@ class Local(Algorithm):
         Step size.
     """
 
-    meta: ClassVar = Meta("local", "personalized", ("erm",), "-", personal=True)
+    meta: ClassVar = Meta("local", "personalized", ("erm",), "-")
 
     lr: float = 0.1
 

@@ -1,4 +1,4 @@
-"""The core: all that an algorithm may import."""
+"""The core: all that an algorithm may import, together with the derivatives of `harness.core.calculus`."""
 
 from harness.core.algorithm import ALGORITHMS, Algorithm, Meta, positive, register
 from harness.core.channel import Channel

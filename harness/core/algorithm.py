@@ -37,8 +37,6 @@ class Meta:
         the last thing that concerns clients, and keeps nothing of theirs.
     gossip : bool
         Whether it needs a topology instead of a server.
-    personal : bool
-        Whether `Algorithm.model` returns one model per client.
     epochs : bool
         Whether local work may be measured in epochs; if not, every client takes as many local steps.
     pooled : bool
@@ -53,7 +51,6 @@ class Meta:
     stackable: bool = True
     parts: bool = False
     gossip: bool = False
-    personal: bool = False
     epochs: bool = True
     pooled: bool = False
 

@@ -25,7 +25,7 @@ def inner_gradient(problem: Problem) -> OneClient:
 def neumann_hypergradient(problem: Problem, step: float) -> OneClient:
     """Return the hypergradient with a truncated Neumann series for the inverse Hessian.
 
-    FedBiO (algorithms.md, section 4.0), equation 4 with Q + 1 terms.
+    FedBiO (Li, Pei, Huang 2022), equation 4 with Q + 1 terms.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def embedding_gradient(problem: Problem) -> OneClient:
 def project_simplex(y: Tensor) -> Tensor:
     """Project onto the probability simplex in the Euclidean sense, along the last axis.
 
-    Held, Wolfe, Crowder 1974; the sorting method (algorithms.md, section 0.2).
+    Held, Wolfe, Crowder 1974; the sorting method.
     """
     ordered = y.sort(-1, descending=True).values
     excess = (ordered.cumsum(-1) - 1) / torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)

@@ -1,6 +1,6 @@
 """Run a one-client function over many rows: vectorized, or as a loop of plain calls.
 
-Dense models vectorize; convolutions on a CPU are faster as a loop (architecture.md, section 7). Which of
+Dense models vectorize; convolutions on a CPU are faster as a loop (docs/design.md, section 8). Which of
 the two is used never shows in the result beyond rounding.
 """
 

@@ -1,6 +1,6 @@
 """Fair classification: the worst mixture of class losses is minimized.
 
-FedSGDA+ (algorithms.md, section 2.11): ``min_x max_y sum_c y_c L_c(x)`` over the probability simplex, where
+Problem of Wu et al. 2023 (FedSGDA): ``min_x max_y sum_c y_c L_c(x)`` over the probability simplex, where
 ``L_c`` is the mean cross-entropy of a client's samples of class c, 0 where it has none.
 """
 

@@ -1,6 +1,6 @@
 """Quadratic problems with a known answer, stated by their matrices; a client's data are its coefficients.
 
-The answers are in algorithms.md, sections 2.13 and 4.8.
+The answers follow from the means of the coefficients; tests/hand states them.
 """
 
 from __future__ import annotations

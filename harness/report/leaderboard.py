@@ -157,7 +157,7 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
         "beta": compression.get("beta"),
         "codec": compression.get("codec"),
         "rounds": spec.get("rounds"),
-        "clients": clients(spec),
+        "clients": next((r.final["clients"] for r in cell.records if "clients" in r.final), clients(spec)),
         "seeds": len(statuses),
         **counted,
         "missing": len(statuses) - sum(counted.values()),

@@ -156,6 +156,22 @@ def test_a_run_that_was_stopped_goes_on_and_ends_like_one_that_was_not(tmp_path,
     assert results(tmp_path / "stopped") == results(tmp_path / "undisturbed")
 
 
+def test_ctrl_c_stops_the_workers_of_a_suite_at_once(tmp_path):
+    """Each saves the run it has, and none takes the next one."""
+    long = DIGITS | {"rounds": 20_000, "eval_every": 1_000}
+    suite = write(tmp_path / "many.yaml", {"suite": "many", "base": long, "sweep": {"seed": list(range(8))}})
+    process = harness("suite", suite, "--out", tmp_path / "out", "--jobs", 2, stderr=subprocess.PIPE)
+    deadline = time.time() + 90
+    while time.time() < deadline and len(list((tmp_path / "out").glob("runs/*/checkpoint.pt"))) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[1]  # workers hold the pipe: it ends when all have gone
+    assert process.returncode == 130 and b"Traceback" not in said
+    assert len(list((tmp_path / "out").glob("runs/*"))) == 2
+    assert len(list((tmp_path / "out").glob("runs/*/checkpoint.pt"))) == 2
+    assert not list((tmp_path / "out").glob("runs/*/done.json"))
+
+
 def test_a_suite_gives_the_same_files_from_one_process_and_from_two(tmp_path):
     content = {
         "suite": "pair",

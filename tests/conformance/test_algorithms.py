@@ -43,7 +43,7 @@ class LeaksToServer(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaksToOthers(Local):
-    meta: ClassVar = meta(personal=True)
+    meta: ClassVar = meta()
 
     def round(self, state, clients, channel):
         x = super().round(state, clients, channel).x
@@ -62,7 +62,7 @@ class ChangesItsArgument(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class CountsClientsInFront(Local):
-    meta: ClassVar = meta(personal=True)
+    meta: ClassVar = meta()
 
     def round(self, state, clients, channel):
         x = super().round(state, clients, channel).x

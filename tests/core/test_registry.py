@@ -2,6 +2,7 @@
 
 import pytest
 
+import algorithms
 from harness.core import ALGORITHMS, UserError
 from harness.core.registry import Registry, unknown
 from harness.problems import PROBLEMS
@@ -69,3 +70,20 @@ def test_problems_are_registered_under_their_own_name(name):
 def test_hyper_parameters_out_of_range_are_refused(settings, says):
     with pytest.raises(UserError, match=f"algorithm fedavg: .*{says}"):
         ALGORITHMS["fedavg"](**settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("def f(:", "mine.py cannot be imported: SyntaxError"),
+        (
+            "from harness.core import Algorithm\nclass Mine(Algorithm): pass",
+            "class Mine needs the line @register",
+        ),
+    ],
+)
+def test_an_algorithm_file_that_is_broken_is_named(tmp_path, monkeypatch, content, complaint):
+    (tmp_path / "mine.py").write_text(content)
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    with pytest.raises(UserError, match=complaint):
+        algorithms.load()

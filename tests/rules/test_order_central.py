@@ -1,4 +1,4 @@
-"""The order of operations where the server adds noise to the average (architecture.md, section 4)."""
+"""The order of operations where the server adds noise to the average (the table in harness/core/channel.py)."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The order of operations where each client protects itself (architecture.md, section 4).
+"""The order of operations where each client protects itself (the table in harness/core/channel.py).
 
 Noise is a function of seed, round and message, so the message of zeros shows it alone: what arrives of it is
 the noise, and every other expectation is computed by hand from that.
