@@ -182,10 +182,15 @@ def settings(all_cells: Sequence[Cell]) -> dict[str, str]:
         for name, value in sorted(flat[cell.key].items()):
             if name.startswith("algorithm."):
                 own.append(f"{name.removeprefix('algorithm.')}={value}")
-            elif any(fields.get(name) != value for fields in same_suite):
+            elif value != "false" and any(_differs(name, value, fields) for fields in same_suite):
                 other.append(f"{name}={value}")
         texts[cell.key] = " ".join(own + other)
     return texts
+
+
+def _differs(name: str, value: str, fields: Mapping[str, str]) -> bool:
+    """Tell whether another cell has another value; a setting of the model, only if it has such a model."""
+    return fields.get(name, value if name.startswith("model.") else None) != value
 
 
 def flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

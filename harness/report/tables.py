@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # fmt: off
 #: What a narrow terminal can do without, the most dispensable first.
 EXPENDABLE = (
-    "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "AUROC", "Model",
-    "Up", "EqOpp gap", "Partition", "Variant", "Problem", "Dataset",
+    "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "Δ accuracy",
+    "Partition", "Problem", "AUROC", "Variant", "EqOpp gap", "Dataset", "Up", "Model",
 )
 # fmt: on
 
