@@ -228,7 +228,13 @@ def _silent(cls: type[Algorithm]) -> None:
                 raise Failed(
                     f"how many messages there are, or their shapes or scales, show client {secret}'s data"
                 )
-            for name, one, other in zip(plain._fields, plain, state, strict=True):
+            # What the house takes as the server's model is read from the state by the algorithm itself.
+            models = [algorithm.model(made) for made in (plain, state)]
+            shown = [(m,) if isinstance(m, torch.Tensor) else tuple(m) for m in models]
+            views = [(*made, *read) for made, read in zip((plain, state), shown, strict=True)]
+            for name, one, other in zip(
+                (*plain._fields, *["the model"] * len(shown[0])), *views, strict=True
+            ):
                 if one.ndim > 1:
                     others = torch.arange(len(one)) != secret
                     one, other = one[others], other[others]

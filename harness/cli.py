@@ -23,8 +23,9 @@ from datasets.partition import PartitionError
 from datasets.topology import TopologyError
 from harness import commands as do
 from harness.core.registry import UserError
+from harness.simulate import Diverged
 
-REFUSALS = (UserError, DataError, PartitionError, FederationError, TopologyError, CompressionError)
+REFUSALS = (UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError)
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
 
 
@@ -124,6 +125,18 @@ def parser() -> argparse.ArgumentParser:
     checked = command("check", do.check_command, "run the conformance checks on algorithms")
     checked.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     checked.add_argument("--json", action="store_true", help="print JSON")
+
+    audited = command(
+        "audit", do.audit_command, "test a run's privacy claim: its mechanism, and a run with canaries"
+    )
+    _spec_options(audited)
+    audited.add_argument(
+        "--trials", type=int, default=200, help="releases with and without a canary (default: 200)"
+    )
+    audited.add_argument(
+        "--canaries", type=int, default=100, help="planted units of the audited run (default: 100; 0: no run)"
+    )
+    audited.add_argument("--json", action="store_true", help="print JSON")
     return top
 
 
@@ -152,4 +165,9 @@ def _execution_options(to: argparse.ArgumentParser) -> None:
         "--vectorize", default="auto", choices=("auto", "vmap", "loop"), help="how clients are run"
     )
     to.add_argument("--threads", type=int, default=1, help="torch threads of a run (default: 1)")
+    to.add_argument(
+        "--secure-rng",
+        action="store_true",
+        help="draw privacy noise from the system's entropy; such a run cannot be repeated",
+    )
     to.add_argument("--retry", action="store_true", help="run failed runs again")

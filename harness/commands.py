@@ -22,6 +22,7 @@ import datasets.catalog
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from harness import models, suite
+from harness.audit import audit_mechanism, audit_run
 from harness.check import check
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, unknown
@@ -99,7 +100,7 @@ def _execution(given: argparse.Namespace) -> Execution:
         if getattr(given, name, 1) < 1:
             raise UserError(f"--{name} must be at least 1, given {getattr(given, name)}")
     torch.set_num_threads(given.threads)
-    return Execution(given.device, given.vectorize, given.threads)
+    return Execution(given.device, given.vectorize, given.threads, given.secure_rng)
 
 
 def run_command(given: argparse.Namespace) -> int:
@@ -329,6 +330,27 @@ def check_command(given: argparse.Namespace) -> int:
     rows = [row for name in given.names or ALGORITHMS for row in check(ALGORITHMS[name])]
     _show(rows, given.json, "conformance")
     return 1 if any(row["result"] == "failed" for row in rows) else 0
+
+
+def audit_command(given: argparse.Namespace) -> int:
+    """Print what an audit finds; findings are failures."""
+    if given.trials < 10:
+        raise UserError(f"--trials must be at least 10, given {given.trials}")
+    setup = settled(prepare(_given_spec(given)))
+    if setup.privacy is None:
+        raise UserError("audit: the run claims no privacy; give it a section privacy")
+    found = [audit_mechanism(setup.privacy, given.trials, setup.spec.seed)]
+    if given.canaries:
+        found.append(audit_run(setup, given.canaries))
+    if given.json:
+        print(json.dumps(found, indent=1))
+    else:
+        for part in found:
+            rows = [{"": key.replace("_", " "), "value": _short(value)} for key, value in part.items()]
+            _print(rows[1:-1], f"audit of the {part['part']}")
+            for finding in part["findings"] or ["nothing contradicts the claim"]:
+                out.print(finding, markup=False)
+    return 1 if any(part["findings"] for part in found) else 0
 
 
 def _show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:

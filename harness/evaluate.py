@@ -45,10 +45,14 @@ def average(state: Any) -> dict[str, Tensor]:
     return {name: value if value.ndim == 1 else value.mean(0) for name, value in found.items()}
 
 
-def solution(state: Any) -> dict[str, list[Any]] | None:
-    """Return the final x and y of a small problem (at most 100 variables); rows only where clients differ."""
+def solution(state: Any, *, personal: bool) -> dict[str, list[Any]] | None:
+    """Return the final x and y of a small problem (at most 100 variables); rows only where clients differ.
+
+    What clients keep for themselves only if ``personal``: it has not gone through the channel.
+    """
     found = {name: getattr(state, name).detach().cpu() for name in ("x", "y") if hasattr(state, name)}
-    if any(value.shape[-1] > 100 for value in found.values()):
+    found = {name: value for name, value in found.items() if personal or value.ndim == 1}
+    if not found or any(value.shape[-1] > 100 for value in found.values()):
         return None
     agree = {name: v.ndim > 1 and bool((v - v[:1]).abs().max() <= 1e-12) for name, v in found.items()}
     return {name: (value[0] if agree[name] else value).tolist() for name, value in found.items()}

@@ -26,9 +26,7 @@ class Dry(Clients):
     def _gradients(self, loss: Any, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
         self._count_gradients(loss, points, batch)
         if self._record is not None:
-            stream, step, _, _ = self._drawn[batch.weight]
-            draw = ("batch", stream, self.round, step)
-            self.books.ledger = self._record.book(self.books.ledger, draw, self._record.noise_multiplier)
+            self._book_draw(self._record, batch)
         return [torch.zeros_like(point) for point in points]
 
 
@@ -82,7 +80,9 @@ def settle(mechanism: Privacy, given: PrivacySpec, structure: Structure, rounds:
     if given.epsilon_release is not None:
         return analytic_sigma(given.epsilon_release, given.delta, 1.0)
     assert given.epsilon is not None
-    return _smallest(structure.total(rounds).closed, given.epsilon, given.delta, given.accountant)
+    return mechanism.noise_multiplier * _smallest(
+        structure.total(rounds).closed, given.epsilon, given.delta, given.accountant
+    )
 
 
 def _smallest(draws: Sequence[Draw], budget: float, delta: float, accountant: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -41,11 +41,14 @@ class Execution:
         How clients are run; auto: dense models vectorized, convolutions on a CPU in a loop.
     threads : int
         Worker threads of the loop.
+    secure_rng : bool
+        Whether noise is drawn from the system's entropy instead of the run's seed.
     """
 
     device: str = "cpu"
     vectorize: Literal["auto", "vmap", "loop"] = "auto"
     threads: int = 1
+    secure_rng: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -126,10 +129,13 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
         mixing = mixing_matrix(topology, federation.clients, random.numpy_stream(spec.seed, "topology"))
     if spec.compression.alpha != 0:
         prunable(problem)
+    privacy = draft(spec.privacy, spec, federation) if spec.privacy is not None else None
+    if privacy is not None:
+        privacy = replace(privacy, secure=execution.secure_rng)
     return Setup(
         spec=spec,
         id=spec.identity(federation.digest),
-        privacy=draft(spec.privacy, spec, federation) if spec.privacy is not None else None,
+        privacy=privacy,
         compression=Compression(**spec.compression.model_dump()),
         algorithm=algorithm,
         problem=problem,

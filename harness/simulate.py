@@ -21,6 +21,7 @@ from harness.core.cost import Cost
 from harness.core.counting import Counting
 from harness.core.parts import round_in_parts
 from harness.core.policy import Books
+from harness.core.registry import Incompatible
 from harness.core.thinning import Thinned, thin
 from harness.evaluate import measure, solution
 from harness.metrics import by_group, write_predictions
@@ -34,8 +35,7 @@ CHECKPOINT_SECONDS = 2.0
 # What every claim of this harness takes as public, beside what the data set itself lists.
 PUBLIC = (
     "numbers of training samples of the clients",
-    "who takes part in which round",
-    "the evaluations printed here",
+    "the evaluations printed here, with their counts of bytes and operations",
 )
 
 Progress = Callable[[int, dict[str, Any]], None]
@@ -130,7 +130,7 @@ class Run:
 
     def advance(self) -> None:
         """Run one round."""
-        setup = self.setup
+        setup, before = self.setup, self.books.ledger.releases
         self.prune()
         clients = self.cohort()
         channel = self.channel(clients)
@@ -140,6 +140,14 @@ class Run:
             self.state = setup.algorithm.round(self.state, clients, channel)
         self._keep(channel)
         self.round += 1
+        privacy = setup.privacy
+        if privacy is not None and privacy.releases is not None:
+            made = self.books.ledger.releases - before
+            if made > privacy.releases:
+                raise Incompatible(
+                    f"round {self.round} made {made} releases, and the noise was settled for {privacy.releases} "
+                    "a round: the algorithm must send alike in every round"
+                )
         if not all(bool(torch.isfinite(part).all()) for part in self.state):
             raise Diverged(self.round)
 
@@ -225,7 +233,8 @@ def settled(setup: Setup) -> Setup:
     dry.advance()
     structure = Structure(before, dry.books.ledger)
     multiplier = settle(setup.privacy, setup.spec.privacy, structure, setup.spec.rounds)
-    return replace(setup, privacy=replace(setup.privacy, noise_multiplier=multiplier))
+    privacy = replace(setup.privacy, noise_multiplier=multiplier, releases=structure.each.releases)
+    return replace(setup, privacy=privacy)
 
 
 def everybody(setup: Setup) -> Setup:
@@ -307,14 +316,23 @@ def simulate(
     if predictions and found is not None:
         write_predictions(found, predictions)
     final = {k: v for k, v in line.items() if k != "timing"} | {"clients": setup.federation.clients}
-    small = solution(run.state) if setup.problem.predict is None else None
+    small = solution(run.state, personal=setup.privacy is None) if setup.problem.predict is None else None
     final |= {"solution": small} if small else {}
     final |= {"groups": by_group(found)} if found is not None and found.groups else {}
-    final |= {"public": [*setup.federation.public, *(PUBLIC if setup.privacy is not None else ())]}
+    final |= {"public": [*setup.federation.public, *_public(setup)]}
     final["timing"] = {"seconds": spent, **environment(setup)}
     if folder:
         folder.finish(final)
     return final
+
+
+def _public(setup: Setup) -> list[str]:
+    if setup.privacy is None:
+        return []
+    secret = (
+        setup.privacy.unit == "client" and setup.privacy.sampling == "poisson"
+    )  # amplification rests on it
+    return [*PUBLIC, *([] if secret else ["who takes part in which round"])]
 
 
 def _evaluate(run: Run, spent: float) -> dict[str, Any]:
@@ -341,4 +359,5 @@ def environment(setup: Setup) -> dict[str, Any]:
         "device": str(next(iter(setup.start.values())).device),
         "vectorize": setup.rows.mode,
         "threads": setup.rows.threads,
+        **({"noise": "system entropy" if setup.privacy.secure else "seed"} if setup.privacy else {}),
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -93,6 +94,10 @@ class Data(Section):
         return catalog.ALIASES.get(name, name)
 
 
+LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
+SMALLEST_DELTA = 1e-30
+
+
 class PrivacySpec(Section):
     """The Gaussian mechanism a run uses. Exactly one of the four budgets is given.
 
@@ -148,7 +153,16 @@ class PrivacySpec(Section):
         norms = self.clip if isinstance(self.clip, tuple) else (self.clip,)
         if not norms or any(not isinstance(norm, str) and not norm > 0 for norm in norms):
             raise UserError(f"privacy.clip: clip norms are above 0, given {self.clip}")
+        if self.noise_multiplier != 0 and any(norm == math.inf for norm in norms):
+            raise UserError("privacy.clip: an infinite clip norm goes with noise_multiplier 0 only")
+        if self.delta < SMALLEST_DELTA:
+            raise UserError(f"privacy.delta: at least {SMALLEST_DELTA:g}, given {self.delta}")
+        given = getattr(self, named[0])
+        if given > LARGEST or 0 < given < 1 / LARGEST:
+            raise UserError(f"privacy.{named[0]}: between {1 / LARGEST:g} and {LARGEST:g}, given {given}")
         if self.unit == "record":
+            if self.server_clip is not None:
+                raise UserError("privacy: unit record has no server_clip, the server adds no noise")
             if (
                 self.placement == "central"
                 or isinstance(self.clip, tuple | str)
@@ -193,20 +207,22 @@ class CompressionSpec(Section):
     alpha : float or list of [round, ratio]
         Share of the model's hidden units (neurons, filters) that is removed, in [0, 1), or a schedule of it;
         what has been removed stays removed.
-    beta : float or list of [round, ratio]
-        Share of a message's entries that is dropped, in [0, 1), or a schedule of it.
+    beta : float, list of floats, or list of [round, ratio]
+        Share of a message's entries that is dropped, in [0, 1): of every client's, of each client's, or a
+        schedule of the first.
     select : {"top_k", "random_k"}
         The largest entries are kept, or a random choice that all know from the seed.
     codec : str
         Number format on the wire: float64, float32, float16, bfloat16, q1 .. q8 (stochastic), sign.
     error_feedback : bool
-        Add what was not sent to the next message.
+        Add what was not sent to the client's next message; not with random_k, whose mask is part of the rules.
     downlink : bool
-        Do the same to what the server sends.
+        Drop and code what the server sends like what clients send; not with error feedback, as models are sent,
+        and what is missing of a model is not to be added to the next one.
     """
 
     alpha: float | tuple[tuple[int, float], ...] = 0.0
-    beta: float | tuple[tuple[int, float], ...] = 0.0
+    beta: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
     select: Literal["top_k", "random_k"] = "top_k"
     codec: str = "float32"
     error_feedback: bool = False
@@ -221,9 +237,20 @@ class CompressionSpec(Section):
 
     @field_validator("alpha", "beta")
     @classmethod
-    def _ratios(cls, ratio: float | tuple[tuple[int, float], ...]) -> float | tuple[tuple[int, float], ...]:
+    def _ratios(cls, ratio: Any) -> Any:
+        steps = ratio if isinstance(ratio, tuple) else (ratio,)
+        if not steps or any(isinstance(step, tuple) and step[0] < 0 for step in steps):
+            raise UserError(f"compression: a schedule has steps, from round 0 on; given {ratio}")
         ratio_at(ratio, 0)
         return ratio
+
+    @model_validator(mode="after")
+    def _together(self) -> CompressionSpec:
+        if self.error_feedback and (self.select == "random_k" or self.downlink):
+            raise UserError("compression: error_feedback goes with select top_k, and without downlink")
+        if self.downlink and isinstance(self.beta, tuple) and not isinstance(self.beta[0], tuple):
+            raise UserError("compression: downlink needs one beta for all clients")
+        return self
 
 
 class Cohort(Section):

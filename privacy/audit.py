@@ -5,13 +5,16 @@ direction: a Gaussian mechanism of noise multiplier ``z`` separates them by at m
 deviations, which `flags` tests. For one run with many canaries: `one_run_epsilon`, a lower bound on epsilon
 from how well their presence is guessed.
 
-References ---------- T. Steinke, M. Nasr and M. Jagielski, *Privacy auditing with one (1) training run*,
+References
+----------
+T. Steinke, M. Nasr and M. Jagielski, *Privacy auditing with one (1) training run*,
 NeurIPS 2023 (Theorem 5.2). J. Dong, A. Roth and W. Su, *Gaussian differential privacy*, JRSS-B 2022 (mu).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +93,7 @@ def flags(
     alpha: float = 0.01,
     *,
     claimed_std: float | None = None,
-    pairs: tuple[Tensor, Tensor] | None = None,
+    pairs: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[str, ...]:
     """Say what in the data contradicts the claimed mechanism; nothing if they agree.
 
@@ -108,9 +111,9 @@ def flags(
         Probability of a false alarm.
     claimed_std : float, optional
         Standard deviation the projections are claimed to have at least; tested if given.
-    pairs : tuple of Tensor, optional
-        Two ``(n,)`` samples of noise that should be independent pair by pair (two clients in a round, two
-        rounds of a client); tested for correlation if given.
+    pairs : sequence of (Tensor, Tensor)
+        Each two ``(n,)`` samples of noise that should be independent pair by pair (two clients in a round, two
+        rounds of a client); tested for correlation.
 
     Returns
     -------
@@ -140,14 +143,15 @@ def flags(
         found.append(
             (_scale_p(without, present, claimed_std), f"noise std {std:.3g}, claimed {claimed_std:.3g}")
         )
-    if pairs is not None:
-        first, second = _sample(pairs[0], least=4), _sample(pairs[1], least=4)
+    for one, other in pairs:
+        first, second = _sample(one, least=4), _sample(other, least=4)
         if len(first) != len(second):
             raise ValueError(f"pairs need samples of equal size, got {len(first)} and {len(second)}")
         found.append(
             (_correlation_p(first, second), "noise is correlated between releases claimed independent")
         )
-    return tuple(finding for p_value, finding in found if p_value < alpha / len(found))
+    said = [finding for p_value, finding in found if p_value < alpha / len(found)]
+    return tuple(dict.fromkeys(said))
 
 
 def one_run_epsilon(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -180,7 +181,7 @@ class AdaptiveClip:
         norm: Tensor,
         norms: Tensor,
         expected: float,
-        generators: Sequence[torch.Generator],
+        generators: Sequence[np.random.Generator],
         present: Tensor | None = None,
     ) -> Tensor:
         """Return the next clip norm.
@@ -194,7 +195,7 @@ class AdaptiveClip:
             above.
         expected : float
             Expected cohort size (public).
-        generators : sequence of torch.Generator
+        generators : sequence of numpy.random.Generator
             One per element of ``norm``.
         present : Tensor, optional
             ``(..., C)``, 0 for rows that only pad a Poisson cohort; all are present by default.

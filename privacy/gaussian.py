@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from scipy.special import erfcx, ndtr
 from torch import Tensor
@@ -206,11 +207,12 @@ def lowest(holds: Callable[[float], bool], low: float, high: float, tolerance: f
     return high
 
 
-def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
     """Draw Gaussian noise of the shape of ``rows``, each row from a generator of its own.
 
-    A row's noise depends on its generator only, not on which or how many other rows there are, and it is
-    drawn where the generator lives: a CPU generator gives the same noise for rows on any device.
+    A row's noise depends on its generator only: not on which or how many other rows there are, nor on the device.
+    The generators are numpy's, which use all bits of their seeds: torch's CPU generator keeps 32 of them, so that
+    among some ten thousand messages two would get the same noise.
 
     Parameters
     ----------
@@ -218,7 +220,7 @@ def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[torch
         ``(..., P)``; only shape, dtype and device are used.
     std : float or Tensor
         Standard deviation; a tensor broadcasts against the leading axes ``(...)``.
-    generators : sequence of torch.Generator
+    generators : sequence of numpy.random.Generator
         One per row, in row-major order of the leading axes; one for a single vector ``(P,)``.
 
     Returns
@@ -240,9 +242,8 @@ def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[torch
         raise ValueError(f"the standard deviation must not be negative, got {std}")
     if not generators:
         return torch.zeros_like(rows)
-    draws = [
-        torch.randn(size, dtype=rows.dtype, device=generator.device, generator=generator)
-        for generator in generators
-    ]
-    noise = torch.stack(draws).to(rows.device).reshape(rows.shape)
+    drawn = np.empty((len(generators), size), np.float64 if rows.dtype == torch.float64 else np.float32)
+    for row, generator in zip(drawn, generators, strict=True):
+        generator.standard_normal(dtype=drawn.dtype, out=row)
+    noise = torch.from_numpy(drawn).to(rows).reshape(rows.shape)
     return noise.mul_(scale.unsqueeze(-1) if scale.dim() else scale)

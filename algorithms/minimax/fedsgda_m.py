@@ -93,4 +93,5 @@ class FedSGDAM(Algorithm):
         moved = channel.mean(x, y, u, v, base=sent, scale=reach, weighting="uniform")
         x, y, u, v = (old + step for old, step in zip(state[:4], moved, strict=True))
         started = torch.ones_like(state.started)
+        y = clients.project(y)  # noise and codes may have left the feasible set
         return self.State(x, y, u, v, clients.put(state.xp, xp), clients.put(state.yp, yp), started)

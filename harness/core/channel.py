@@ -23,10 +23,9 @@ Without privacy steps 3 and 4 are left away. A residual is what entered the enco
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -40,6 +39,7 @@ from harness.core.registry import Incompatible
 from privacy import clip, clip_each, gaussian_noise
 
 Weighting = Literal["size", "uniform"]
+G = TypeVar("G")  # a generator of torch or of numpy
 ADAPTIVE_START = 1.0  # first adaptive clip norm
 
 
@@ -61,8 +61,6 @@ class Channel:
     state : dict[str, Tensor]
         What the channel remembers from round to round, by message slot: residuals ``(..., total, n)`` of all
         clients, adaptive clip norms ``(...)``.
-    secure : bool
-        Draw noise from the system's source instead of the run's seed.
     assembly : Assembly or None
         Where a part of the cohort posts its messages, when the cohort is processed in parts.
     """
@@ -75,7 +73,6 @@ class Channel:
         privacy: Privacy | None = None,
         compression: Compression = PLAIN,
         state: dict[str, Tensor] | None = None,
-        secure: bool = False,
         assembly: Assembly | None = None,
     ) -> None:
         self.cost = clients.cost
@@ -88,7 +85,6 @@ class Channel:
         self._up: Codec = find_codec(compression.codec)
         plain = compression.codec == "float64" or compression.downlink
         self._down: Codec = self._up if plain else find_codec("float32")
-        self._secure = secure
         self._assembly = assembly
         self._messages = 0
 
@@ -107,7 +103,7 @@ class Channel:
     def down(self, *vectors: Tensor) -> Any:
         """Send server vectors ``(..., P)`` to the cohort; returns their rows ``(..., C, P)``."""
         slot = self._slot()
-        joint, thin = _joined(vectors), self._compression.downlink
+        joint, thin = _joined(vectors), self._compression.downlink and self._compression.beta != 0.0
         shared = self._shared(slot, vectors) if thin else self._model_mask(vectors)
         decoded, sizes = self._encode(
             joint, slot, thin=thin, sender="server", shared=_of_server(shared, joint)
@@ -198,6 +194,8 @@ class Channel:
         if self._mixing is None:
             raise ValueError("this run has no topology to mix over")
         self._local_only("gossips with its neighbors")
+        if self._compression.downlink:
+            raise Incompatible("compression.downlink: in gossip there is no server that sends")
         linked = (self._mixing != 0).sum(-1)
         neighbors = linked - (self._mixing.diagonal(dim1=-2, dim2=-1) != 0).long()
         slot = self._slot()
@@ -206,7 +204,7 @@ class Channel:
         told: list[Tensor] = []
         if known:
             joint, sizes = self._encode(
-                _joined(known), self._slot(), thin=False, sender="client", shared=self._model_mask(known)
+                _joined(known), self._slot(), thin=False, sender="neighbor", shared=self._model_mask(known)
             )
             self.cost.sent(sizes * neighbors.cpu(), up=True)
             told = _split(joint, known)
@@ -247,17 +245,19 @@ class Channel:
     ) -> tuple[Tensor, Tensor]:
         """Encode and decode messages ``(..., n)``; return what arrives and the bytes it took."""
         setting, codec = self._compression, self._up if sender == "client" else self._down
-        feedback = setting.error_feedback and thin
+        feedback = setting.error_feedback and sender == "client"
         name = f"residual {slot}"
         if feedback:
-            joint = joint + self._remembered(name, joint, sender)
+            joint = joint + self._remembered(name, joint)
         kept = None
         if thin and setting.select == "top_k":
-            kept = top_k(joint, ratio_at(setting.beta, max(0, self._clients.round)), shared)
-        generators = self._generators("code", slot, joint, sender) if codec.stochastic else None
+            kept = top_k(joint, self._ratio(), shared)
+        generators = (
+            self._generators(random.stream, "code", slot, joint, sender) if codec.stochastic else None
+        )
         decoded, sizes = codec.apply(joint, kept, generators, shared=shared)
         if feedback:
-            self._remember(name, joint - decoded, sender)
+            self._remember(name, joint - decoded)
         return decoded, sizes.cpu()
 
     def _clip(self, slot: int, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -272,7 +272,7 @@ class Channel:
             return list(clip(parts, limit).parts)
         rule, norm = self._privacy.adaptive, self._adaptive_norm(slot)
         clipped = clip(parts, norm.unsqueeze(-1))
-        count = self._generators("clip count", slot, norm, "server")
+        count = self._generators(self._privacy.stream, "clip count", slot, norm, "server")
         self.state[f"clip {slot}"] = rule.update(
             norm, clipped.norms, float(self._clients.n), count, self._clients.present.to(clipped.norms)
         )
@@ -305,13 +305,15 @@ class Channel:
         self, like: Tensor, slot: int, sensitivity: float | Tensor, sender: str, shared: Tensor | None = None
     ) -> Tensor:
         """Draw the noise of one message per row, on the kept positions."""
+        assert self._privacy is not None
         z = self._multiplier()
         if z == 0:
             return torch.zeros_like(like)
         std = z * sensitivity
         if isinstance(std, Tensor) and like.ndim > std.ndim + 1:
             std = std.unsqueeze(-1)
-        noise = gaussian_noise(like, std, self._generators("noise", slot, like, sender))
+        streams = self._generators(self._privacy.stream, "noise", slot, like, sender)
+        noise = gaussian_noise(like, std, streams)
         return noise if shared is None else noise * shared
 
     def _book(self) -> None:
@@ -332,6 +334,8 @@ class Channel:
         return total if limit is None else clip([total], limit).parts[0]
 
     def _local_only(self, does: str) -> None:
+        if self._privacy is not None and self._privacy.server_clip is not None:
+            raise Incompatible(f"privacy.server_clip bounds averages, and the algorithm {does}")
         if self._privacy is not None and self._privacy.placement == "central":
             raise Incompatible(
                 f"central privacy protects averages only, and the algorithm {does}; use placement local"
@@ -342,8 +346,7 @@ class Channel:
         shared = self._model_mask(parts)
         if self._compression.beta == 0.0 or self._compression.select != "random_k":
             return shared
-        lot = self._public_mask(slot, parts)
-        return lot if shared is None else shared & lot
+        return self._public_mask(slot, parts, shared)
 
     def _model_mask(self, parts: Sequence[Tensor]) -> Tensor | None:
         """Return which entries of a message belong to the pruned model, ``(n,)``: public, as that model is."""
@@ -353,41 +356,44 @@ class Channel:
         whole = model.mask.new_ones
         return torch.cat([model.mask if model.inside(part) else whole(part.shape[-1]) for part in parts])
 
-    def _public_mask(self, slot: int, parts: Sequence[Tensor]) -> Tensor:
-        """Draw the entries that all clients send this round, from the seed that all know."""
-        n = sum(part.shape[-1] for part in parts)
+    def _ratio(self) -> float | Tensor:
+        """Return the share of entries dropped in this round: one for all, or one for each of the cohort."""
         ratio = ratio_at(self._compression.beta, max(0, self._clients.round))
+        if not isinstance(ratio, Tensor):
+            return ratio
+        if len(ratio) != self._clients.total:
+            raise Incompatible(f"compression.beta: {len(ratio)} ratios for {self._clients.total} clients")
+        return ratio[self._clients.ids.cpu()]
+
+    def _public_mask(self, slot: int, parts: Sequence[Tensor], among: Tensor | None) -> Tensor:
+        """Draw the entries, of those in play, that all clients send this round, from the seed that all know."""
+        ratio = self._ratio()
         if isinstance(ratio, Tensor):
             raise Incompatible("compression: random_k uses one ratio for all clients, its mask is common")
-        draws = [
-            random_k(n, ratio, random.stream(seed, "random-k", self._clients.round, slot))
-            for seed in self._clients.seeds
-        ]
-        mask = torch.stack(draws).to(parts[0].device)
+        n = sum(part.shape[-1] for part in parts)
+        play = torch.arange(n) if among is None else among.nonzero()[:, 0].cpu()
+        mask = torch.zeros(len(self._clients.seeds), n, dtype=torch.bool)
+        for row, seed in zip(mask, self._clients.seeds, strict=True):
+            row[play] = random_k(len(play), ratio, random.stream(seed, "random-k", self._clients.round, slot))
+        mask = mask.to(parts[0].device)
         return mask.unsqueeze(-2) if self._clients.axes > 1 else mask[0]
 
-    def _generators(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[torch.Generator]:
+    def _generators(
+        self, make: Callable[..., G], purpose: str, slot: int, rows: Tensor, sender: str
+    ) -> list[G]:
         """Return one generator a row: of the server's message, or of each client's."""
         round, seeds = self._clients.round, self._clients.seeds
-        if self._secure:
-            count = math.prod(rows.shape[:-1]) if sender == "client" else len(seeds)
-            return [_system_generator() for _ in range(count)]
         if sender == "server" and rows.ndim <= self._clients.axes:
-            return [random.stream(seed, purpose, round, slot, "server") for seed in seeds]
+            return [make(seed, purpose, round, slot, "server") for seed in seeds]
         ids = self._clients.ids.view(len(seeds), -1).tolist()
         pairs = [(seed, client) for seed, own in zip(seeds, ids, strict=True) for client in own]
-        return [random.stream(seed, purpose, round, slot, sender, client) for seed, client in pairs]
+        return [make(seed, purpose, round, slot, sender, client) for seed, client in pairs]
 
-    def _remembered(self, name: str, like: Tensor, sender: str) -> Tensor:
+    def _remembered(self, name: str, like: Tensor) -> Tensor:
         """Return what earlier messages of this slot left unsent."""
-        if name not in self.state:
-            return torch.zeros_like(like)
-        return self.state[name] if sender == "server" else self._clients.take(self.state[name])
+        return self._clients.take(self.state[name]) if name in self.state else torch.zeros_like(like)
 
-    def _remember(self, name: str, residual: Tensor, sender: str) -> None:
-        if sender == "server":
-            self.state[name] = residual
-            return
+    def _remember(self, name: str, residual: Tensor) -> None:
         shape = (*residual.shape[:-2], self._clients.total, residual.shape[-1])
         full = self.state.get(name, residual.new_zeros(shape))
         self.state[name] = self._clients.put(full, residual)
@@ -435,9 +441,3 @@ def _of_server(shared: Tensor | None, joint: Tensor) -> Tensor | None:
 def _plain(values: Sequence[Tensor]) -> Any:
     """Return a single value as itself, several as a tuple."""
     return values[0] if len(values) == 1 else tuple(values)
-
-
-def _system_generator() -> torch.Generator:
-    generator = torch.Generator()
-    generator.seed()  # from the system's source of randomness
-    return generator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -221,6 +221,8 @@ class Clients:
         positions = torch.where(order >= 0, found.transpose(0, 1), -1)
         device, dtype = self.federation.pool.x.device, self.federation.pool.x.dtype
         taken = taken.view(*self.ids.shape, 1).to(device, dtype)
+        fewest = int(self.federation.counts(split).min()) if self._record is not None else 1
+        rate = min(1.0, size / max(1, fewest)) if size is not None else 1.0
         expected = counts.view(*self.ids.shape, 1).clamp(min=1, max=size).to(device, dtype)
 
         def note(step: int, batch: Batch) -> Batch:
@@ -229,7 +231,7 @@ class Clients:
             # An empty draw is still a step: its slots keep a weight too small to count but above nothing. What
             # is handed out has no samples in it: they leave through `grad` and `grads`, or not at all.
             batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * (step < taken))
-            self._drawn[batch.weight] = (stream, step, expected, batch)
+            self._drawn[batch.weight] = (stream, step, rate, expected, batch)
             empty = (torch.full_like(batch.x, torch.nan), batch.y * 0, batch.group * 0)
             return Batch(*empty, weight=batch.weight)
 
@@ -269,25 +271,41 @@ class Clients:
         Abadi et al. 2016, Algorithm 1, at every client. A sample's gradients by both variables are clipped
         together.
         """
-        if batch.weight not in self._drawn:
-            raise Incompatible("record-level privacy needs batches drawn by Clients.batches, as they come")
-        stream, step, expected, batch = self._drawn[batch.weight]
-        call = self._calls[stream, step] = self._calls.get((stream, step), -1) + 1
+        call = self._book_draw(privacy, batch)
+        stream, step, _, expected, batch = self._drawn[batch.weight]
         norm = privacy.bound()
         sums = self._rows.clipped_sums(loss, self.axes, points, batch, norm)
         joint = torch.cat(sums, -1)
         if privacy.noise_multiplier > 0:
             seeds = zip(self.seeds, self.ids.view(len(self.seeds), -1).tolist(), strict=True)
             streams = [
-                random.stream(seed, "record noise", stream, self.round, step, call, client)
+                privacy.stream(seed, "record noise", stream, self.round, step, call, client)
                 for seed, ids in seeds
                 for client in ids
             ]
             joint = joint + gaussian_noise(joint, privacy.noise_multiplier * privacy.factor * norm, streams)
-        draw = ("batch", stream, self.round, step)
-        self.books.ledger = privacy.book(self.books.ledger, draw, privacy.noise_multiplier)
         joint = joint / expected * batch.active
         return list(joint.split([point.shape[-1] for point in points], -1))
+
+    def _book_draw(self, privacy: Privacy, batch: Batch) -> int:
+        """Book one more release from a batch, at the rate at which it was drawn; returns how many it had before.
+
+        The rate is that of the client with the fewest samples.
+        """
+        if batch.weight not in self._drawn:
+            raise Incompatible("record-level privacy needs batches drawn by Clients.batches, as they come")
+        stream, step, rate, _, _ = self._drawn[batch.weight]
+        draw, call = ("batch", stream, self.round, step), self._calls.get((stream, step), 0)
+        if call and self.books.ledger.key != draw:
+            # Booked apart, releases of one draw would count as amplified twice.
+            raise Incompatible(
+                f"record-level privacy: the batches of stream {stream!r} were gone through before"
+            )
+        self._calls[stream, step] = call + 1
+        self.books.ledger = replace(privacy, rate=rate).book(
+            self.books.ledger, draw, privacy.noise_multiplier
+        )
+        return call
 
     def _count_gradients(self, loss: Callable[..., Tensor], points: tuple[Tensor, ...], batch: Batch) -> None:
         sample = self._rows.flops(loss, self.axes, *points, batch, gradient=True) / batch.weight.shape[-1]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compression import kept_count, ratio_at
+from compression import kept_count
 from harness.core.channel import Channel
 
 
@@ -29,8 +29,13 @@ class Counting(Channel):
     ) -> tuple[Tensor, Tensor]:
         setting, codec = self._compression, self._up if sender == "client" else self._down
         n = joint.shape[-1] if shared is None else int(shared.sum(-1).flatten()[0])
-        kept = None
+        ratios: list[float | None] = [None]
         if thin and setting.select == "top_k":
-            kept = kept_count(n, float(ratio_at(setting.beta, max(0, self._clients.round))))
-        size = codec.largest_size(n, kept) if self._size_at_most else round(codec.expected_size(n, kept))
-        return joint, torch.full(joint.shape[:-1], size)
+            ratios = torch.as_tensor(self._ratio(), dtype=torch.float64).flatten().tolist()
+        counts = [None if ratio is None else kept_count(n, ratio) for ratio in ratios]
+        sizes = [
+            codec.largest_size(n, kept) if self._size_at_most else round(codec.expected_size(n, kept))
+            for kept in counts
+        ]
+        lead = joint.shape[:-1]
+        return joint, torch.tensor(sizes).view(lead) if len(sizes) > 1 else torch.full(lead, sizes[0])

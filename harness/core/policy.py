@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from harness.core import random
 from privacy import AdaptiveClip, Ledger, joint_norm
 
 Clip = float | tuple[float, ...] | Literal["adaptive"]
@@ -38,6 +41,10 @@ class Privacy:
         Bound on the joint norm of the average, applied by the server after the noise.
     epsilon_nominal : float or None
         The input of the classic formula, if the noise came from there.
+    secure : bool
+        Whether the noise is drawn from the system's entropy instead of the run's seed.
+    releases : int or None
+        How many releases a round the noise was settled for; a round that makes more ends the run.
     """
 
     unit: Literal["client", "record"]
@@ -51,6 +58,12 @@ class Privacy:
     accountant: Literal["rdp", "prv"]
     server_clip: float | None = None
     epsilon_nominal: float | None = None
+    secure: bool = False
+    releases: int | None = None
+
+    def stream(self, seed: int, *purpose: str | int) -> np.random.Generator:
+        """Return the generator of one draw of noise."""
+        return np.random.default_rng() if self.secure else random.numpy_stream(seed, *purpose)
 
     @property
     def factor(self) -> float:
@@ -84,7 +97,7 @@ class Compression:
     ----------
     alpha : float or schedule
         Share of the hidden units that is removed from the model.
-    beta : float or schedule
+    beta : float, one a client, or schedule
         Share of a message's entries that is dropped; see `compression.ratio_at`.
     select : {"top_k", "random_k"}
         Which are kept: the largest, or a public random choice.
@@ -97,7 +110,7 @@ class Compression:
     """
 
     alpha: float | tuple[tuple[int, float], ...] = 0.0
-    beta: float | tuple[tuple[int, float], ...] = 0.0
+    beta: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
     select: Literal["top_k", "random_k"] = "top_k"
     codec: str = "float32"
     error_feedback: bool = False

@@ -32,12 +32,15 @@ def key(seed: int, *purpose: str | int) -> int:
 
 
 def stream(seed: int, *purpose: str | int) -> torch.Generator:
-    """Return a generator that belongs to this draw alone."""
+    """Return a generator that belongs to this draw alone, as far as 32 bits can tell: torch keeps no more.
+
+    Enough for start values and masks. Noise that protects somebody comes from `numpy_stream`.
+    """
     return torch.Generator().manual_seed(key(seed, *purpose))
 
 
 def numpy_stream(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Return a numpy generator that belongs to this draw alone."""
+    """Return a numpy generator that belongs to this draw alone; it uses all 63 bits of the key."""
     return np.random.default_rng(key(seed, *purpose))
 
 

@@ -51,6 +51,14 @@ class LeaksToOthers(Local):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShowsAMeanOfWhatStaysAtHome(Local):
+    meta: ClassVar = meta()
+
+    def model(self, state):
+        return state.x.mean(-2)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChangesItsArgument(FedAvg):
     meta: ClassVar = meta()
 
@@ -104,6 +112,10 @@ class IgnoresTheData(FedAvg):
     [
         (LeaksToServer, "Let nothing of a client reach anybody through a silenced channel"),
         (LeaksToOthers, "Let nothing of a client reach anybody through a silenced channel"),
+        (
+            ShowsAMeanOfWhatStaysAtHome,
+            "Let nothing of a client reach anybody through a silenced channel",
+        ),
         (ChangesItsArgument, "Change nothing that a round is given, and give the same state twice"),
         (CountsClientsInFront, "Give in runs stacked in front of the client axis what runs apart give"),
         (DrawsFromAGlobalGenerator, "Change nothing that a round is given, and give the same state twice"),

@@ -1,6 +1,7 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -25,7 +26,7 @@ def _release(generator, length, mechanism="honest"):
 
 
 def _power(mechanism, length=10.0, **claims):
-    generator = torch.Generator().manual_seed(7)
+    generator = np.random.default_rng(7)
     flagged = 0
     for _ in range(TRIALS):
         without, present = _release(generator, 0.0, mechanism), _release(generator, length, mechanism)
@@ -56,7 +57,7 @@ def _pairs_flagged(reused):
     for _ in range(TRIALS):
         first, second = (torch.randn(RELEASES, generator=generator) for _ in range(2))
         other = first + 0.5 if reused else second
-        flagged += bool(flags(first, second, 0.0, pairs=(first, other)))
+        flagged += bool(flags(first, second, 0.0, pairs=[(first, other)]))
     return flagged / TRIALS
 
 
@@ -146,7 +147,7 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="claimed standard deviation"):
         flags(sample, sample, 1.0, claimed_std=-1)
     with pytest.raises(ValueError, match="equal size"):
-        flags(sample, sample, 1.0, pairs=(sample, sample[:4]))
+        flags(sample, sample, 1.0, pairs=[(sample, sample[:4])])
     with pytest.raises(ValueError, match="at least 2"):
         flags(sample[:1], sample, 1.0)
     with pytest.raises(ValueError, match="finite"):

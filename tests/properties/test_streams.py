@@ -2,15 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core import random
+from harness.core.policy import Privacy
 from harness.setup import prepare
 from harness.simulate import simulate
 from harness.spec import read_spec
+from privacy import gaussian_noise
 
 
 def chi_square(values, cells):
@@ -145,3 +148,19 @@ def test_no_key_is_drawn_twice_in_a_run(what, monkeypatch):
     assert len(drawn) >= 4
     twice = {purpose for purpose in drawn if drawn.count(purpose) > 1}
     assert not twice
+
+
+def test_noise_depends_on_every_bit_of_its_key():
+    """Torch's CPU generator keeps 32 bits: of 100 clients x 2,000 rounds several would share theirs."""
+    low, high = 5, 5 + 2**40
+    torches = [torch.randn(3, generator=torch.Generator().manual_seed(seed)) for seed in (low, high)]
+    assert torch.equal(*torches)  # why noise must not come from there
+    zeros = torch.zeros(2, 3)
+    noise = gaussian_noise(zeros, 1.0, [np.random.default_rng(seed) for seed in (low, high)])
+    assert not torch.equal(noise[0], noise[1])
+    mechanism = Privacy("client", "local", 1.0, 1.0, "replace", "full", 1.0, 1e-5, "rdp")
+    assert isinstance(mechanism.stream(0, "noise", 1), np.random.Generator)
+    firsts = {
+        mechanism.stream(0, "noise", round, client).random() for round in range(200) for client in range(100)
+    }
+    assert len(firsts) == 20_000

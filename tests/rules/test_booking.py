@@ -1,10 +1,17 @@
 """Rules 1 and 2: what is booked, and what it is worth."""
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import pytest
 import torch
 from rules_support import channel, finished, privacy, ready, rows
 
+from algorithms.centralized.fedavg import FedAvg
+from harness.core import Meta
+from harness.core.registry import Incompatible
 from harness.settle import Structure, settle
+from harness.simulate import settled, simulate
 from harness.spec import PrivacySpec
 from privacy import Ledger, epsilon, gaussian_epsilon
 
@@ -148,3 +155,72 @@ def test_clipping_only_claims_nothing(data) -> None:
 def test_an_algorithm_that_sends_nothing_needs_no_noise(data) -> None:
     claims = finished(ready(data, "local", privacy={**LOCAL, "epsilon": 1.0})).statement()
     assert (claims["releases"], claims["epsilon_total"]) == (0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchored(FedAvg):
+    """FedAvg that tells its mean again in every third round."""
+
+    meta: ClassVar = Meta("anchored", "test", ("erm",), "-")
+
+    def round(self, state, clients, channel):
+        done = super().round(state, clients, channel)
+        if clients.round % 3 == 2:
+            channel.mean(clients.rows(done.x), base=clients.rows(state.x))
+        return done
+
+
+def test_a_round_that_releases_more_than_the_first_ends_the_run(data) -> None:
+    """The noise was settled on a dry first round; going on would spend more than the budget."""
+    setup = ready(data, "fedavg", privacy={"epsilon": 2, "clip": 1.0}, rounds=6)
+    setup = replace(setup, algorithm=Anchored(local_steps=2, batch_size=8))
+    with pytest.raises(Incompatible, match="round 3 made 2 releases, and the noise was settled for 1"):
+        finished(setup)
+
+
+def test_settling_twice_changes_nothing(data) -> None:
+    """`simulate` settles what it is given, which may be settled already."""
+    adaptive = {"placement": "central", "clip": "adaptive"}
+    for mechanism in ({}, {"unit": "record"}, adaptive):
+        once = ready(data, "fedavg", privacy={"clip": 1.0, "epsilon": 1, **mechanism})
+        again = settled(once).privacy
+        assert again.noise_multiplier == pytest.approx(once.privacy.noise_multiplier, rel=1e-5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeBatches(FedAvg):
+    """FedAvg that asks for batches four times as large as its settings say."""
+
+    meta: ClassVar = Meta("large", "test", ("erm",), "-")
+    twice: bool = False
+
+    def round(self, state, clients, channel):
+        x = x_t = channel.down(state.x)
+        for _ in range(2 if self.twice else 1):
+            for batch in clients.batches(self, batch_size=4 * self.batch_size):
+                x = x - self.lr * clients.grad(x, batch)
+        return self.State(state.x + channel.mean(x, base=x_t))
+
+
+def test_a_batch_is_booked_at_the_rate_at_which_it_was_drawn(data) -> None:
+    asked = {"unit": "record", "noise_multiplier": 1.0, "clip": 1.0}
+    setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked)
+    fewest = int(setup.federation.counts().min())
+    run = finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2)))
+    assert {draw.rate for draw in run.books.ledger.merge(Ledger()).closed} == {8 / fewest}
+
+
+def test_batches_gone_through_twice_are_refused(data) -> None:
+    """Two releases of one draw, booked apart, would count as two amplified draws."""
+    asked = {"unit": "record", "noise_multiplier": 1.0, "clip": 1.0}
+    setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked)
+    with pytest.raises(Incompatible, match="gone through before"):
+        finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2, twice=True)))
+
+
+def test_who_takes_part_is_public_only_where_nothing_rests_on_it_being_secret(data) -> None:
+    claim = "who takes part in which round"
+    local = simulate(ready(data, "fedavg", privacy={"epsilon": 2}, cohort={"size": 3}))
+    poisson = {"placement": "central", "epsilon": 2}
+    central = simulate(ready(data, "fedavg", privacy=poisson, cohort={"size": 3}))
+    assert claim in local["public"] and claim not in central["public"]

@@ -6,7 +6,6 @@ from rules_support import channel, cohort, finished, privacy, ready, record
 
 from harness.core import random
 from harness.core.algorithm import ALGORITHMS
-from harness.core.channel import Channel
 from harness.core.policy import Compression
 from harness.setup import prepare
 from harness.simulate import settled
@@ -114,7 +113,7 @@ def test_the_noise_of_every_gradient_is_its_own() -> None:
 
 def test_noise_from_the_system_differs_from_call_to_call() -> None:
     zeros = torch.zeros(4, 50, dtype=torch.float64)
-    one, two = (Channel(cohort(), privacy=privacy(z=1.0), secure=True).gather(zeros) for _ in range(2))
+    one, two = (channel(privacy(z=1.0, secure=True)).gather(zeros) for _ in range(2))
     assert not torch.equal(one, two)
 
 

@@ -10,7 +10,9 @@ from torch import nn
 from compression import alive, units
 from harness.core.algorithm import ALGORITHMS
 from harness.core.policy import Compression
+from harness.core.registry import Incompatible
 from harness.core.thinning import thin
+from harness.plan import _cost
 from harness.problems.classify import classifier
 from harness.simulate import Run
 
@@ -166,14 +168,40 @@ def test_what_the_server_sends_is_dense_unless_asked_for(select: str) -> None:
     assert int(asked.cost.down) < 4 * 4 * 20
 
 
-def test_error_feedback_of_the_server_sends_later_what_it_left_away() -> None:
-    """A constant vector, half of it a round: what arrived and what is owed is what was meant."""
-    setting = Compression(beta=0.5, codec="float64", error_feedback=True, downlink=True)
-    vector, state, total = rows(10)[0], None, torch.zeros(10, dtype=torch.float64)
-    for round in range(6):
+@pytest.mark.parametrize("codec", ["sign", "q2", "float16"])
+def test_error_feedback_also_makes_up_for_what_a_code_lost(codec) -> None:
+    """Nothing is dropped, but every entry is rounded."""
+    setting, state, total = Compression(codec=codec, error_feedback=True), None, 0.0
+    for round in range(4):
         way = channel(None, setting, round=round, state=state)
-        total, state = total + way.down(vector)[0], way.state
-    torch.testing.assert_close(total + state["residual 0"], 6 * vector)
+        total, state = total + way.gather(rows(10)), way.state
+    assert state["residual 0"].abs().max() > 1e-6
+    torch.testing.assert_close(total + state["residual 0"], 4 * rows(10))
+
+
+def test_every_client_may_have_a_ratio_of_its_own() -> None:
+    setting = Compression(beta=(0.0, 0.5, 0.9, 0.75), codec="float64")
+    arrived = channel(None, setting).gather(rows(20))
+    assert (arrived != 0).sum(-1).tolist() == [20, 10, 2, 5]
+    few = channel(None, setting, ids=[1, 3]).gather(rows(20, clients=2))
+    assert (few != 0).sum(-1).tolist() == [10, 5]
+    with pytest.raises(Incompatible, match="2 ratios for 4 clients"):
+        channel(None, Compression(beta=(0.5, 0.5))).gather(rows(20))
+
+
+def test_the_common_lot_is_drawn_among_the_entries_of_the_pruned_model(data) -> None:
+    """So that every round sends as much, and the plan is exact."""
+    compression = {"alpha": 0.5, "beta": 0.9, "select": "random_k"}
+    setup = ready(data, "fedavg", compression=compression, model=MLP, rounds=5)
+    planned = _cost(setup, "largest")
+    assert int(finished(setup).cost.up) == int(planned.cost.up)
+
+
+def test_a_dense_downlink_is_not_longer_than_without_the_option() -> None:
+    ways = [channel(None, Compression(downlink=downlink)) for downlink in (False, True)]
+    for way in ways:
+        way.down(rows(10)[0])
+    assert int(ways[0].cost.down) == int(ways[1].cost.down)
 
 
 def test_error_feedback_loses_nothing_over_the_rounds() -> None:

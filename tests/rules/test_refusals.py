@@ -73,6 +73,15 @@ PRIVACY = [
     ({"epsilon": 1, "delta": 1}, r"privacy\.delta: input should be less than 1, given 1"),
     ({"epsilon": 1, "clip": 0}, r"privacy\.clip: clip norms are above 0, given 0"),
     ({"epsilon": 1, "clip": [1, -1]}, r"privacy\.clip: clip norms are above 0, given"),
+    (
+        {"epsilon": 1, "clip": float("inf")},
+        r"privacy\.clip: an infinite clip norm goes with noise_multiplier 0",
+    ),
+    ({"epsilon": float("inf")}, r"privacy\.epsilon: between 1e-09 and 1e\+09, given inf"),
+    ({"noise_multiplier": 1e300}, r"privacy\.noise_multiplier: between"),
+    ({"noise_multiplier": 1e-200}, r"privacy\.noise_multiplier: between"),
+    ({"epsilon": 1, "delta": 1e-320}, r"privacy\.delta: at least 1e-30"),
+    ({"epsilon": 1, "unit": "record", "clip": 1, "server_clip": 1}, "no server_clip"),
     ({"epsilon": 1, "clip": []}, r"privacy\.clip: clip norms are above 0, given"),
     ({"epsilon": 1, "clip": "adaptiv"}, r"privacy\.clip"),
     ({"epsilon": 1, "server_clip": 0}, r"privacy\.server_clip: input should be greater than 0"),
@@ -141,6 +150,11 @@ def test_central_privacy_needs_an_adjacency_for_cohorts_of_one_clear_kind(data) 
 
 
 COMPRESSION = [
+    ({"beta": 0.5, "select": "random_k", "error_feedback": True}, "error_feedback goes with select top_k"),
+    ({"beta": 0.5, "downlink": True, "error_feedback": True}, "without downlink"),
+    ({"beta": [0.1] * 7, "downlink": True}, "one beta for all clients"),
+    ({"beta": []}, "a schedule has steps"),
+    ({"beta": [[-5, 0.5]]}, "from round 0 on"),
     ({"codec": "float31"}, "float32"),
     ({"beta": 1.0}, r"compression\.beta: .*in \[0, 1\).* 1\.0"),
     ({"beta": -0.1}, r"compression\.beta: .*in \[0, 1\).*-0\.1"),
@@ -161,3 +175,16 @@ def test_a_compression_section_that_makes_no_sense_is_refused(data, section, mes
 def test_a_model_without_hidden_units_cannot_be_pruned(data) -> None:
     with pytest.raises(Incompatible, match=r"compression\.alpha: the model of problem classify has no"):
         ready(data, compression={"alpha": 0.5})
+
+
+@pytest.mark.parametrize("verb", ["gather", "mix"])
+def test_a_server_clip_is_for_means_only(verb: str) -> None:
+    way = channel(privacy(z=1.0, server_clip=1.0), mixing=torch.full((4, 4), 0.25, dtype=torch.float64))
+    with pytest.raises(Incompatible, match=r"server_clip bounds averages"):
+        getattr(way, verb)(rows(3))
+
+
+def test_gossip_has_no_downlink() -> None:
+    mixing = torch.full((4, 4), 0.25, dtype=torch.float64)
+    with pytest.raises(Incompatible, match="there is no server"):
+        channel(None, Compression(downlink=True), mixing=mixing).mix(rows(3))

@@ -39,7 +39,7 @@ def same(one: Any, other: Any) -> None:
         {
             "privacy": CENTRAL,
             "model": MLP,
-            "compression": {"alpha": [[0, 0.25], [2, 0.5], [3, 0.75]], **FEEDBACK, "downlink": True},
+            "compression": {"alpha": [[0, 0.25], [2, 0.5], [3, 0.75]], **FEEDBACK},
         },
     ],
 )
@@ -79,7 +79,13 @@ def test_a_cohort_in_parts_is_the_whole_cohort_with_noise_too(data, algorithm, f
 
 @pytest.mark.parametrize("placement", ["local", "central"])
 @pytest.mark.parametrize(
-    "setting", [RAW, Compression(beta=0.5, error_feedback=True, downlink=True), Compression(codec="q4")]
+    "setting",
+    [
+        RAW,
+        Compression(beta=0.5, error_feedback=True),
+        Compression(beta=0.5, downlink=True),
+        Compression(codec="q4"),
+    ],
 )
 def test_stacked_runs_with_noise_are_the_runs_apart(placement: str, setting: Compression) -> None:
     """(R, C, P): every run has its own noise, residuals and adaptive norm."""
