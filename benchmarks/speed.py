@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from benchmarks.mechanisms import MODES, W3, opacus_step, our_step, plain_step, pruned_step
 from benchmarks.references import HandBatched, PlainLoop
 from benchmarks.workloads import W1, W2, Ours, Workload
 
@@ -138,6 +139,38 @@ def population(options: argparse.Namespace) -> None:
     compare(interleaved(cohorts, options.repeats or 15, options.rounds or 10))
 
 
+def w3(options: argparse.Namespace) -> None:
+    """One step of per-example DP-SGD: ours against each mode of Opacus."""
+    torch.set_num_threads(1)
+    title("W3: DP-SGD on FedSGDA's CNN, one step of 50, one thread", W3, "target: below every mode of Opacus")
+    candidates = {f"Opacus, {mode}": opacus_step(W3, mode) for mode in MODES}
+    candidates |= {"fedfrontier": our_step(W3), "SGD without privacy": plain_step(W3)}
+    compare(interleaved(candidates, options.repeats or 15, options.rounds or 10))
+
+
+def channel(options: argparse.Namespace) -> None:
+    """Compare a round of W1 with clipping, noise and top-k with one without: the channel's share."""
+    work = replace(W1, clients=options.clients or 8)
+    title("Channel: W1, local noise, beta 0.9", work, "target: ratio at most 1.33, a quarter of the round")
+    candidates = {
+        "nothing but counting": Remote(partial(Ours, work, "loop", 2)),
+        "clip, noise, top-k": Remote(partial(Ours, work, "loop", 2, protected=True)),
+    }
+    compare(interleaved(candidates, options.repeats or 5, options.rounds or 1))
+    for candidate in candidates.values():
+        candidate.close()
+
+
+def pruning(options: argparse.Namespace) -> None:
+    """Seconds of one gradient of the papers' CNNs at alpha 0, 0.25, 0.5 and 0.75."""
+    torch.set_num_threads(1)
+    for name, shape in NETWORKS:
+        print(f"Pruning: {name} on {shape}, one gradient of 32 samples, one thread", flush=True)
+        alphas = (0.0, 0.25, 0.5, 0.75)
+        candidates = {f"alpha {alpha}": pruned_step(name, shape, 32, alpha) for alpha in alphas}
+        compare(interleaved(candidates, options.repeats or 9, options.rounds or 3))
+
+
 def scaled(work: Workload, options: argparse.Namespace) -> Workload:
     """Return the workload with as many clients as asked for."""
     return replace(work, clients=options.clients or work.clients)
@@ -148,7 +181,13 @@ def title(name: str, work: Workload, target: str, clients: str | None = None) ->
     print(f"{name}; {clients or work.clients} clients x {work.samples} samples ({target})", flush=True)
 
 
-COMMANDS = {"w2": w2, "population": population, "w1": w1}
+NETWORKS = (
+    ("fedavg_cnn", (1, 28, 28)),
+    ("fedreco_cnn", (3, 32, 32)),
+    ("fedsgda_cnn", (3, 32, 32)),
+    ("vgg16", (3, 32, 32)),
+)
+COMMANDS = {"w2": w2, "w3": w3, "population": population, "pruning": pruning, "channel": channel, "w1": w1}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -157,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("what", choices=[*COMMANDS, "all"])
     parser.add_argument("--repeats", type=int, help="turns of every candidate (default: w1 3, others 15)")
     parser.add_argument("--rounds", type=int, help="rounds a turn (default: w1 1, w2 3, population 10)")
-    parser.add_argument("--clients", type=int, help="fewer clients, for a quick look at w1 or w2")
+    parser.add_argument("--clients", type=int, help="of w1, w2 or channel: fewer clients, for a quick look")
     parser.add_argument(
         "--threads", type=int, default=2, help="torch threads of w2 and population (default: 2)"
     )

@@ -13,6 +13,7 @@ from harness import models
 from harness.core import Channel, Clients
 from harness.core.cost import Cost
 from harness.core.parts import round_in_parts
+from harness.core.policy import Compression, Privacy
 from harness.core.rows import Mode, Rows
 from harness.core.sampling import cohort
 from harness.problems.classify import classifier
@@ -75,6 +76,9 @@ class Workload:
 W1 = Workload("fedavg_cnn", (1, 28, 28), 10, 50, 980, 4, batch_size=48, local_epochs=1, lr=0.01)
 W2 = Workload("logistic", (105,), 2, 100, 300, 2, batch_size=32, local_epochs=5, lr=0.1)
 
+LOCAL = Privacy("client", "local", 1.0, 1.0, "replace", "full", 1.0, 1e-5, "rdp")
+TENTH = Compression(beta=0.9)
+
 
 class Ours:
     """FedAvg as the harness runs it, one round at a call.
@@ -87,15 +91,25 @@ class Ours:
         As in `Rows`; a loop runs its cohort in parts, as `harness.simulate` does.
     cohort : int or None
         Clients a round, drawn anew every round; None: all.
+    protected : bool
+        Clip, noise and prune every message (local placement, beta 0.9).
     """
 
-    def __init__(self, work: Workload, mode: Mode, threads: int = 1, cohort: int | None = None) -> None:
+    def __init__(
+        self,
+        work: Workload,
+        mode: Mode,
+        threads: int = 1,
+        cohort: int | None = None,
+        protected: bool = False,
+    ) -> None:
         self.federation = work.federation()
         self.problem = classifier(work.module())
         self.algorithm = FedAvg(lr=work.lr, local_epochs=work.local_epochs, batch_size=work.batch_size)
         self.rows = Rows(mode, threads)
         self.state = FedAvg.State(self.problem.init(torch.Generator().manual_seed(0))["x"])
         self.cohort = cohort
+        self.protected = protected
         self.rounds = 0
 
     def __call__(self) -> None:
@@ -106,7 +120,7 @@ class Ours:
         clients = Clients(
             self.federation, self.problem, self.rows, seeds=(0,), round=self.rounds, ids=ids, cost=Cost()
         )
-        channel = Channel(clients)
+        channel = Channel(clients, privacy=LOCAL, compression=TENTH) if self.protected else Channel(clients)
         if self.rows.mode == "loop":
             self.state = round_in_parts(self.algorithm, self.state, clients, channel, self.rows)
         else:

@@ -21,7 +21,7 @@ what was sent before, so only (dx, dy) releases anything. Once, before the first
 Deviations: the correction of y has a minus (the printed box loses that line; with a plus the method
 diverges); the mean in the initial correction of x is that of the x gradients (Lemma 9). With a constrained
 y, dy is the sum of the unprojected steps, so that the tracking identity holds, and y is projected after
-mixing. A tracker uses what its node *sent*, so that the corrections keep mean zero whatever the channel does.
+mixing. A tracker uses what its node *sent*, so that the corrections keep mean zero under noise and codes.
 """
 
 from dataclasses import dataclass

@@ -18,7 +18,8 @@ step  local (each client protects itself)             central (the server adds n
 7     restore the scales; server clip                 same
 ====  ==============================================  ====================================================
 
-Without privacy steps 3 and 4 are left away. A residual is what entered the encoder minus what came out of it.
+Without privacy steps 3 and 4 are left away. A residual is what entered the encoder minus what came out of it;
+error feedback is for what clients send.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ class Rows:
                 return loss(*points, type(sample)(*(part.unsqueeze(0) for part in sample)))
 
             every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(tuple(points), batch)
-            norms = torch.stack([gradient.square().sum(-1) for gradient in every]).sum(0).sqrt()
+            norms = torch.stack([torch.linalg.vector_norm(gradient, dim=-1) for gradient in every])
+            norms = torch.linalg.vector_norm(norms, dim=0)
             factor = torch.where(norms.isfinite(), (norm / norms.clamp(min=1e-30)).clamp(max=1.0), 0.0)
             factor = factor * (batch.weight > 0.5)
             # A sample that is not finite must not poison the sum: 0 * nan is nan.

@@ -271,8 +271,12 @@ def _panels(records: Sequence[RunRecord], metric: str) -> list[Panel]:
 
 
 def _title(row: dict[str, Any]) -> str:
-    parts = [row["dataset"], row["partition"], row["problem"]]
-    return " · ".join(str(part) for part in parts if not pd.isna(part))
+    lines = [
+        (row["dataset"], row["problem"]),
+        (row["partition"],),
+    ]  # one line would run into the next panel's
+    texts = [" · ".join(str(part) for part in line if not pd.isna(part)) for line in lines]
+    return "\n".join(text for text in texts if text)
 
 
 def _names(records: Sequence[RunRecord]) -> dict[str, str]:

@@ -1,0 +1,100 @@
+"""What privacy and compression cost in seconds: the channel, per-example gradients, pruned models."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.workloads import Workload
+from datasets.federation import Batch
+from harness import models
+from harness.core.rows import Rows
+from harness.core.thinning import thin
+from harness.problems.classify import classifier
+from privacy import gaussian_noise
+
+W3 = Workload("fedsgda_cnn", (1, 28, 28), 10, 1, 50, 10, batch_size=50, local_epochs=1, lr=0.01)
+CLIP, NOISE = 1.0, 1.0
+MODES = ("hooks", "functorch", "ghost")
+
+
+def plain_step(work: Workload) -> Callable[[], None]:
+    """Return a step of SGD without privacy."""
+    module, (x, y) = work.module(), work.data()
+    optimizer = torch.optim.SGD(module.parameters(), lr=work.lr)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def opacus_step(work: Workload, mode: str) -> Callable[[], None]:
+    """Return a step of DP-SGD by Opacus' engine, in one of its modes."""
+    warnings.filterwarnings("ignore", module="opacus")
+    warnings.filterwarnings("ignore", message="Full backward hook")
+    module, (x, y) = work.module(), work.data()
+    optimizer = torch.optim.SGD(module.parameters(), lr=work.lr)
+    made: Any = PrivacyEngine().make_private(
+        module=module,
+        optimizer=optimizer,
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=work.batch_size),
+        criterion=nn.CrossEntropyLoss(),
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        grad_sample_mode=mode,
+        poisson_sampling=False,
+    )
+    private, optimizer = made[0], made[1]
+    criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(private(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def our_step(work: Workload) -> Callable[[], None]:
+    """Return a step of DP-SGD as `Clients.grad` makes it for one client."""
+    problem, rows = classifier(work.module()), Rows("loop")
+    x, y = work.data()
+    batch = Batch(x, y, torch.zeros_like(y), torch.ones(len(y)))
+    batch = Batch(*(part.unsqueeze(0) for part in batch))
+    state = {"x": problem.init(torch.Generator().manual_seed(0))["x"].unsqueeze(0)}
+    stream = np.random.default_rng(0)
+
+    def step() -> None:
+        (total,) = rows.clipped_sums(problem.loss, 1, (state["x"],), batch, CLIP)
+        noise = gaussian_noise(total, NOISE * CLIP, [stream])
+        state["x"] = state["x"] - work.lr / work.batch_size * (total + noise)
+
+    return step
+
+
+def pruned_step(name: str, shape: tuple[int, ...], batch_size: int, alpha: float) -> Callable[[], None]:
+    """Return a gradient of a network without a share of its units, as a client computes it."""
+    problem = classifier(models.build(name, shape, 10))
+    x = problem.init(torch.Generator().manual_seed(0))["x"]
+    thinned = thin(problem, x, alpha, None)
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(1, batch_size, *shape, generator=generator)
+    y = torch.randint(10, (1, batch_size), generator=generator)
+    batch, rows, full = Batch(inputs, y, y * 0, torch.ones(y.shape)), Rows("loop"), x.unsqueeze(0)
+
+    def step() -> None:
+        (small,) = rows.gradient(thinned.problem.loss, 1, (thinned.take(full),), batch)
+        thinned.put(small, full)
+
+    return step
