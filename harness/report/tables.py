@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: What a narrow terminal can do without, the most dispensable first.
 EXPENDABLE = (
     "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "Δ accuracy",
-    "Partition", "Problem", "AUROC", "Variant", "EqOpp gap", "Dataset", "Up", "Model",
+    "Partition", "Problem", "AUROC", "Variant", "EqOpp gap", "Dataset", "Up",
 )
 # fmt: on
 
@@ -118,7 +118,8 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
     rows = rows_of(frame)
     shown, dropped = columns(frame), []
     widths = {c.heading: max([len(c.heading), *(len(c.text(row)) for row in rows)]) + 3 for c in shown}
-    for heading in EXPENDABLE:
+    complete = bool((frame["done"] == frame["seeds"]).all())  # a missing run is never left out of the picture
+    for heading in (*EXPENDABLE, *(["Runs"] if complete else []), "Model"):
         if sum(widths.values()) + 1 > console.width and widths.pop(heading, None) is not None:
             dropped.append(heading)
     shown = [column for column in shown if column.heading in widths]
