@@ -210,8 +210,11 @@ class CompressionSpec(Section):
     beta : float, list of floats, or list of [round, ratio]
         Share of a message's entries that is dropped, in [0, 1): of every client's, of each client's, or a
         schedule of the first.
-    select : {"top_k", "random_k"}
-        The largest entries are kept, or a random choice that all know from the seed.
+    select : {"top_k", "random_k", "threshold"}
+        The largest entries are kept, or a random choice that all know from the seed, or all entries whose
+        absolute value is at least ``threshold`` (beta then stays 0).
+    threshold : float or None
+        Above 0.
     codec : str
         Number format on the wire: float64, float32, float16, bfloat16, q1 .. q8 (stochastic), sign.
     error_feedback : bool
@@ -223,7 +226,8 @@ class CompressionSpec(Section):
 
     alpha: float | tuple[tuple[int, float], ...] = 0.0
     beta: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
-    select: Literal["top_k", "random_k"] = "top_k"
+    select: Literal["top_k", "random_k", "threshold"] = "top_k"
+    threshold: float | None = Field(default=None, gt=0)
     codec: str = "float32"
     error_feedback: bool = False
     downlink: bool = False
@@ -246,6 +250,10 @@ class CompressionSpec(Section):
 
     @model_validator(mode="after")
     def _together(self) -> CompressionSpec:
+        if (self.select == "threshold") != (self.threshold is not None) or (
+            self.threshold and self.beta != 0.0
+        ):
+            raise UserError("compression: select threshold goes with a threshold, and without beta")
         if self.error_feedback and (self.select == "random_k" or self.downlink):
             raise UserError("compression: error_feedback goes with select top_k, and without downlink")
         if self.downlink and isinstance(self.beta, tuple) and not isinstance(self.beta[0], tuple):

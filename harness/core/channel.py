@@ -104,7 +104,7 @@ class Channel:
     def down(self, *vectors: Tensor) -> Any:
         """Send server vectors ``(..., P)`` to the cohort; returns their rows ``(..., C, P)``."""
         slot = self._slot()
-        joint, thin = _joined(vectors), self._compression.downlink and self._compression.beta != 0.0
+        joint, thin = _joined(vectors), self._compression.downlink and self._compression.thin
         shared = self._shared(slot, vectors) if thin else self._model_mask(vectors)
         decoded, sizes = self._encode(
             joint, slot, thin=thin, sender="server", shared=_of_server(shared, joint)
@@ -231,7 +231,7 @@ class Channel:
         if privacy is not None and not central:
             joint = _joined(self._clip(slot, _split(joint, rows)))
             joint = joint + self._noise(joint, slot, self._bound(slot), "client", shared)
-        thin = self._compression.beta != 0.0
+        thin = self._compression.thin
         joint, sizes = self._encode(joint, slot, thin=thin, sender="client", shared=shared)
         if central:
             joint = _joined(self._clip(slot, _split(joint, rows)))
@@ -253,6 +253,9 @@ class Channel:
         kept = None
         if thin and setting.select == "top_k":
             kept = top_k(joint, self._ratio(), shared)
+        elif thin and setting.threshold is not None:
+            kept = joint.abs() >= setting.threshold
+            kept = kept if shared is None else kept & shared
         generators = (
             self._generators(random.stream, "code", slot, joint, sender) if codec.stochastic else None
         )
@@ -345,7 +348,7 @@ class Channel:
     def _shared(self, slot: int, parts: Sequence[Tensor]) -> Tensor | None:
         """Return which entries of a message travel at all, as everybody knows: ``(n,)`` or ``(R, 1, n)``."""
         shared = self._model_mask(parts)
-        if self._compression.beta == 0.0 or self._compression.select != "random_k":
+        if not self._compression.thin or self._compression.select != "random_k":
             return shared
         return self._public_mask(slot, parts, shared)
 

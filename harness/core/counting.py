@@ -32,6 +32,8 @@ class Counting(Channel):
         ratios: list[float | None] = [None]
         if thin and setting.select == "top_k":
             ratios = torch.as_tensor(self._ratio(), dtype=torch.float64).flatten().tolist()
+        elif thin and setting.select == "threshold":
+            ratios = [0.0]  # how many entries pass cannot be foreseen: the plan takes all of them
         counts = [None if ratio is None else kept_count(n, ratio) for ratio in ratios]
         sizes = [
             codec.largest_size(n, kept) if self._size_at_most else round(codec.expected_size(n, kept))

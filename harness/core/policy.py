@@ -99,8 +99,10 @@ class Compression:
         Share of the hidden units that is removed from the model.
     beta : float, one a client, or schedule
         Share of a message's entries that is dropped; see `compression.ratio_at`.
-    select : {"top_k", "random_k"}
-        Which are kept: the largest, or a public random choice.
+    select : {"top_k", "random_k", "threshold"}
+        Which are kept: the largest, a public random choice, or those of at least ``threshold``.
+    threshold : float or None
+        For `select` "threshold", which has no beta: how many entries are kept depends on the message.
     codec : str
         Format of the values on the wire.
     error_feedback : bool
@@ -111,10 +113,16 @@ class Compression:
 
     alpha: float | tuple[tuple[int, float], ...] = 0.0
     beta: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
-    select: Literal["top_k", "random_k"] = "top_k"
+    select: Literal["top_k", "random_k", "threshold"] = "top_k"
+    threshold: float | None = None
     codec: str = "float32"
     error_feedback: bool = False
     downlink: bool = False
+
+    @property
+    def thin(self) -> bool:
+        """Whether entries of messages are left away at all."""
+        return self.beta != 0.0 or self.select == "threshold"
 
 
 PLAIN = Compression()

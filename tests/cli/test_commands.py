@@ -49,8 +49,14 @@ def write(path, content):
     return str(path)
 
 
+def listen_to_ctrl_c():
+    """Tests started in the background of a shell inherit that it is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def harness(*arguments, **options):
-    return subprocess.Popen([sys.executable, "-m", "harness", *map(str, arguments)], cwd=ROOT, **options)
+    command = [sys.executable, "-m", "harness", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, preexec_fn=listen_to_ctrl_c, **options)
 
 
 def results(folder):

@@ -9,6 +9,7 @@ from torch import nn
 
 from compression import alive, units
 from harness.core.algorithm import ALGORITHMS
+from harness.core.counting import Counting
 from harness.core.policy import Compression
 from harness.core.registry import Incompatible
 from harness.core.thinning import thin
@@ -177,6 +178,20 @@ def test_error_feedback_also_makes_up_for_what_a_code_lost(codec) -> None:
         total, state = total + way.gather(rows(10)), way.state
     assert state["residual 0"].abs().max() > 1e-6
     torch.testing.assert_close(total + state["residual 0"], 4 * rows(10))
+
+
+@pytest.mark.parametrize("privacy_or_none", [None, privacy(z=1.0)])
+def test_a_threshold_keeps_what_reaches_it_and_stays_below_the_plan(privacy_or_none) -> None:
+    """With noise the choice comes after it, so it tells no more than what is sent."""
+    setting = Compression(select="threshold", threshold=0.5, codec="float64")
+    dense = channel(privacy_or_none, Compression(codec="float64")).gather(rows(40))
+    way = channel(privacy_or_none, setting)
+    assert torch.equal(way.gather(rows(40)), torch.where(dense.abs() >= 0.5, dense, 0))
+    most = Counting(
+        cohort(mechanism=privacy_or_none), compression=setting, privacy=privacy_or_none, largest=True
+    )
+    most.gather(rows(40))
+    assert 0 < int(way.cost.up) <= int(most.cost.up)
 
 
 def test_every_client_may_have_a_ratio_of_its_own() -> None:

@@ -150,6 +150,9 @@ def test_central_privacy_needs_an_adjacency_for_cohorts_of_one_clear_kind(data) 
 
 
 COMPRESSION = [
+    ({"select": "threshold"}, "goes with a threshold"),
+    ({"threshold": 0.1}, "goes with a threshold"),
+    ({"select": "threshold", "threshold": 0.1, "beta": 0.5}, "without beta"),
     ({"beta": 0.5, "select": "random_k", "error_feedback": True}, "error_feedback goes with select top_k"),
     ({"beta": 0.5, "downlink": True, "error_feedback": True}, "without downlink"),
     ({"beta": [0.1] * 7, "downlink": True}, "one beta for all clients"),
@@ -161,7 +164,7 @@ COMPRESSION = [
     ({"alpha": 1.0}, r"compression\.alpha: .*in \[0, 1\).* 1\.0"),
     ({"beta": [[5, 0.1], [5, 0.2]]}, r"compression\.beta: .*must ascend; 5 follows 5"),
     ({"alpha": [[0, 0.1], [3, 1.5]]}, r"compression\.alpha: .*in \[0, 1\).*1\.5"),
-    ({"select": "top"}, r"compression\.select: input should be 'top_k' or 'random_k', given 'top'"),
+    ({"select": "top"}, r"compression\.select: input should be 'top_k', 'random_k' or 'threshold', given 'top'"),
     ({"gamma": 1}, r"unknown field.*compression.*gamma"),
 ]
 
