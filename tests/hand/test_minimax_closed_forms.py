@@ -9,8 +9,8 @@ from harness.problems.quadratic import Minimax
 SADDLE = (-1.5, -0.25)
 
 
-def limit(rounds, **settings):
-    state = run_algorithm("fedsgda_m", *quadratic_minimax(), rounds, lr_x=0.05, lr_y=0.05, **settings).state
+def limit(rounds, name="fedsgda_m", **settings):
+    state = run_algorithm(name, *quadratic_minimax(), rounds, lr_x=0.05, lr_y=0.05, **settings).state
     return torch.cat([state.x, state.y])
 
 
@@ -49,6 +49,34 @@ def test_local_sgda_fixed_point_solves_the_affine_fixed_point_equation():
         shift += z / 4
     expected = torch.linalg.solve(torch.eye(2, dtype=torch.float64) - power, shift)
     assert close(limit(200, local_steps=5, alpha=1.0, beta=1.0), expected, 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [(1, SADDLE), (5, (-1.343324258, -0.250883970)), (10, (-1.240888608, -0.261052041))],
+)
+def test_local_sgda_is_biased_by_its_local_steps(steps, expected):
+    """Fixed points computed apart from this program."""
+    assert close(limit(600, "local_sgda", local_steps=steps), expected, 1e-6)
+
+
+def test_local_sgda_is_fedsgda_m_without_momentum():
+    """Step by step where gradients are exact; FedSGDA-M's first estimates come with its first batch."""
+    for rounds in (1, 2, 7):
+        momentum = limit(rounds, local_steps=5, alpha=1.0, beta=1.0)
+        assert close(limit(rounds, "local_sgda", local_steps=5), momentum, 1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("server_lr", [0.5, 1.0])
+def test_sagda_reaches_the_saddle_in_spite_of_local_steps(steps, server_lr):
+    assert close(limit(1500, "sagda", local_steps=steps, server_lr=server_lr), SADDLE, 1e-9)
+
+
+def test_sagda_with_one_step_descends_along_the_mean_gradient():
+    """At (0, 0) the mean gradients are c = 1 and d = 1: x = -0.05, y = 0.05, as Local SGDA with one step."""
+    assert close(limit(1, "sagda", local_steps=1), (-0.05, 0.05), 1e-12)
+    assert close(limit(9, "sagda", local_steps=1), limit(9, "local_sgda", local_steps=1), 1e-12)
 
 
 def test_fedsgda_m_solves_a_problem_with_matrices():

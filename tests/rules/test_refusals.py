@@ -164,7 +164,10 @@ COMPRESSION = [
     ({"alpha": 1.0}, r"compression\.alpha: .*in \[0, 1\).* 1\.0"),
     ({"beta": [[5, 0.1], [5, 0.2]]}, r"compression\.beta: .*must ascend; 5 follows 5"),
     ({"alpha": [[0, 0.1], [3, 1.5]]}, r"compression\.alpha: .*in \[0, 1\).*1\.5"),
-    ({"select": "top"}, r"compression\.select: input should be 'top_k', 'random_k' or 'threshold', given 'top'"),
+    (
+        {"select": "top"},
+        r"compression\.select: input should be 'top_k', 'random_k' or 'threshold', given 'top'",
+    ),
     ({"gamma": 1}, r"unknown field.*compression.*gamma"),
 ]
 

@@ -1,0 +1,70 @@
+"""Local SGDA: local stochastic gradient descent ascent.
+
+Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
+AISTATS 2021, Algorithm 1; Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence
+Analyses and Algorithms", ICML 2022.
+
+===================  =========================================================
+paper                here
+===================  =========================================================
+x, y                 ``state.x``, ``state.y``
+eta_x, eta_y         ``lr_x``, ``lr_y``
+tau                  ``local_steps``
+===================  =========================================================
+
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round.
+
+Deviations: y is projected after every step and after the average (noise and codes may leave the feasible set).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LocalSGDA(Algorithm):
+    """Descend in x and ascend in y, both from the same point, and average after some steps.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Step sizes.
+    """
+
+    meta: ClassVar = Meta(
+        "local_sgda", "minimax", ("minimax",), "Deng, Mahdavi 2021", parts=True, epochs=False
+    )
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+
+    class State(NamedTuple):
+        """Server vectors ``(..., P)`` and ``(..., Q)``."""
+
+        x: Tensor
+        y: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y")
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point."""
+        return self.State(start["x"], start["y"])
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Simultaneous local steps, then the mean increments."""
+        x, y = sent = channel.down(state.x, state.y)
+        batches = clients.batches(self)
+        for batch in batches:
+            gx, gy = clients.grads(x, y, batch)
+            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        return self.State(state.x + dx, clients.project(state.y + dy))

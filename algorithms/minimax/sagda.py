@@ -1,0 +1,78 @@
+"""SAGDA: stochastic sampling-averaging gradient descent ascent.
+
+Yang, Zhang, Bao, Liu, Liu, Ding, Xu: "SAGDA: Achieving O(eps^-2) Communication Complexity in Federated Min-Max
+Learning", NeurIPS 2022.
+
+=====================  =======================================================
+paper                  here
+=====================  =======================================================
+x, y                   ``state.x``, ``state.y``
+eta_x,l, eta_y,l       ``lr_x``, ``lr_y``
+eta_x,g, eta_y,g       ``server_lr``, one for both
+K                      ``local_steps``
+=====================  =======================================================
+
+Travels, in two exchanges: (x, y) down, gradients up; their mean down, (x, y) up (their increments);
+4 (d_x + d_y) scalars a client and round.
+
+Deviations: written from the abstract and from what others report of it; whether the paper evaluates the anchor
+gradients once (as here) or anew on every batch could not be read. Both agree where gradients are exact. y is
+projected after every step.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SAGDA(Algorithm):
+    """Local SGDA whose clients replace their own gradient at the server's point by everybody's mean.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Local step sizes.
+    server_lr : float
+        Step size of the server along the mean increments.
+    """
+
+    meta: ClassVar = Meta("sagda", "minimax", ("minimax",), "Yang et al. 2022", epochs=False)
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+    server_lr: float = 1.0
+
+    class State(NamedTuple):
+        """Server vectors ``(..., P)`` and ``(..., Q)``."""
+
+        x: Tensor
+        y: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "server_lr")
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point."""
+        return self.State(start["x"], start["y"])
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Average the gradients at the server's point, then take corrected local steps from there."""
+        x, y = sent = channel.down(state.x, state.y)
+        (anchor,) = clients.batches(self, steps=1, stream="anchor")
+        ax, ay = clients.grads(x, y, anchor)
+        mx, my = channel.down(*channel.mean(ax, ay, weighting="uniform"))
+        batches = clients.batches(self)
+        for batch in batches:
+            gx, gy = clients.grads(x, y, batch)
+            x = x - self.lr_x * (gx - ax + mx)
+            y = clients.project(y + self.lr_y * (gy - ay + my))
+        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        return self.State(state.x + self.server_lr * dx, clients.project(state.y + self.server_lr * dy))
