@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 class Dry(Clients):
     """Clients that send messages of the right shape and compute nothing; work is counted as if it were done."""
 
-    def _gradients(self, loss: Any, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
-        self._count_gradients(loss, points, batch)
+    def _gradients(self, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
         if self._record is not None:
             self._book_draw(self._record, batch)
-        return [torch.zeros_like(point) for point in points]
+        return self._of_models(
+            lambda loss, axes, own, batch: [torch.zeros_like(x) for x in own], points, batch
+        )
 
 
 def draft(given: PrivacySpec, spec: RunSpec, federation: Federation) -> Privacy:

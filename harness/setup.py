@@ -19,7 +19,7 @@ from harness.core import random
 from harness.core.algorithm import Algorithm
 from harness.core.policy import Compression, Privacy
 from harness.core.problem import Problem
-from harness.core.registry import UserError
+from harness.core.registry import Incompatible, UserError
 from harness.core.rows import Rows
 from harness.core.thinning import prunable
 from harness.problems import PROBLEMS, Setting
@@ -127,6 +127,13 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
         given = {k: v for k, v in spec.topology.items() if k != "kind"}
         topology = TOPOLOGIES[spec.topology["kind"]](**given)
         mixing = mixing_matrix(topology, federation.clients, random.numpy_stream(spec.seed, "topology"))
+    for name in ("alpha", "beta"):
+        ratio = getattr(spec.compression, name)
+        own = isinstance(ratio, tuple) and not isinstance(ratio[0], tuple)  # one a client, and no schedule
+        if own and len(ratio) != federation.clients:
+            raise Incompatible(
+                f"compression.{name}: {len(ratio)} ratios for {federation.clients} clients; give one each"
+            )
     if spec.compression.alpha != 0:
         prunable(problem)
     privacy = draft(spec.privacy, spec, federation) if spec.privacy is not None else None

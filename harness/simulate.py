@@ -22,7 +22,7 @@ from harness.core.counting import Counting
 from harness.core.parts import round_in_parts
 from harness.core.policy import Books
 from harness.core.registry import Incompatible
-from harness.core.thinning import Thinned, thin
+from harness.core.thinning import Thinned, thin, thinned
 from harness.evaluate import measure, solution
 from harness.metrics import by_group, write_predictions
 from harness.settle import Dry, Structure, settle
@@ -157,17 +157,16 @@ class Run:
         What goes is decided on the server's model, or on the common start where there is none.
         """
         ratio = ratio_at(self.setup.compression.alpha, self.round)
-        assert isinstance(ratio, float | int)
-        if ratio <= self._ratio and (self.thinned is not None or ratio == 0):
+        most = float(torch.as_tensor(ratio).max())
+        if most <= self._ratio and (self.thinned is not None or most == 0):
             return
         model = self.setup.algorithm.model(self.state)
         public = model if model.ndim == 1 and not self.setup.algorithm.meta.gossip else self.setup.start["x"]
-        self._thin(public, float(ratio), None if self.thinned is None else self.thinned.mask)
+        self._thin(thin(self.setup.problem, public, ratio, self.thinned), most)
 
-    def _thin(self, x: Tensor, ratio: float, previous: Tensor | None) -> None:
-        self._ratio = ratio
-        self.thinned = thin(self.setup.problem, x, ratio, previous)
-        self.state = type(self.state)(*(self.thinned.masked(part) for part in self.state))
+    def _thin(self, left: Thinned, ratio: float) -> None:
+        self.thinned, self._ratio = left, ratio
+        self.state = type(self.state)(*(left.masked(part) for part in self.state))
 
     @property
     def _whole(self) -> bool:
@@ -181,13 +180,14 @@ class Run:
 
     def checkpoint(self) -> dict[str, Any]:
         """Return all that the rest of the run depends on."""
+        left = self.thinned
         return {
             "round": self.round,
             "state": self.state._asdict(),
             "channel": dict(self.memory),
             "ledger": self.books.ledger.to_json(),
             "cost": self.cost.state(),
-            "pruned": (self._ratio, self.thinned.mask.cpu() if self.thinned else None),
+            "pruned": left and (self._ratio, torch.stack([m.mask for m in left.models]).cpu(), left.which),
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
@@ -198,9 +198,9 @@ class Run:
         self.memory = {name: part.to(device) for name, part in checkpoint["channel"].items()}
         self.books.ledger = Ledger.from_json(checkpoint["ledger"])
         self.cost.restore(checkpoint["cost"])
-        ratio, mask = checkpoint["pruned"]
-        if mask is not None:  # the mask keeps just what it keeps, whatever the scores say
-            self._thin(mask.to(self.setup.start["x"]), ratio, mask)
+        if checkpoint["pruned"] is not None:
+            ratio, masks, which = checkpoint["pruned"]
+            self._thin(thinned(self.setup.problem, masks.to(device), which), ratio)
 
     def statement(self) -> dict[str, Any] | None:
         """Return what has been claimed so far about privacy; None if nothing is."""

@@ -204,9 +204,10 @@ class CompressionSpec(Section):
 
     Attributes
     ----------
-    alpha : float or list of [round, ratio]
-        Share of the model's hidden units (neurons, filters) that is removed, in [0, 1), or a schedule of it;
-        what has been removed stays removed.
+    alpha : float, list of floats, or list of [round, ratio]
+        Share of the model's hidden units (neurons, filters) that is removed, in [0, 1): of every client's model,
+        of each client's (which are then contained in each other), or a schedule of the first; what has been
+        removed stays removed.
     beta : float, list of floats, or list of [round, ratio]
         Share of a message's entries that is dropped, in [0, 1): of every client's, of each client's, or a
         schedule of the first.
@@ -224,7 +225,7 @@ class CompressionSpec(Section):
         and what is missing of a model is not to be added to the next one.
     """
 
-    alpha: float | tuple[tuple[int, float], ...] = 0.0
+    alpha: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
     beta: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
     select: Literal["top_k", "random_k", "threshold"] = "top_k"
     threshold: float | None = Field(default=None, gt=0)

@@ -106,11 +106,17 @@ class Channel:
         slot = self._slot()
         joint, thin = _joined(vectors), self._compression.downlink and self._compression.thin
         shared = self._shared(slot, vectors) if thin else self._model_mask(vectors)
-        decoded, sizes = self._encode(
-            joint, slot, thin=thin, sender="server", shared=_of_server(shared, joint)
-        )
-        self.cost.sent(sizes.unsqueeze(-1) * self._clients.present, up=False)
-        return _plain([self._clients.rows(part) for part in _split(decoded, vectors)])
+        apart = self._apart(shared)
+        if apart is None:
+            decoded, sizes = self._encode(
+                joint, slot, thin=thin, sender="server", shared=_of_server(shared, joint)
+            )
+            decoded, sizes = self._clients.rows(decoded), sizes.unsqueeze(-1)
+        else:
+            joint = self._clients.rows(joint) * apart
+            decoded, sizes = self._encode(joint, slot, thin=thin, sender="server", shared=apart)
+        self.cost.sent(sizes * self._clients.present, up=False)
+        return _plain(_split(decoded, vectors))
 
     def mean(
         self,
@@ -140,13 +146,20 @@ class Channel:
         slot = self._slot()
         shared = self._shared(slot, rows)
         sent = _joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
-        weights = self._weights("uniform" if central else weighting or "size")
-        total = (weights.to(sent).unsqueeze(-2) @ sent).squeeze(-2)
+        weights = self._weights("uniform" if central else weighting or "size").to(sent).unsqueeze(-2)
+        apart = self._apart(shared)
+        sums = [(weights @ of).squeeze(-2) for of in ([sent] if apart is None else [sent, apart.to(sent)])]
         if self._assembly is not None:
-            (total,) = self._assembly.post([total])
+            sums = self._assembly.post(sums)
+        total = sums[0]
         if central:
             bound = self._bound(slot) / self._clients.n
-            total = total + self._noise(total, slot, bound, "server", _of_server(shared, total))
+            union = shared if apart is None else self._everybodys(rows).any(-2)
+            total = total + self._noise(total, slot, bound, "server", _of_server(union, total))
+        if apart is not None:
+            # Who lacks an entry has no say in its average. Who takes part is secret under central privacy.
+            held = self._everybodys(rows).to(total).mean(-2) if central else sums[1]
+            total = total / torch.where(held > 0, held, 1.0)
         return _plain(_restored(_split(self._clipped_by_server(total), rows), scale))
 
     def gather(self, *rows: Tensor, base: Any = None, scale: Sequence[float] | None = None) -> Any:
@@ -160,8 +173,9 @@ class Channel:
 
     def scatter(self, *rows: Tensor) -> Any:
         """Send each client its own row ``(..., C, P)``, a function of what the server has received."""
-        joint = _joined(rows)
-        decoded, sizes = self._encode(joint, self._slot(), thin=False, sender="server")
+        shared = self._model_mask(rows)
+        joint = _joined(rows) if shared is None else _joined(rows) * shared
+        decoded, sizes = self._encode(joint, self._slot(), thin=False, sender="server", shared=shared)
         self.cost.sent(sizes * self._clients.present, up=False)
         return _plain(_split(decoded, rows))
 
@@ -194,6 +208,8 @@ class Channel:
         """
         if self._mixing is None:
             raise ValueError("this run has no topology to mix over")
+        if self._clients.thinned is not None and self._clients.thinned.which is not None:
+            raise Incompatible("compression.alpha: gossip averages rows of models of one size")
         self._local_only("gossips with its neighbors")
         if self._compression.downlink:
             raise Incompatible("compression.downlink: in gossip there is no server that sends")
@@ -350,15 +366,30 @@ class Channel:
         shared = self._model_mask(parts)
         if not self._compression.thin or self._compression.select != "random_k":
             return shared
+        if self._apart(shared) is not None:
+            raise Incompatible("compression: random_k uses one mask for all clients, alpha is one for each")
         return self._public_mask(slot, parts, shared)
 
-    def _model_mask(self, parts: Sequence[Tensor]) -> Tensor | None:
-        """Return which entries of a message belong to the pruned model, ``(n,)``: public, as that model is."""
+    def _model_mask(self, parts: Sequence[Tensor], ids: Tensor | None = None) -> Tensor | None:
+        """Return which entries of a message belong to the pruned model: public, as that model is.
+
+        ``(n,)``, or ``(..., C, n)`` where each client has its own.
+        """
         model = self._clients.thinned
         if model is None or not any(model.inside(part) for part in parts):
             return None
-        whole = model.mask.new_ones
-        return torch.cat([model.mask if model.inside(part) else whole(part.shape[-1]) for part in parts])
+        return model.mask_of(parts, self._clients.ids if ids is None else ids)
+
+    def _everybodys(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the masks of all clients of the federation, ``(total, n)``."""
+        masks = self._model_mask(parts, torch.arange(self._clients.total))
+        assert masks is not None
+        return masks
+
+    def _apart(self, shared: Tensor | None) -> Tensor | None:
+        """Return a message's masks if each client trains a model of its own size."""
+        model = self._clients.thinned
+        return None if model is None or model.which is None else shared
 
     def _ratio(self) -> float | Tensor:
         """Return the share of entries dropped in this round: one for all, or one for each of the cohort."""

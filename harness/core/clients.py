@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -240,42 +241,64 @@ class Clients:
 
     def grad(self, x: Tensor, batch: Batch) -> Tensor:
         """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
-        return self._of_model((x,), batch)[0]
+        return self._gradients((x,), batch)[0]
 
     def grads(self, x: Tensor, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the gradients by both variables at one point, ``(..., C, P)`` and ``(..., C, Q)``."""
-        gx, gy = self._of_model((x, y), batch)
+        gx, gy = self._gradients((x, y), batch)
         return gx, gy
 
-    def _of_model(self, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
-        """Return the gradients of the model that is being trained, which may be a pruned one."""
-        model = self.thinned
-        if model is None:
-            return self._gradients(self.problem.loss, points, batch)
-        small = self._gradients(model.problem.loss, tuple(model.take(point) for point in points), batch)
-        return [model.put(gradient, point) for gradient, point in zip(small, points, strict=True)]
+    def _gradients(self, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
+        if self._record is not None:
+            return self._private_gradients(self._record, points, batch)
+        return self._of_models(self._rows.gradient, points, batch)
 
-    def _gradients(
-        self, loss: Callable[..., Tensor], points: tuple[Tensor, ...], batch: Batch
+    def _of_models(
+        self, compute: Callable[..., Sequence[Tensor]], points: tuple[Tensor, ...], batch: Batch
     ) -> list[Tensor]:
-        self._count_gradients(loss, points, batch)
-        if self._record is None:
-            return self._rows.gradient(loss, self.axes, points, batch)
-        return self._private_gradients(self._record, loss, points, batch)
+        """Compute something of the clients' gradients, of pruned models on the really smaller ones.
 
-    def _private_gradients(
-        self, privacy: Privacy, loss: Callable[..., Tensor], points: tuple[Tensor, ...], batch: Batch
-    ) -> list[Tensor]:
+        Clients that train the same model are computed together; zero is what others have of a coordinate.
+        """
+        if self.thinned is None:
+            self._count_gradients(self.problem.loss, self.axes, points, batch)
+            return list(compute(self.problem.loss, self.axes, points, batch))
+        found = [torch.zeros_like(point.flatten(0, self.axes - 1)) for point in points]
+        for model, where in self.thinned.groups(self.ids):
+            pick = lambda t, where=where: t.flatten(0, self.axes - 1)[where]  # noqa: E731
+            rows, own, loss = tuple(map(pick, points)), Batch(*map(pick, batch)), model.problem.loss
+            small = tuple(map(model.take, rows))
+            self._count_gradients(loss, 1, small, own, where)
+            for full, part, row in zip(found, compute(loss, 1, small, own), rows, strict=True):
+                full[where] = model.put(part, row)
+        return [part.unflatten(0, self.ids.shape) for part in found]
+
+    def _count_gradients(
+        self,
+        loss: Callable[..., Tensor],
+        axes: int,
+        points: tuple[Tensor, ...],
+        batch: Batch,
+        where: Tensor | slice = slice(None),
+    ) -> None:
+        """Count the operations of gradients, of the clients at these flat positions."""
+        sample = self._rows.flops(loss, axes, *points, batch, gradient=True) / batch.weight.shape[-1]
+        present = self.present.flatten()[where].bool().unsqueeze(-1).to(batch.weight.device)
+        busy = batch.weight.flatten(0, axes - 1) > 0.5
+        times = busy.new_zeros(self.ids.numel(), busy.shape[-1])
+        times[where] = busy & present
+        self.cost.work(sample, times.unflatten(0, self.ids.shape))
+
+    def _private_gradients(self, privacy: Privacy, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
         """Return DP-SGD gradients: clipped per sample, summed, noised, over the expected batch size.
 
         Abadi et al. 2016, Algorithm 1, at every client. A sample's gradients by both variables are clipped
-        together.
+        together. Coordinates that a client's pruned model lacks get no noise.
         """
         call = self._book_draw(privacy, batch)
         stream, step, _, expected, batch = self._drawn[batch.weight]
         norm = privacy.bound()
-        sums = self._rows.clipped_sums(loss, self.axes, points, batch, norm)
-        joint = torch.cat(sums, -1)
+        joint = torch.cat(self._of_models(partial(self._rows.clipped_sums, norm=norm), points, batch), -1)
         if privacy.noise_multiplier > 0:
             seeds = zip(self.seeds, self.ids.view(len(self.seeds), -1).tolist(), strict=True)
             streams = [
@@ -283,7 +306,10 @@ class Clients:
                 for seed, ids in seeds
                 for client in ids
             ]
-            joint = joint + gaussian_noise(joint, privacy.noise_multiplier * privacy.factor * norm, streams)
+            noise = gaussian_noise(joint, privacy.noise_multiplier * privacy.factor * norm, streams)
+            if self.thinned is not None:
+                noise = noise * self.thinned.mask_of(points, self.ids)
+            joint = joint + noise
         joint = joint / expected * batch.active
         return list(joint.split([point.shape[-1] for point in points], -1))
 
@@ -306,11 +332,6 @@ class Clients:
             self.books.ledger, draw, privacy.noise_multiplier
         )
         return call
-
-    def _count_gradients(self, loss: Callable[..., Tensor], points: tuple[Tensor, ...], batch: Batch) -> None:
-        sample = self._rows.flops(loss, self.axes, *points, batch, gradient=True) / batch.weight.shape[-1]
-        present = self.present.bool().unsqueeze(-1).to(batch.weight.device)
-        self.cost.work(sample, (batch.weight > 0.5) & present)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Apply a function written for one client to every client's rows and batch.

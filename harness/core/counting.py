@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compression import kept_count
+from compression import Codec, kept_count
 from harness.core.channel import Channel
 
 
@@ -28,16 +28,20 @@ class Counting(Channel):
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         setting, codec = self._compression, self._up if sender == "client" else self._down
-        n = joint.shape[-1] if shared is None else int(shared.sum(-1).flatten()[0])
-        ratios: list[float | None] = [None]
-        if thin and setting.select == "top_k":
-            ratios = torch.as_tensor(self._ratio(), dtype=torch.float64).flatten().tolist()
-        elif thin and setting.select == "threshold":
-            ratios = [0.0]  # how many entries pass cannot be foreseen: the plan takes all of them
-        counts = [None if ratio is None else kept_count(n, ratio) for ratio in ratios]
-        sizes = [
-            codec.largest_size(n, kept) if self._size_at_most else round(codec.expected_size(n, kept))
-            for kept in counts
-        ]
         lead = joint.shape[:-1]
-        return joint, torch.tensor(sizes).view(lead) if len(sizes) > 1 else torch.full(lead, sizes[0])
+        n = torch.tensor(joint.shape[-1]) if shared is None else shared.sum(-1).cpu()
+        entries = n.expand(lead).flatten().tolist()
+        ratios: list[float | None] = [None] * len(entries)  # all entries, without a choice of the sender
+        if thin and setting.select == "top_k":
+            ratio = torch.as_tensor(self._ratio(), dtype=torch.float64)
+            ratios = list(ratio.expand(lead).flatten().tolist())
+        elif thin and setting.select == "threshold":
+            ratios = [0.0] * len(entries)  # how many pass cannot be foreseen: the plan takes all of them
+        size = {pair: self._size(codec, *pair) for pair in set(zip(entries, ratios, strict=True))}
+        sizes = [size[pair] for pair in zip(entries, ratios, strict=True)]
+        return joint, torch.tensor(sizes).view(lead)
+
+    def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
+        kept = None if ratio is None else kept_count(entries, ratio)
+        at_most = self._size_at_most
+        return codec.largest_size(entries, kept) if at_most else round(codec.expected_size(entries, kept))

@@ -95,7 +95,7 @@ class Compression:
 
     Attributes
     ----------
-    alpha : float or schedule
+    alpha : float, one a client, or schedule
         Share of the hidden units that is removed from the model.
     beta : float, one a client, or schedule
         Share of a message's entries that is dropped; see `compression.ratio_at`.
@@ -111,7 +111,7 @@ class Compression:
         Whether the same is done to what the server sends; otherwise that is dense float32.
     """
 
-    alpha: float | tuple[tuple[int, float], ...] = 0.0
+    alpha: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
     beta: float | tuple[float, ...] | tuple[tuple[int, float], ...] = 0.0
     select: Literal["top_k", "random_k", "threshold"] = "top_k"
     threshold: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,8 @@ from harness.core.registry import Incompatible
 
 
 @dataclass(frozen=True)
-class Thinned:
-    """What is left of a model.
+class Smaller:
+    """A model of which units have been taken away.
 
     Attributes
     ----------
@@ -34,10 +35,6 @@ class Thinned:
         """Whether a vector lives in the pruned space, which its length tells."""
         return vector.shape[-1] == len(self.mask)
 
-    def masked(self, vector: Tensor) -> Tensor:
-        """Return a vector with the pruned coordinates set to zero; others as they are."""
-        return vector * self.mask if self.inside(vector) else vector
-
     def take(self, vector: Tensor) -> Tensor:
         """Return a vector of the full model as one of the smaller."""
         return vector[..., self.index] if self.inside(vector) else vector
@@ -49,6 +46,65 @@ class Thinned:
         full = torch.zeros_like(like, memory_format=torch.contiguous_format)
         full[..., self.index] = small
         return full
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """What is left of a run's model: one smaller model for all clients, or some, and each client trains one.
+
+    Attributes
+    ----------
+    models : tuple of Smaller
+        The largest first, which contains the others: the server's.
+    which : Tensor or None
+        ``(total,)``, the model of each client; None: all train the first.
+    """
+
+    models: tuple[Smaller, ...]
+    which: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor:
+        """The server's mask, ``(P,)``: what any client trains."""
+        return self.models[0].mask
+
+    def inside(self, vector: Tensor) -> bool:
+        """Whether a vector lives in the pruned space."""
+        return self.models[0].inside(vector)
+
+    def mask_of(self, parts: Sequence[Tensor], ids: Tensor) -> Tensor:
+        """Return which entries of the joined parts, ``(n,)``, belong to the models of clients ``(...)``.
+
+        One mask for all of them if they are all alike, else ``(..., n)``.
+        """
+        masks = self.mask
+        if self.which is not None:
+            every = torch.stack([model.mask for model in self.models])
+            masks = every[self.which[ids.cpu()].to(every.device)]
+        rest = masks.new_ones(*masks.shape[:-1], 1)
+        return torch.cat(
+            [masks if self.inside(part) else rest.expand(*rest.shape[:-1], part.shape[-1]) for part in parts],
+            -1,
+        )
+
+    def masked(self, part: Tensor) -> Tensor:
+        """Return a part of a state with the pruned coordinates set to zero; of other spaces as it is.
+
+        Rows, ``(total, P)``, are the clients'.
+        """
+        if not self.inside(part):
+            return part
+        if part.ndim == 1:
+            return part * self.mask
+        return part * self.mask_of([part], torch.arange(part.shape[-2]))
+
+    def groups(self, ids: Tensor) -> list[tuple[Smaller, Tensor | slice]]:
+        """Return the models that clients ``(...)`` train, each with the flat positions of those who do."""
+        if self.which is None:
+            return [(self.models[0], slice(None))]
+        held = self.which[ids.flatten().cpu()]
+        found = [(model, (held == number).nonzero()[:, 0]) for number, model in enumerate(self.models)]
+        return [(model, where) for model, where in found if len(where)]
 
 
 def prunable(problem: Problem) -> list[UnitGroup]:
@@ -67,7 +123,7 @@ def prunable(problem: Problem) -> list[UnitGroup]:
     return found
 
 
-def thin(problem: Problem, x: Tensor, ratio: float, previous: Tensor | None) -> Thinned:
+def thin(problem: Problem, x: Tensor, ratio: float | Tensor, previous: Thinned | None) -> Thinned:
     """Prune the units of least weight (L1 norm of what comes in; Li et al. 2017) of every layer.
 
     Parameters
@@ -76,14 +132,26 @@ def thin(problem: Problem, x: Tensor, ratio: float, previous: Tensor | None) -> 
         With a model.
     x : Tensor
         A released model, ``(P,)``: what is pruned must not depend on anything private.
-    ratio : float
-        Share of units to remove, relative to the full model; what has been removed stays removed.
-    previous : Tensor or None
-        The last mask.
+    ratio : float or Tensor
+        Share of units to remove, relative to the full model; one for all clients, or one for each, ``(total,)``,
+        whose models are then contained in each other. What has been removed stays removed.
+    previous : Thinned or None
+        What was left so far, made with the same or a smaller ratio.
     """
     groups = prunable(problem)
-    module, rebuild = problem.module, problem.rebuild
+    ratios = sorted(set(ratio.tolist())) if isinstance(ratio, Tensor) else [ratio]
+    before = [None] * len(ratios) if previous is None else [model.mask.cpu() for model in previous.models]
+    masks = [prune(x.cpu(), groups, one, mask) for one, mask in zip(ratios, before, strict=True)]
+    which = torch.tensor([ratios.index(one) for one in ratio.tolist()]) if isinstance(ratio, Tensor) else None
+    return thinned(problem, torch.stack(masks).to(x.device), which)
+
+
+def thinned(problem: Problem, masks: Tensor, which: Tensor | None) -> Thinned:
+    """Return the models that masks ``(S, P)`` describe, the largest first."""
+    groups, module, rebuild = prunable(problem), problem.module, problem.rebuild
     assert isinstance(module, nn.Module) and rebuild is not None
-    mask = prune(x.cpu(), groups, ratio, None if previous is None else previous.cpu())
-    smaller, index = shrink(module, groups, mask)
-    return Thinned(mask.to(x.device), rebuild(smaller), index.to(x.device))
+    models = []
+    for mask in masks:
+        smaller, index = shrink(module, groups, mask.cpu())
+        models.append(Smaller(mask, rebuild(smaller), index.to(mask.device)))
+    return Thinned(tuple(models), which)

@@ -1,5 +1,6 @@
 """alpha and beta: what is pruned is neither trained nor sent."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,8 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.counting import Counting
 from harness.core.policy import Compression
 from harness.core.registry import Incompatible
-from harness.core.thinning import thin
+from harness.core.rows import Rows
+from harness.core.thinning import Smaller, Thinned, thin
 from harness.plan import _cost
 from harness.problems.classify import classifier
 from harness.simulate import Run
@@ -235,3 +237,108 @@ def test_the_mask_of_a_gossiping_or_personal_model_comes_from_the_common_start(d
     run = finished(ready(data, "local", compression={"alpha": 0.5}, model=MLP))
     expected = thin(run.setup.problem, run.setup.start["x"], 0.5, None).mask
     assert torch.equal(run.thinned.mask, expected)
+
+
+OWN = [0.75, 0.0, 0.5, 0.5, 0.25, 0.0, 0.5]  # of the seven clients
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "local"])
+@pytest.mark.parametrize("mechanism", [None, LOCAL, CENTRAL, RECORD])
+def test_clients_that_all_ask_for_one_ratio_are_the_run_with_that_ratio(data, algorithm, mechanism) -> None:
+    fields = {"model": MLP, "privacy": mechanism}
+    one = finished(ready(data, algorithm, compression={"alpha": 0.5}, **fields))
+    each = finished(ready(data, algorithm, compression={"alpha": [0.5] * 7}, **fields))
+    for a, b in zip(one.state, each.state, strict=True):
+        torch.testing.assert_close(a, b)
+    assert (int(one.cost.up), int(one.cost.flops)) == (int(each.cost.up), int(each.cost.flops))
+
+
+def test_a_client_s_model_is_as_small_as_it_asked_for_and_contained_in_the_larger_ones(data) -> None:
+    run = finished(ready(data, "local", compression={"alpha": OWN}, model=MLP))
+    masks = run.thinned.mask_of([run.state.x], torch.arange(7))
+    groups = units(run.setup.problem.module)
+    assert [int(alive(mask, groups[0]).sum()) for mask in masks] == [4, 16, 8, 8, 12, 16, 8]
+    assert not (masks[0] & ~masks[2]).any() and not (masks[2] & ~masks[4]).any()
+    assert not run.state.x[~masks].any() and run.state.x[masks].any()
+
+
+@pytest.mark.parametrize("mechanism", [None, LOCAL, CENTRAL])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+def test_each_client_is_sent_and_sends_its_own_coordinates(data, algorithm, mechanism) -> None:
+    """float32: 4 bytes a coordinate of its own model; both algorithms send it k times a round each way."""
+    setup = ready(data, algorithm, compression={"alpha": OWN}, model=MLP, privacy=mechanism)
+    run = finished(setup)
+    own = int(run.thinned.mask_of([run.state.x], torch.arange(7)).sum())
+    vectors = {"fedavg": 1, "scaffold": 2}[algorithm]
+    assert int(run.cost.up) == int(run.cost.down) == 2 * 4 * vectors * own
+    assert int(_cost(setup, "largest").cost.up) == int(run.cost.up)
+    least = finished(ready(data, algorithm, compression={"alpha": 0.75}, model=MLP, privacy=mechanism))
+    most = finished(ready(data, algorithm, model=MLP, privacy=mechanism))
+    assert int(least.cost.flops) < int(run.cost.flops) < int(most.cost.flops)
+
+
+def of_own_sizes(masks: torch.Tensor, which: list[int]) -> Thinned:
+    problem = classifier(small())
+    return Thinned(tuple(Smaller(mask, problem, mask.nonzero()[:, 0]) for mask in masks), torch.tensor(which))
+
+
+def test_who_lacks_a_coordinate_has_no_say_in_its_average() -> None:
+    """Clients 0 and 2 have all three, 1 and 3 the first only, which all four share: (1+2+3+4)/4, (1+3)/2, 2."""
+    masks = torch.tensor([[True, True, True], [True, False, False]])
+    sizes = of_own_sizes(masks, [0, 1, 0, 1])
+    messages = torch.tensor([[1.0, 1, 1], [2, 7, 7], [3, 3, 3], [4, 7, 7]], dtype=torch.float64)
+    way = channel(thinned=sizes)
+    assert way.mean(messages, weighting="uniform").tolist() == [2.5, 2.0, 2.0]
+    assert int(way.cost.up) == 8 * (3 + 1 + 3 + 1)
+    # Weighted by size, (4, 8, 2, 6) samples: (4 + 16 + 6 + 24) / 20, (4 + 6) / 6.
+    assert channel(thinned=sizes).mean(messages).tolist() == pytest.approx([2.5, 10 / 6, 10 / 6])
+    few = channel(thinned=sizes, ids=[1, 2]).mean(messages[1:3], weighting="uniform")
+    assert few.tolist() == [2.5, 3.0, 3.0]
+
+
+def test_under_central_privacy_the_shares_are_those_of_everybody_and_not_of_the_secret_cohort() -> None:
+    """Two of four have the last coordinate, so its average counts twice, whoever is there: here only client 0."""
+    masks = torch.tensor([[True, True], [True, False]])
+    mechanism = privacy("central", clip=100.0, rate=0.5)
+    way = channel(mechanism, thinned=of_own_sizes(masks, [0, 1, 0, 1]), ids=[0], expected=2)
+    assert way.mean(torch.tensor([[3.0, 3.0]], dtype=torch.float64)).tolist() == [1.5, 3.0]
+    noisy = channel(
+        privacy("central", clip=100.0, rate=0.5, z=1.0),
+        thinned=of_own_sizes(masks[1:], [0, 0, 0, 0]),
+        ids=[0],
+        expected=2,
+    ).mean(torch.tensor([[3.0, 3.0]], dtype=torch.float64))
+    assert noisy[0] != 1.5 and noisy[1] == 0
+
+
+def test_a_resumed_run_keeps_every_client_s_own_model(data) -> None:
+    setup = ready(data, "scaffold", compression={"alpha": OWN}, model=MLP, rounds=4)
+    straight, first = finished(setup, 4), finished(setup, 2)
+    second = Run(setup)
+    second.restore(first.checkpoint())
+    second.advance()
+    second.advance()
+    assert all(torch.equal(a, b) for a, b in zip(straight.state, second.state, strict=True))
+
+
+def test_clients_one_by_one_are_the_whole_cohort_when_each_has_its_own_model(data) -> None:
+    fields = {"compression": {"alpha": OWN}, "model": MLP}
+    whole = finished(ready(data, "fedavg", **fields))
+    setup = ready(data, "fedavg", **fields)
+    parts = finished(replace(setup, rows=Rows("loop")))
+    torch.testing.assert_close(whole.state.x, parts.state.x)
+    assert int(whole.cost.up) == int(parts.cost.up) and int(whole.cost.flops) == int(parts.cost.flops)
+
+
+def test_ratios_that_are_not_one_for_each_client_are_refused(data) -> None:
+    with pytest.raises(Incompatible, match="3 ratios for 7 clients"):
+        ready(data, compression={"alpha": [0.5, 0.5, 0.1]}, model=MLP)
+
+
+def test_a_common_lot_and_gossip_want_models_of_one_size(data) -> None:
+    with pytest.raises(Incompatible, match="one mask for all clients"):
+        finished(ready(data, compression={"alpha": OWN, "beta": 0.5, "select": "random_k"}, model=MLP))
+    work = {"name": "k_gt_minimax", "local_steps": 2, "batch_size": 8}
+    fields = {"problem": "fair_classification", "topology": "ring", "model": MLP}
+    with pytest.raises(Incompatible, match="one size"):
+        finished(ready(data, work, compression={"alpha": OWN}, **fields))
