@@ -114,6 +114,7 @@ def federate(
     test: float | Literal["official"] = 0.3,
     stratify: Sequence[Literal["label", "group"]] = (),
     limit: int | None = None,
+    standardize: bool = True,
 ) -> Federation:
     """Deal a data set to clients and split every client's share into a training and a test part.
 
@@ -138,14 +139,15 @@ def federate(
         What the test part of each client must hold in proportion (both: jointly); not with ``"official"``.
     limit : int, optional
         Use only a random subset of this many samples, each class in proportion (to one sample).
+    standardize : bool
+        Whether columns that the data set marks as continuous are standardized.
 
     Returns
     -------
     Federation
-        Columns that the data set marks as continuous are standardized with the mean and standard deviation
-        of all clients' training samples together, which `Federation.public` then names. Without such
-        columns, the features are the data set's own tensor, not a copy. `Federation.source` names a `limit`
-        that was applied.
+        Columns are standardized with the mean and standard deviation of all clients' training samples
+        together, which `Federation.public` then names. Without such columns, the features are the data set's
+        own tensor, not a copy. `Federation.source` names a `limit` that was applied.
 
     Raises
     ------
@@ -173,7 +175,7 @@ def federate(
         train = _index(position[~chosen], owner[~chosen], len(parts))
         tested = _index(position[chosen], owner[chosen], len(parts))
 
-    x, public = _standardized(dataset, train[train >= 0])
+    x, public = _standardized(dataset, train[train >= 0]) if standardize else (dataset.x, ())
     limited = "" if len(kept) == len(labels) else f", {len(kept)} of {len(labels)} samples"
     group = torch.zeros_like(dataset.y) if dataset.group is None else dataset.group
     pool = Batch(x, dataset.y, group, torch.ones(len(labels), dtype=x.dtype))

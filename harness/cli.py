@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: one a core)"
     )
     _execution_options(many)
+    _strict_option(many)
 
     planned = command("plan", do.plan_command, "say what a suite or run would cost, before it runs")
     planned.add_argument("suite", nargs="?", metavar="NAME|FILE")
@@ -146,6 +147,7 @@ def _spec_options(to: argparse.ArgumentParser) -> None:
         to.add_argument(
             f"--{name}", metavar="NAME|YAML", help=f"{name}: a name, or YAML such as '{{kind: ...}}'"
         )
+    _strict_option(to)
     to.add_argument("--clients", type=int, help="number of clients (default 10 where it is free)")
     for name in do.NUMBERS:
         to.add_argument(f"--{name}", type=int, metavar="N")
@@ -155,6 +157,14 @@ def _spec_options(to: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="any field by its dotted path, repeatable",
+    )
+
+
+def _strict_option(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "--strict",
+        action="store_true",
+        help="private runs take nothing of the data as public; those that must are refused (privacy.strict)",
     )
 
 

@@ -8,6 +8,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,15 @@ def _given_spec(given: argparse.Namespace) -> RunSpec:
             part.setdefault("clients", 10)
     if "algorithm" not in content:
         raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
-    return read_spec(content)
+    spec = read_spec(content)
+    return spec.strictly() if given.strict else spec
+
+
+def _given_cells(given: argparse.Namespace, cells: tuple[suite.Cell, ...]) -> tuple[suite.Cell, ...]:
+    """Return a suite's cells as the options ask for them."""
+    if not given.strict:
+        return cells
+    return tuple(replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in cells)
 
 
 def _section(value: Any) -> Any:
@@ -137,7 +146,7 @@ def suite_command(given: argparse.Namespace) -> int:
     """Run a suite and write its report."""
     execution, chosen = _execution(given), suite.read_suite(given.suite, given.profile)
     store = Store(given.out).open()
-    cells = vetted(chosen.cells)
+    cells = vetted(_given_cells(given, chosen.cells))
     specs = [cell.spec for cell in cells if cell.spec is not None]
     listed = [
         {
@@ -204,7 +213,7 @@ def _command(record: RunRecord) -> str:
 def plan_command(given: argparse.Namespace) -> int:
     """Print what runs would cost."""
     if given.suite:
-        cells = suite.read_suite(given.suite, given.profile).cells
+        cells = _given_cells(given, suite.read_suite(given.suite, given.profile).cells)
     else:
         cells = (suite.Cell({}, _given_spec(given)),)
     rows = plan(cells)

@@ -54,6 +54,7 @@ def draft(given: PrivacySpec, spec: RunSpec, federation: Federation) -> Privacy:
         delta=given.delta,
         accountant=given.accountant,
         server_clip=given.server_clip,
+        strict=given.strict,
     )
 
 

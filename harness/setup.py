@@ -139,6 +139,8 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
     privacy = draft(spec.privacy, spec, federation) if spec.privacy is not None else None
     if privacy is not None:
         privacy = replace(privacy, secure=execution.secure_rng)
+        if privacy.strict:
+            _strict(spec, algorithm, federation)
     return Setup(
         spec=spec,
         id=spec.identity(federation.digest),
@@ -154,6 +156,20 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
     )
 
 
+def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
+    """Refuse a run that takes something of the clients' data as public."""
+    taken = list(federation.public)
+    if spec.privacy is not None and spec.privacy.unit == "record":
+        taken.append("numbers of samples, as the rate at which a record is drawn")
+    elif algorithm.local_steps is None:
+        taken.append("numbers of samples, as the steps of an epoch")
+    if taken:
+        raise Incompatible(
+            f"privacy.strict: the run takes as public: {'; '.join(taken)}; see partition.standardize, "
+            "algorithm.local_steps, privacy.unit"
+        )
+
+
 def identify(spec: RunSpec) -> str:
     """Return a run's identity; loads its data, trains nothing."""
     return spec.identity(load_once(spec.data).digest) if spec.data is not None else prepare(spec).id
@@ -167,7 +183,7 @@ def make_federation(spec: RunSpec) -> Federation | None:
     rng = random.numpy_stream(spec.seed, "partition")
     vertical = part.kind == "columns"
     deal = PARTITIONS["iid" if vertical else part.kind](**part.settings)
-    options: Any = {"test": part.test, "stratify": part.stratify, "limit": part.limit}
+    options: Any = {name: getattr(part, name) for name in ("test", "stratify", "limit", "standardize")}
     federation = federate(dataset, deal, 1 if vertical else part.clients, rng, **options)
     return by_columns(federation, part.clients or 2) if vertical else federation
 

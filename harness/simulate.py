@@ -216,6 +216,7 @@ class Run:
             "adjacency": privacy.adjacency,
             "sampling": privacy.sampling,
             "sampling_rate": privacy.rate,
+            "strict": privacy.strict,
             "epsilon_nominal": given.epsilon_nominal,
             **figures,
         }
@@ -332,7 +333,8 @@ def _public(setup: Setup) -> list[str]:
     secret = (
         setup.privacy.unit == "client" and setup.privacy.sampling == "poisson"
     )  # amplification rests on it
-    return [*PUBLIC, *([] if secret else ["who takes part in which round"])]
+    known = PUBLIC[1:] if setup.privacy.strict else PUBLIC
+    return [*known, *([] if secret else ["who takes part in which round"])]
 
 
 def _evaluate(run: Run, spent: float) -> dict[str, Any]:

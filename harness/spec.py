@@ -127,6 +127,9 @@ class PrivacySpec(Section):
         For sampled draws.
     server_clip : float or None
         Bound on the averaged message, applied by the server.
+    strict : bool
+        Take nothing of the clients' data as public, neither their numbers of samples nor what standardizes
+        them; what rests on such knowledge is refused, and averages are plain where the algorithm leaves it open.
     """
 
     unit: Literal["client", "record"] = "client"
@@ -141,6 +144,7 @@ class PrivacySpec(Section):
     sampling: Literal["poisson", "fixed", "full"] | None = None
     accountant: Literal["rdp", "prv"] = "rdp"
     server_clip: float | None = Field(default=None, gt=0)
+    strict: bool = False
 
     @model_validator(mode="after")
     def _sound(self) -> PrivacySpec:
@@ -289,6 +293,8 @@ class Partition(Section):
         What that split keeps in proportion.
     limit : int or None
         Use only so many samples.
+    standardize : bool
+        Whether columns that the data set marks as continuous are standardized, by all training samples.
     settings : dict
         The kind's own settings.
     """
@@ -298,6 +304,7 @@ class Partition(Section):
     test: float | Literal["official"] = 0.3
     stratify: tuple[Literal["label", "group"], ...] = ()
     limit: int | None = Field(default=None, ge=2)
+    standardize: bool = True
     settings: Named = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -324,7 +331,7 @@ class Partition(Section):
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Write the kind's own settings beside the others, as users do."""
         content: dict[str, Any] = write(self)
-        settings: dict[str, Any] = content.pop("settings")
+        settings: dict[str, Any] = content.pop("settings", {})
         return content | settings
 
 
@@ -463,8 +470,16 @@ class RunSpec(Section):
         settings = {k: v for k, v in self.algorithm.items() if k != "name"}
         return ALGORITHMS[self.algorithm["name"]](**settings)
 
+    def strictly(self) -> RunSpec:
+        """Return the run that takes nothing private as public; one without privacy is left as it is."""
+        if self.privacy is None:
+            return self
+        return self.model_copy(update={"privacy": self.privacy.model_copy(update={"strict": True})})
+
     def identity(self, digest: str) -> str:
         """Return the run's name: a hash of all that decides its result.
+
+        Settings at their defaults are left out of it, so that a new option does not rename older runs.
 
         Parameters
         ----------
@@ -478,9 +493,9 @@ class RunSpec(Section):
             if self.partition and self.partition.kind in PARTITIONS
             else 1,
         }
-        spec = self.model_dump(mode="json")
-        if spec["data"] is not None:
-            spec["data"].pop("path")  # the digest says what was read; where it lay does not matter
+        spec = self.model_dump(mode="json", exclude_defaults=True)
+        if "data" in spec:
+            spec["data"].pop("path", None)  # the digest says what was read; where it lay does not matter
         text = json.dumps({"spec": spec, "data": digest, "versions": versions}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

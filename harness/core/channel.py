@@ -138,15 +138,18 @@ class Channel:
             Public magnitudes of the parts, divided out before the joint clip.
         weighting : {"size", "uniform"}, optional
             Average weighted by the clients' training samples, or plain. Left open, it is by size, and plain
-            under central privacy, whose guarantee needs it.
+            under central and under strict privacy, whose guarantees need it.
         """
         central = self._privacy is not None and self._privacy.placement == "central"
-        if central and weighting == "size":
-            raise Incompatible("a mean weighted by sample numbers cannot be protected centrally")
+        plain = self._privacy is not None and (central or self._privacy.strict)
+        if plain and weighting == "size":
+            raise Incompatible(
+                "a mean weighted by sample numbers cannot be protected, neither centrally nor strictly"
+            )
         slot = self._slot()
         shared = self._shared(slot, rows)
         sent = _joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
-        weights = self._weights("uniform" if central else weighting or "size").to(sent).unsqueeze(-2)
+        weights = self._weights("uniform" if plain else weighting or "size").to(sent).unsqueeze(-2)
         apart = self._apart(shared)
         sums = [(weights @ of).squeeze(-2) for of in ([sent] if apart is None else [sent, apart.to(sent)])]
         if self._assembly is not None:

@@ -45,6 +45,8 @@ class Privacy:
         Whether the noise is drawn from the system's entropy instead of the run's seed.
     releases : int or None
         How many releases a round the noise was settled for; a round that makes more ends the run.
+    strict : bool
+        Whether nothing of the clients' data is public, not even how many samples they have.
     """
 
     unit: Literal["client", "record"]
@@ -60,6 +62,7 @@ class Privacy:
     epsilon_nominal: float | None = None
     secure: bool = False
     releases: int | None = None
+    strict: bool = False
 
     def stream(self, seed: int, *purpose: str | int) -> np.random.Generator:
         """Return the generator of one draw of noise."""

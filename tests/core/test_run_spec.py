@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from harness.core.registry import Incompatible, UserError
-from harness.spec import read_spec, read_yaml
+from harness.spec import CompressionSpec, Partition, PrivacySpec, RunSpec, read_spec, read_yaml
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},
@@ -324,3 +324,45 @@ def test_yaml_that_would_run_code_is_refused(tmp_path):
     path.write_text("data: !!python/object/apply:os.system ['true']")
     with pytest.raises(UserError, match="not valid YAML"):
         read_yaml(path)
+
+
+def test_a_default_is_part_of_the_names_of_all_runs_that_leave_it():
+    """Names leave out what is at its default: a changed default would give one name to two different runs.
+
+    Whoever changes one of these gives the setting another name, or raises the version of what it belongs to.
+    """
+    sections = {
+        "privacy": PrivacySpec,
+        "compression": CompressionSpec,
+        "partition": Partition,
+        "run": RunSpec,
+    }
+    found = {
+        f"{name}.{field}": about.get_default(call_default_factory=True)
+        for name, section in sections.items()
+        for field, about in section.model_fields.items()
+        if not about.is_required()
+        and about.get_default(call_default_factory=True) not in (None, False, (), {})
+    }
+    assert found == {
+        "privacy.unit": "client",
+        "privacy.placement": "local",
+        "privacy.clip": 10.0,
+        "privacy.delta": 1e-5,
+        "privacy.accountant": "rdp",
+        "compression.select": "top_k",
+        "compression.codec": "float32",
+        "partition.test": 0.3,
+        "partition.standardize": True,
+        "run.problem": {"kind": "classify"},
+        "run.rounds": 100,
+        "run.eval_every": 10,
+        "run.compression": CompressionSpec(),
+    }
+
+
+def test_strict_is_said_of_private_runs_only():
+    spec = read_spec(WHOLE)
+    assert spec.strictly().privacy.strict and spec.strictly().identity("d") != spec.identity("d")
+    plain = read_spec(changed("privacy", None))
+    assert plain.strictly() is plain

@@ -7,7 +7,7 @@ from rules_support import channel, cohort, given, privacy, ready, record, rows
 from harness.core.policy import Compression
 from harness.core.registry import Incompatible, UserError
 from harness.setup import prepare
-from harness.simulate import settled
+from harness.simulate import settled, simulate
 from harness.spec import read_spec
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
@@ -194,3 +194,49 @@ def test_gossip_has_no_downlink() -> None:
     mixing = torch.full((4, 4), 0.25, dtype=torch.float64)
     with pytest.raises(Incompatible, match="there is no server"):
         channel(None, Compression(downlink=True), mixing=mixing).mix(rows(3))
+
+
+STRICT = {"clip": 1.0, "noise_multiplier": 1.0, "strict": True}
+
+
+def test_strict_privacy_refuses_what_rests_on_the_clients_numbers_of_samples(data) -> None:
+    for fields, why in (
+        ({"privacy": STRICT, "algorithm": {"name": "fedavg", "local_epochs": 1}}, "steps of an epoch"),
+        ({"privacy": {**STRICT, "unit": "record"}}, "rate at which a record is drawn"),
+    ):
+        with pytest.raises(Incompatible, match=f"privacy.strict: the run takes as public: .*{why}"):
+            ready(data, **fields)
+    way = channel(privacy(strict=True))
+    with pytest.raises(Incompatible, match="weighted by sample numbers cannot be protected"):
+        way.mean(rows(3), weighting="size")
+
+
+def test_strict_privacy_averages_plainly_where_the_algorithm_leaves_it_open() -> None:
+    messages = rows(3, scale=0.01)
+    torch.testing.assert_close(channel(privacy(strict=True)).mean(messages), messages.mean(0))
+    weights = torch.tensor([4, 8, 2, 6], dtype=torch.float64) / 20
+    torch.testing.assert_close(channel(privacy()).mean(messages), weights @ messages)
+
+
+def test_strict_privacy_refuses_columns_standardized_by_the_data(tmp_path) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_text(
+        "a,label\n" + "\n".join(f"{0.5 * i},{'yes' if i % 3 else 'no'}" for i in range(40)) + "\n"
+    )
+    fields = {"data": {"name": "csv", "path": str(path), "label": "label"}}
+    settings = given(path) | fields | {"privacy": STRICT}
+    with pytest.raises(Incompatible, match="mean and standard deviation over all training samples of: a"):
+        prepare(read_spec(settings))
+    settings["partition"] = {"kind": "iid", "clients": 7, "standardize": False}
+    setup = prepare(read_spec(settings))
+    assert setup.federation.pool.x.max() == 19.5  # as it stands in the file
+
+
+def test_a_strict_run_does_not_list_the_numbers_of_samples_as_public(data) -> None:
+    raw = {"kind": "iid", "clients": 7, "standardize": False}
+    lists = [
+        simulate(ready(data, partition=raw, privacy={**STRICT, "strict": strict}))["public"]
+        for strict in (True, False)
+    ]
+    assert not any("numbers of training samples" in line for line in lists[0])
+    assert any("numbers of training samples" in line for line in lists[1])
