@@ -17,6 +17,7 @@ from harness.core.clients import Clients
 from harness.core.policy import Books, Compression, Privacy
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
+from harness.core.rows import Rows
 from harness.core.thinning import Thinned, thin
 from harness.problems.classify import classifier
 from privacy import Ledger, gaussian_epsilon
@@ -62,6 +63,17 @@ class Watched(Channel):
         if self.books.ledger.releases == (before if own is not None else 0):
             raise Failed("a message left a client and no release was booked")
         return sent
+
+
+class Summed(Rows):
+    """Rows that count how often gradients were clipped and summed."""
+
+    sums = 0
+
+    def clipped_sums(self, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        """Count, and do it."""
+        self.sums += 1
+        return super().clipped_sums(*arguments, **options)
 
 
 def _check(fn: Check) -> Check:
@@ -133,6 +145,22 @@ def _accounted(cls: type[Algorithm]) -> None:
         exact = gaussian_epsilon(2.0 / releases[-1] ** 0.5, DELTA)
         if sorted(set(epsilons)) != epsilons or abs(epsilons[-1] - exact) > 1e-6 * exact:
             raise Failed(f"under {name} privacy epsilon after 0, 1, ... rounds is {epsilons}")
+
+
+@_check
+def _sampled(cls: type[Algorithm]) -> None:
+    """Book every gradient of sampled records once, at the rate of its batch."""
+    small, books, rows = _task(cls), Books(), Summed("vmap")
+    try:
+        _run(cls(local_steps=2, batch_size=2), small, RECORD, books=books, mode=rows)
+    except Incompatible:
+        return
+    rate = min(1.0, 2 / int(small[1].counts().min()))
+    if books.ledger.releases != rows.sums:
+        raise Failed(f"{rows.sums} noisy gradients were made, and {books.ledger.releases} booked")
+    rates = {draw.rate for draw in books.ledger.merge(Ledger()).closed}
+    if rates - {rate}:
+        raise Failed(f"batches drawn at rate {rate:.3g} are booked at {sorted(rates)}")
 
 
 @_check

@@ -6,6 +6,7 @@ import pytest
 
 from harness.check_channel import CHANNEL_CHECKS
 from harness.core.algorithm import ALGORITHMS
+from harness.core.clients import Clients
 
 FEDAVG = ALGORITHMS["fedavg"]
 
@@ -46,3 +47,19 @@ def failing(algorithm) -> set[str]:
 def test_who_goes_around_the_channel_is_caught(algorithm, expected: set[str]) -> None:
     assert expected <= failing(algorithm)
     assert expected or not failing(algorithm)
+
+
+@pytest.mark.parametrize("kept", ["one in two", "at rate 1"])
+def test_a_gradient_that_is_not_booked_as_it_was_drawn_is_caught(monkeypatch, kept) -> None:
+    book, calls = Clients._book_draw, []
+
+    def wrong(self, privacy, batch):
+        calls.append(batch)
+        if kept == "one in two":
+            return book(self, privacy, batch) if len(calls) % 2 else 0
+        drawn = self._drawn[batch.weight]
+        self._drawn[batch.weight] = (*drawn[:2], 1.0, *drawn[3:])
+        return book(self, privacy, batch)
+
+    monkeypatch.setattr(Clients, "_book_draw", wrong)
+    assert "_sampled" in failing(FEDAVG)
