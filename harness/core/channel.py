@@ -143,9 +143,8 @@ class Channel:
         central = self._privacy is not None and self._privacy.placement == "central"
         plain = self._privacy is not None and (central or self._privacy.strict)
         if plain and weighting == "size":
-            raise Incompatible(
-                "a mean weighted by sample numbers cannot be protected, neither centrally nor strictly"
-            )
+            way = "centrally" if central else "strictly"
+            raise Incompatible(f"a mean weighted by sample numbers cannot be protected {way}")
         slot = self._slot()
         shared = self._shared(slot, rows)
         sent = _joined(self._send(slot, rows, base, scale, shared=shared, restore=False))

@@ -260,34 +260,28 @@ class Clients:
 
         Clients that train the same model are computed together; zero is what others have of a coordinate.
         """
+        busy = (batch.weight > 0.5) & self.present.bool().unsqueeze(-1).to(batch.weight.device)
         if self.thinned is None:
-            self._count_gradients(self.problem.loss, self.axes, points, batch)
+            self._count_gradients(self.problem.loss, self.axes, points, batch, busy)
             return list(compute(self.problem.loss, self.axes, points, batch))
         found = [torch.zeros_like(point.flatten(0, self.axes - 1)) for point in points]
         for model, where in self.thinned.groups(self.ids):
             pick = lambda t, where=where: t.flatten(0, self.axes - 1)[where]  # noqa: E731
             rows, own, loss = tuple(map(pick, points)), Batch(*map(pick, batch)), model.problem.loss
             small = tuple(map(model.take, rows))
-            self._count_gradients(loss, 1, small, own, where)
+            these = torch.zeros_like(busy.flatten(0, self.axes - 1))
+            these[where] = True
+            self._count_gradients(loss, 1, small, own, busy & these.view_as(busy))
             for full, part, row in zip(found, compute(loss, 1, small, own), rows, strict=True):
                 full[where] = model.put(part, row)
         return [part.unflatten(0, self.ids.shape) for part in found]
 
     def _count_gradients(
-        self,
-        loss: Callable[..., Tensor],
-        axes: int,
-        points: tuple[Tensor, ...],
-        batch: Batch,
-        where: Tensor | slice = slice(None),
+        self, loss: Callable[..., Tensor], axes: int, points: tuple[Tensor, ...], batch: Batch, times: Tensor
     ) -> None:
-        """Count the operations of gradients, of the clients at these flat positions."""
+        """Count the operations of gradients by the samples, ``(..., C, B)``, that are true in ``times``."""
         sample = self._rows.flops(loss, axes, *points, batch, gradient=True) / batch.weight.shape[-1]
-        present = self.present.flatten()[where].bool().unsqueeze(-1).to(batch.weight.device)
-        busy = batch.weight.flatten(0, axes - 1) > 0.5
-        times = busy.new_zeros(self.ids.numel(), busy.shape[-1])
-        times[where] = busy & present
-        self.cost.work(sample, times.unflatten(0, self.ids.shape))
+        self.cost.work(sample, times)
 
     def _private_gradients(self, privacy: Privacy, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
         """Return DP-SGD gradients: clipped per sample, summed, noised, over the expected batch size.

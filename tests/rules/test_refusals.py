@@ -207,7 +207,7 @@ def test_strict_privacy_refuses_what_rests_on_the_clients_numbers_of_samples(dat
         with pytest.raises(Incompatible, match=f"privacy.strict: the run takes as public: .*{why}"):
             ready(data, **fields)
     way = channel(privacy(strict=True))
-    with pytest.raises(Incompatible, match="weighted by sample numbers cannot be protected"):
+    with pytest.raises(Incompatible, match="weighted by sample numbers cannot be protected strictly"):
         way.mean(rows(3), weighting="size")
 
 
