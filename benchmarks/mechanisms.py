@@ -76,7 +76,7 @@ def our_step(work: Workload) -> Callable[[], None]:
     stream = np.random.default_rng(0)
 
     def step() -> None:
-        (total,) = rows.clipped_sums(problem.loss, 1, (state["x"],), batch, CLIP)
+        (total,) = rows.clipped_sums(problem.loss, 1, (state["x"],), batch, norm=CLIP)
         noise = gaussian_noise(total, NOISE * CLIP, [stream])
         state["x"] = state["x"] - work.lr / work.batch_size * (total + noise)
 

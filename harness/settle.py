@@ -13,6 +13,7 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core.clients import Clients
 from harness.core.policy import Privacy
+from harness.core.rows import Points
 from privacy import Draw, Event, Ledger, account, analytic_sigma, classic_sigma, compose
 from privacy.gaussian import lowest
 
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 class Dry(Clients):
     """Clients that send messages of the right shape and compute nothing; work is counted as if it were done."""
 
-    def _gradients(self, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
+    def _gradients(self, points: tuple[Tensor, ...], batch: Batch, by: Points = ()) -> list[Tensor]:
         if self._record is not None:
             self._book_draw(self._record, batch)
-        return self._of_models(
-            lambda loss, axes, own, batch: [torch.zeros_like(x) for x in own], points, batch
-        )
+        return self._of_models(_nothing, points, batch, by)
+
+
+def _nothing(loss: object, axes: int, points: Sequence[Tensor], batch: Batch, by: Points) -> list[Tensor]:
+    return [torch.zeros_like(points[place]) for place in by or range(len(points))]
 
 
 def draft(given: PrivacySpec, spec: RunSpec, federation: Federation) -> Privacy:

@@ -17,7 +17,7 @@ from harness.core.cost import Cost
 from harness.core.policy import Books, Privacy
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.rows import Rows
+from harness.core.rows import Points, Rows
 from harness.core.thinning import Thinned
 from privacy import gaussian_noise
 
@@ -248,13 +248,18 @@ class Clients:
         gx, gy = self._gradients((x, y), batch)
         return gx, gy
 
-    def _gradients(self, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
+    def grad_y(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the gradient by the second variable alone, ``(..., C, Q)``: less work than both."""
+        return self._gradients((x, y), batch, by=(1,))[0]
+
+    def _gradients(self, points: tuple[Tensor, ...], batch: Batch, by: Points = ()) -> list[Tensor]:
+        """Return the gradients by the points numbered ``by``; none: by all."""
         if self._record is not None:
-            return self._private_gradients(self._record, points, batch)
-        return self._of_models(self._rows.gradient, points, batch)
+            return self._private_gradients(self._record, points, batch, by)
+        return self._of_models(self._rows.gradient, points, batch, by)
 
     def _of_models(
-        self, compute: Callable[..., Sequence[Tensor]], points: tuple[Tensor, ...], batch: Batch
+        self, compute: Callable[..., Sequence[Tensor]], points: tuple[Tensor, ...], batch: Batch, by: Points
     ) -> list[Tensor]:
         """Compute something of the clients' gradients, of pruned models on the really smaller ones.
 
@@ -262,28 +267,37 @@ class Clients:
         """
         busy = (batch.weight > 0.5) & self.present.bool().unsqueeze(-1).to(batch.weight.device)
         if self.thinned is None:
-            self._count_gradients(self.problem.loss, self.axes, points, batch, busy)
-            return list(compute(self.problem.loss, self.axes, points, batch))
-        found = [torch.zeros_like(point.flatten(0, self.axes - 1)) for point in points]
+            self._count_gradients(self.problem.loss, self.axes, points, batch, by, busy)
+            return list(compute(self.problem.loss, self.axes, points, batch, by))
+        moving = [points[place] for place in by or range(len(points))]
+        found = [torch.zeros_like(point.flatten(0, self.axes - 1)) for point in moving]
         for model, where in self.thinned.groups(self.ids):
             pick = lambda t, where=where: t.flatten(0, self.axes - 1)[where]  # noqa: E731
             rows, own, loss = tuple(map(pick, points)), Batch(*map(pick, batch)), model.problem.loss
             small = tuple(map(model.take, rows))
             these = torch.zeros_like(busy.flatten(0, self.axes - 1))
             these[where] = True
-            self._count_gradients(loss, 1, small, own, busy & these.view_as(busy))
-            for full, part, row in zip(found, compute(loss, 1, small, own), rows, strict=True):
-                full[where] = model.put(part, row)
+            self._count_gradients(loss, 1, small, own, by, busy & these.view_as(busy))
+            for full, part in zip(found, compute(loss, 1, small, own, by), strict=True):
+                full[where] = model.put(part, full[where])
         return [part.unflatten(0, self.ids.shape) for part in found]
 
     def _count_gradients(
-        self, loss: Callable[..., Tensor], axes: int, points: tuple[Tensor, ...], batch: Batch, times: Tensor
+        self,
+        loss: Callable[..., Tensor],
+        axes: int,
+        points: tuple[Tensor, ...],
+        batch: Batch,
+        by: Points,
+        times: Tensor,
     ) -> None:
         """Count the operations of gradients by the samples, ``(..., C, B)``, that are true in ``times``."""
-        sample = self._rows.flops(loss, axes, *points, batch, gradient=True) / batch.weight.shape[-1]
-        self.cost.work(sample, times)
+        flops = self._rows.flops(loss, axes, *points, batch, gradient=True, by=by)
+        self.cost.work(flops / batch.weight.shape[-1], times)
 
-    def _private_gradients(self, privacy: Privacy, points: tuple[Tensor, ...], batch: Batch) -> list[Tensor]:
+    def _private_gradients(
+        self, privacy: Privacy, points: tuple[Tensor, ...], batch: Batch, by: Points
+    ) -> list[Tensor]:
         """Return DP-SGD gradients: clipped per sample, summed, noised, over the expected batch size.
 
         Abadi et al. 2016, Algorithm 1, at every client. A sample's gradients by both variables are clipped
@@ -292,7 +306,8 @@ class Clients:
         call = self._book_draw(privacy, batch)
         stream, step, _, expected, batch = self._drawn[batch.weight]
         norm = privacy.bound()
-        joint = torch.cat(self._of_models(partial(self._rows.clipped_sums, norm=norm), points, batch), -1)
+        sums = self._of_models(partial(self._rows.clipped_sums, norm=norm), points, batch, by)
+        joint = torch.cat(sums, -1)
         if privacy.noise_multiplier > 0:
             seeds = zip(self.seeds, self.ids.view(len(self.seeds), -1).tolist(), strict=True)
             streams = [
@@ -302,10 +317,10 @@ class Clients:
             ]
             noise = gaussian_noise(joint, privacy.noise_multiplier * privacy.factor * norm, streams)
             if self.thinned is not None:
-                noise = noise * self.thinned.mask_of(points, self.ids)
+                noise = noise * self.thinned.mask_of(sums, self.ids)
             joint = joint + noise
         joint = joint / expected * batch.active
-        return list(joint.split([point.shape[-1] for point in points], -1))
+        return list(joint.split([part.shape[-1] for part in sums], -1))
 
     def _book_draw(self, privacy: Privacy, batch: Batch) -> int:
         """Book one more release from a batch, at the rate at which it was drawn; returns how many it had before.

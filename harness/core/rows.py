@@ -20,6 +20,8 @@ from harness.core.recording import Recorded
 
 Mode = Literal["vmap", "loop"]
 
+Points = tuple[int, ...]  # numbers of a function's arguments; none stands for all
+
 
 class Rows:
     """Executes one-client functions over the rows of their arguments.
@@ -74,9 +76,9 @@ class Rows:
         return tree_map(lambda t: t.unflatten(0, lead), result)
 
     def gradient(
-        self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any
+        self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, by: Points = ()
     ) -> list[Tensor]:
-        """Return the gradients of ``loss(*points, batch)`` by each point, row by row.
+        """Return the gradients of ``loss(*points, batch)`` by the points numbered ``by`` (none: all), row by row.
 
         Rows do not interact, so the gradient of the sum of their losses is all their gradients at once: one
         backward pass over a vectorized forward pass.
@@ -85,34 +87,44 @@ class Rows:
         flat = [_flat(point.detach(), axes) for point in points]
         batch = _flat(batch, axes)
         if self.mode == "vmap":
-            what = (loss, type(batch), len(flat))
+            what = (loss, type(batch), len(flat), by or tuple(range(len(flat))))
             if what not in self._recorded:
                 self._recorded[what] = Recorded(_gradients(*what))
             gradients = self._recorded[what](*flat, *batch)
         else:
-            one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch))  # noqa: E731
+            one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch), by)  # noqa: E731
             columns = zip(*self.each(one, range(len(flat[0]))), strict=True)
             gradients = tuple(_stack(column) for column in columns)
         return [gradient.unflatten(0, lead) for gradient in gradients]
 
     def clipped_sums(
-        self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, norm: float
+        self,
+        loss: Callable[..., Tensor],
+        axes: int,
+        points: Sequence[Tensor],
+        batch: Any,
+        by: Points = (),
+        *,
+        norm: float,
     ) -> tuple[Tensor, ...]:
         """Return, row by row, the sum over samples of their gradients, each clipped to a joint norm.
 
         Parameters
         ----------
-        loss, axes, points, batch
+        loss, axes, points, batch, by
             As in `gradient`; samples of weight below 1/2 are padding.
         norm : float
-            Bound on the L2 norm of one sample's gradients by all points together.
+            Bound on the L2 norm of one sample's gradients by all those points together.
         """
+        places = by or tuple(range(len(points)))
 
         def one(points: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
-            def single(points: Sequence[Tensor], sample: Any) -> Tensor:
-                return loss(*points, type(sample)(*(part.unsqueeze(0) for part in sample)))
+            def single(moving: Sequence[Tensor], sample: Any) -> Tensor:
+                every = _with(points, places, moving)
+                return loss(*every, type(sample)(*(part.unsqueeze(0) for part in sample)))
 
-            every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(tuple(points), batch)
+            moving = tuple(points[place] for place in places)
+            every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(moving, batch)
             norms = torch.stack([torch.linalg.vector_norm(gradient, dim=-1) for gradient in every])
             norms = torch.linalg.vector_norm(norms, dim=0)
             factor = torch.where(norms.isfinite(), (norm / norms.clamp(min=1e-30)).clamp(max=1.0), 0.0)
@@ -129,17 +141,19 @@ class Rows:
             return [fn(item) for item in items]
         return list(self._pool.map(fn, items))
 
-    def flops(self, fn: Callable[..., Any], axes: int, *arguments: Any, gradient: bool = False) -> int:
+    def flops(
+        self, fn: Callable[..., Any], axes: int, *arguments: Any, gradient: bool = False, by: Points = ()
+    ) -> int:
         """Return the floating-point operations of one row, measured once per function and shapes.
 
         Matrix products and convolutions only, as torch's counter counts them.
         """
-        signature = (fn, gradient, _shapes(arguments, axes))
+        signature = (fn, gradient, by, _shapes(arguments, axes))
         if signature not in self._flops:
             first = tree_map(lambda t: t[0], _flat(arguments, axes))
             with FlopCounterMode(display=False) as counter:
                 if gradient:
-                    _gradient(fn, [point.detach() for point in first[:-1]], first[-1])
+                    _gradient(fn, [point.detach() for point in first[:-1]], first[-1], by)
                 else:
                     fn(*first)
             self._flops[signature] = counter.get_total_flops()
@@ -159,23 +173,35 @@ def _keep_freed_memory() -> None:
         adjust(mmap_threshold, largest)
 
 
-def _gradients(loss: Callable[..., Tensor], kind: Any, points: int) -> Callable[..., tuple[Tensor, ...]]:
+def _gradients(
+    loss: Callable[..., Tensor], kind: Any, points: int, by: Points
+) -> Callable[..., tuple[Tensor, ...]]:
     """Return the gradients of many rows as a function of the points' and the batch's parts, one by one."""
 
     def one(*parts: Tensor) -> Tensor:
         return loss(*parts[:points], kind(*parts[points:]))
 
     def gradients(*parts: Tensor) -> tuple[Tensor, ...]:
-        leaves = [part.detach().requires_grad_() for part in parts[:points]]
-        losses = torch.func.vmap(one)(*leaves, *parts[points:])
+        leaves = [parts[place].detach().requires_grad_() for place in by]
+        losses = torch.func.vmap(one)(*_with(parts[:points], by, leaves), *parts[points:])
         return torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
 
     return gradients
 
 
-def _gradient(loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
-    leaves = [point.requires_grad_() for point in points]
-    return torch.autograd.grad(loss(*leaves, batch), leaves, materialize_grads=True)
+def _gradient(
+    loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Any, by: Points
+) -> tuple[Tensor, ...]:
+    leaves = [points[place].requires_grad_() for place in by or range(len(points))]
+    return torch.autograd.grad(loss(*points, batch), leaves, materialize_grads=True)
+
+
+def _with(points: Sequence[Tensor], places: Points, others: Sequence[Tensor]) -> list[Tensor]:
+    """Return the points with others in some places."""
+    changed = list(points)
+    for place, other in zip(places, others, strict=True):
+        changed[place] = other
+    return changed
 
 
 def _shapes(arguments: Any, axes: int) -> object:

@@ -88,8 +88,8 @@ def test_an_honest_channel_is_hardly_ever_flagged(name):
 
 
 class HalfTheRecordNoise(Clients):
-    def _private_gradients(self, mechanism, points, batch):
-        honest = super()._private_gradients(mechanism, points, batch)
+    def _private_gradients(self, mechanism, *arguments):
+        honest = super()._private_gradients(mechanism, *arguments)
         return [0.5 * gradient for gradient in honest]
 
 
