@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
 
 
 @register
@@ -51,8 +51,7 @@ class FedProx(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "lr")
-        if not self.mu >= 0:
-            raise UserError(f"algorithm fedprox: mu must be at least 0, given {self.mu}")
+        not_negative(self, "mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

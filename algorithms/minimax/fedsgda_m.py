@@ -40,6 +40,8 @@ class FedSGDAM(Algorithm):
         Step sizes.
     alpha, beta : float
         Weight of the fresh gradient in the estimates of x and y, in (0, 1]; 1 is Local SGDA.
+    average_prev : bool
+        Average the previous points too, as FedBiOAcc does; d_x + d_y more each way.
     """
 
     meta: ClassVar = Meta("fedsgda_m", "minimax", ("minimax",), "Wu et al. 2023", epochs=False)
@@ -49,6 +51,7 @@ class FedSGDAM(Algorithm):
     lr_y: float = 0.01
     alpha: float = 0.1
     beta: float = 0.1
+    average_prev: bool = False
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, clients' previous points, whether they exist (0, 1)."""
@@ -91,6 +94,9 @@ class FedSGDAM(Algorithm):
             x, y = x - self.lr_x * u, clients.project(y + self.lr_y * v)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y, 1.0, 1.0
         moved = channel.mean(x, y, u, v, base=sent, scale=reach, weighting="uniform")
+        if self.average_prev:
+            before = channel.mean(xp, yp, base=sent[:2], scale=reach[:2], weighting="uniform")
+            xp, yp = channel.down(state.x + before[0], clients.project(state.y + before[1]))
         x, y, u, v = (old + step for old, step in zip(state[:4], moved, strict=True))
         started = torch.ones_like(state.started)
         y = clients.project(y)  # noise and codes may have left the feasible set

@@ -16,8 +16,8 @@ Travels, in two exchanges: (x, y) down, gradients up; their mean down, (x, y) up
 4 (d_x + d_y) scalars a client and round.
 
 Deviations: written from the abstract and from what others report of it; whether the paper evaluates the anchor
-gradients once (as here) or anew on every batch could not be read. Both agree where gradients are exact. y is
-projected after every step.
+gradients once or anew on every batch (``resample_cv``) could not be read. Both agree where gradients are exact.
+y is projected after every step.
 """
 
 from dataclasses import dataclass
@@ -39,6 +39,8 @@ class SAGDA(Algorithm):
         Local step sizes.
     server_lr : float
         Step size of the server along the mean increments.
+    resample_cv : bool
+        Take a client's gradient at the server's point on each step's batch, instead of once.
     """
 
     meta: ClassVar = Meta("sagda", "minimax", ("minimax",), "Yang et al. 2022", epochs=False)
@@ -47,6 +49,7 @@ class SAGDA(Algorithm):
     lr_x: float = 0.01
     lr_y: float = 0.01
     server_lr: float = 1.0
+    resample_cv: bool = False
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``."""
@@ -71,6 +74,8 @@ class SAGDA(Algorithm):
         batches = clients.batches(self)
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
+            if self.resample_cv:
+                ax, ay = clients.grads(sent[0], sent[1], batch)
             x = x - self.lr_x * (gx - ax + mx)
             y = clients.project(y + self.lr_y * (gy - ay + my))
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y

@@ -1,6 +1,6 @@
 """The core: all that an algorithm may import, together with the derivatives of `harness.core.calculus`."""
 
-from harness.core.algorithm import ALGORITHMS, Algorithm, Meta, positive, register
+from harness.core.algorithm import ALGORITHMS, Algorithm, Meta, not_negative, positive, register
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.problem import Problem
@@ -14,6 +14,7 @@ __all__ = [
     "Meta",
     "Problem",
     "UserError",
+    "not_negative",
     "positive",
     "register",
 ]

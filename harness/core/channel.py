@@ -103,6 +103,22 @@ class Channel:
     def down(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
     def down(self, *vectors: Tensor) -> Any:
         """Send server vectors ``(..., P)`` to the cohort; returns their rows ``(..., C, P)``."""
+        return self._broadcast(vectors, self._clients.present)
+
+    @overload
+    def known(self, vector: Tensor, /) -> Tensor: ...
+    @overload
+    def known(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
+    def known(self, *vectors: Tensor) -> Any:
+        """Return rows, as `down`, of vectors that the server has sent before: those who were there pay nothing.
+
+        If not everybody takes part in every round, nobody is taken to have been there, and all pay.
+        """
+        everybody = self._clients.n == self._clients.total
+        return self._broadcast(vectors, self._clients.present * (not everybody))
+
+    def _broadcast(self, vectors: Sequence[Tensor], times: Tensor) -> Any:
+        """Send vectors of the server, counted so many times for each of the cohort, ``(..., C)``."""
         slot = self._slot()
         joint, thin = _joined(vectors), self._compression.downlink and self._compression.thin
         shared = self._shared(slot, vectors) if thin else self._model_mask(vectors)
@@ -115,7 +131,7 @@ class Channel:
         else:
             joint = self._clients.rows(joint) * apart
             decoded, sizes = self._encode(joint, slot, thin=thin, sender="server", shared=apart)
-        self.cost.sent(sizes * self._clients.present, up=False)
+        self.cost.sent(sizes * times, up=False)
         return _plain(_split(decoded, vectors))
 
     def mean(

@@ -179,7 +179,7 @@ class Clients:
         self,
         work: Algorithm,
         *,
-        steps: int | None = None,
+        steps: int | Tensor | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         split: str = "train",
@@ -193,7 +193,7 @@ class Clients:
         work : Algorithm
             Its local steps or epochs and its batch size, unless given here.
         steps, epochs, batch_size : int or None
-            Override the algorithm's.
+            Override the algorithm's. A tensor of steps, ``(..., C)``, is the number of each client.
         split : str
             Which of the clients' data.
         stream : str
@@ -214,9 +214,14 @@ class Clients:
         keys = keys[:, None].expand(len(self.seeds), self.ids.shape[-1]).flatten()
         ids = torch.zeros_like(self.ids) if aligned else self.ids
         size = batch_size or work.batch_size
+        each = steps if isinstance(steps, Tensor) else None
+        steps = int(steps.max()) if isinstance(steps, Tensor) else steps
         deal = sampling.plan if self._record is None else sampling.poisson_plan
         counts = self.sizes.flatten() if split == "train" else (held >= 0).sum(-1).flatten()
         order, taken = deal(counts, keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=size)
+        if each is not None:
+            taken = taken.minimum(each.flatten())
+            order = torch.where(torch.arange(len(order))[:, None, None] < taken[:, None], order, -1)
         flat = held.flatten(0, -2)
         found = flat.gather(1, order.clamp(min=0).transpose(0, 1).flatten(1)).unflatten(1, order.shape[::2])
         positions = torch.where(order >= 0, found.transpose(0, 1), -1)
@@ -251,6 +256,10 @@ class Clients:
     def grad_y(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the gradient by the second variable alone, ``(..., C, Q)``: less work than both."""
         return self._gradients((x, y), batch, by=(1,))[0]
+
+    def grad_x(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the gradient by the first variable alone, ``(..., C, P)``."""
+        return self._gradients((x, y), batch, by=(0,))[0]
 
     def _gradients(self, points: tuple[Tensor, ...], batch: Batch, by: Points = ()) -> list[Tensor]:
         """Return the gradients by the points numbered ``by``; none: by all."""

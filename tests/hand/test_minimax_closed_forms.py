@@ -10,8 +10,27 @@ SADDLE = (-1.5, -0.25)
 
 
 def limit(rounds, name="fedsgda_m", **settings):
-    state = run_algorithm(name, *quadratic_minimax(), rounds, lr_x=0.05, lr_y=0.05, **settings).state
+    settings = {"lr_x": 0.05, "lr_y": 0.05, **settings}
+    state = run_algorithm(name, *quadratic_minimax(), rounds, **settings).state
     return torch.cat([state.x, state.y])
+
+
+def fixed_point(name, **settings):
+    """Return the limit of a method whose state is (x, y): a round on MM4 is an affine map z -> M z + m.
+
+    Three starts give it. It is approached from everywhere if M's eigenvalues lie inside the unit circle.
+    """
+    settings = {"lr_x": 0.05, "lr_y": 0.05, **settings}
+
+    def after_a_round(x, y):
+        start = {"x": torch.tensor([x], dtype=torch.float64), "y": torch.tensor([y], dtype=torch.float64)}
+        state = run_algorithm(name, *quadratic_minimax(), 1, start=start, **settings).state
+        return torch.cat([state.x, state.y])
+
+    shift = after_a_round(0.0, 0.0)
+    turn = torch.stack([after_a_round(1.0, 0.0) - shift, after_a_round(0.0, 1.0) - shift], -1)
+    assert torch.linalg.eigvals(turn).abs().max() < 1
+    return torch.linalg.solve(torch.eye(2, dtype=torch.float64) - turn, shift)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.5])
@@ -57,7 +76,7 @@ def test_local_sgda_fixed_point_solves_the_affine_fixed_point_equation():
 )
 def test_local_sgda_is_biased_by_its_local_steps(steps, expected):
     """Fixed points computed apart from this program."""
-    assert close(limit(600, "local_sgda", local_steps=steps), expected, 1e-6)
+    assert close(fixed_point("local_sgda", local_steps=steps), expected, 1e-6)
 
 
 def test_local_sgda_is_fedsgda_m_without_momentum():
@@ -70,13 +89,81 @@ def test_local_sgda_is_fedsgda_m_without_momentum():
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("server_lr", [0.5, 1.0])
 def test_sagda_reaches_the_saddle_in_spite_of_local_steps(steps, server_lr):
-    assert close(limit(1500, "sagda", local_steps=steps, server_lr=server_lr), SADDLE, 1e-9)
+    assert close(fixed_point("sagda", local_steps=steps, server_lr=server_lr), SADDLE, 1e-9)
 
 
 def test_sagda_with_one_step_descends_along_the_mean_gradient():
     """At (0, 0) the mean gradients are c = 1 and d = 1: x = -0.05, y = 0.05, as Local SGDA with one step."""
     assert close(limit(1, "sagda", local_steps=1), (-0.05, 0.05), 1e-12)
     assert close(limit(9, "sagda", local_steps=1), limit(9, "local_sgda", local_steps=1), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["local_sgda_plus", "fedsgda_plus"])
+@pytest.mark.parametrize("snapshot", [1, 5])
+def test_the_snapshot_moves_the_biased_fixed_point_but_how_old_it_is_does_not(name, snapshot):
+    """Fixed point computed apart from this program."""
+    server = {"server_lr": 1.0} if name == "fedsgda_plus" else {}
+    found = limit(400, name, local_steps=5, snapshot_rounds=snapshot, **server)
+    assert close(found, (-1.298858786, -0.271665046), 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [(1.0, (-1.34663, -0.24512)), (0.5, (-1.38335, -0.24435)), (0.1, (-1.46519, -0.24867))],
+)
+def test_momentum_brings_local_sgda_nearer_to_the_saddle(weight, expected):
+    """Fixed points computed apart from this program, to five places."""
+    found = limit(500, "momentum_local_sgda", local_steps=5, a=1.0, b_x=weight, b_y=weight)
+    assert close(found, expected, 6e-6)
+
+
+@pytest.mark.parametrize("server_lr", [0.5, 1.0])
+def test_codasca_reaches_the_saddle_in_spite_of_local_steps(server_lr):
+    found = limit(700, "codasca", local_steps=5, prox=0.0, stage_rounds=10**6, server_lr=server_lr)
+    assert close(found, SADDLE, 1e-9)
+
+
+def test_a_proximal_term_with_one_endless_stage_draws_x_to_where_it_began():
+    """Q = 1: (P + prox) x + B y + c = 0 with x_ref = 0 and B x - Q y + d = 0, averages (.5, 1, 2, 1, 1).
+
+    With prox 1: 1.5 x + y = -1 and x - 2 y = -1 give x = -.75, y = .125.
+    """
+    for name in ("coda_plus", "codasca"):
+        found = limit(600, name, local_steps=1, prox=1.0, stage_rounds=10**6)
+        assert close(found, (-0.75, 0.125), 1e-9)
+
+
+def test_a_new_stage_begins_where_the_last_one_ended_with_smaller_steps():
+    """From (0, 0), prox 1, Q = 1, lr .05: the first step is (-.05, .05), in both stages' terms.
+
+    With stages of one round x_ref = x, so the second step is along the mean gradients at (-.05, .05),
+    .5 x + y + 1 = 1.025 and x - 2 y + 1 = .85, with .05 / 3.
+    """
+    expected = (-0.05 - 0.05 / 3 * 1.025, 0.05 + 0.05 / 3 * 0.85)
+    for name in ("coda_plus", "codasca"):
+        found = limit(2, name, local_steps=1, prox=1.0, stage_rounds=1, decay=3.0)
+        assert close(found, expected, 1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("inner", [1, 3])
+def test_fednest_reaches_the_saddle_in_spite_of_local_steps(steps, inner):
+    assert close(fixed_point("fednest", local_steps=steps, inner_rounds=inner), SADDLE, 1e-9)
+
+
+def test_fednest_without_variance_reduction_is_biased():
+    """Its clients climb and descend along their own gradients, as in Local SGDA."""
+    found = fixed_point("fednest", local_steps=5, svrg=False)
+    assert float((found - torch.tensor(SADDLE)).abs().max()) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("normalize", "expected"), [(True, (-1.49969, -0.24920)), (False, (-0.69138, -0.32401))]
+)
+def test_without_normalization_unequal_steps_lead_to_another_problem_s_saddle(normalize, expected):
+    """Steps (1, 2, 4, 1) at 1e-3: the saddle of the sum of tau_i f_i is (-.691667, -.325) as steps shrink."""
+    settings = {"own_steps": (1, 2, 4, 1), "lr_x": 1e-3, "lr_y": 1e-3, "normalize": normalize}
+    assert close(fixed_point("fed_norm_sgda", **settings), expected, 6e-6)
 
 
 def test_fedsgda_m_solves_a_problem_with_matrices():

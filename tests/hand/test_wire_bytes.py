@@ -55,9 +55,41 @@ def minimax_problem(nodes):
     )
 
 
-def test_fedsgda_m_sends_points_and_estimates():
-    """2 (dx + dy) = 10 numbers each way, 5 clients, 2 rounds: 400 bytes."""
-    assert bytes_of("fedsgda_m", *minimax_problem(5), 2, local_steps=3) == (400, 400)
+@pytest.mark.parametrize(
+    ("name", "numbers", "settings"),
+    [
+        ("local_sgda", 5, {}),
+        ("local_sgda_plus", 5, {}),
+        ("fedsgda_plus", 5, {}),
+        ("coda_plus", 5, {}),
+        ("fed_norm_sgda", 5, {}),
+        ("fed_norm_sgda", 5, {"snapshot_rounds": 2}),
+        ("fedsgda_m", 10, {}),
+        ("fedsgda_m", 15, {"average_prev": True}),
+        ("codasca", 10, {}),
+        ("sagda", 10, {}),
+        ("fednest", 2 * 2 + 2 * 3, {}),
+        ("fednest", 2 * 3 * 2 + 2 * 3, {"inner_rounds": 3}),
+    ],
+)
+def test_server_methods_for_saddle_points_send_what_the_table_says(name, numbers, settings):
+    """dx + dy = 5: points; 10: points and gradients; FEDNEST 2 T dy + 2 dx. 5 clients, 2 rounds, 4 bytes."""
+    total = 5 * 2 * 4 * numbers
+    assert bytes_of(name, *minimax_problem(5), 2, local_steps=3, **settings) == (total, total)
+
+
+def test_momentum_local_sgda_pays_for_the_mean_gradient_before_the_first_round():
+    """2 (dx + dy) = 10 numbers each way, 5 clients, 2 rounds, and 5 numbers up once."""
+    assert bytes_of("momentum_local_sgda", *minimax_problem(5), 2, local_steps=3) == (400 + 100, 400)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("local_sgda_plus", 3), ("fedsgda_plus", 3), ("coda_plus", 3), ("fednest", 2)]
+)
+def test_a_cohort_that_was_not_there_is_sent_the_past_broadcast_again(name, more):
+    """dx = 3 numbers for a snapshot or reference, dy = 2 for FEDNEST's y; 2 of 5 clients, 2 rounds."""
+    up, down = bytes_of(name, *minimax_problem(5), 2, local_steps=3, cohort=2)
+    assert down - up == 2 * 2 * 4 * more
 
 
 @pytest.mark.parametrize(

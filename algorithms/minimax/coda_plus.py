@@ -1,0 +1,89 @@
+"""CODA+: local descent ascent in stages, each pulled towards the point at which it began.
+
+Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
+Complexity", ICML 2021; CODA: Guo, Liu, Yuan, Shen, Liu, Yang, ICML 2020.
+
+===================  =========================================================
+paper                here
+===================  =========================================================
+v                    ``state.x``
+alpha                ``state.y``
+v_0 of a stage       ``state.xr``
+eta                  ``lr_x``, ``lr_y``, divided by ``decay`` from stage to stage
+1 / gamma            ``prox``
+T_s                  ``stage_rounds`` rounds of ``local_steps``
+I                    ``local_steps``
+===================  =========================================================
+
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round. The reference
+point is a past broadcast; a cohort that is not everybody is sent it again, d_x more.
+
+Deviations: a stage ends with its last average, as in practice, not with the average of all its iterates; all
+stages are equally long. Unlike CODA it does not estimate y anew when a stage begins. y is projected after
+every step.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class CODAPlus(Algorithm):
+    """Local descent ascent with a proximal term in x and step sizes that fall from stage to stage.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Step sizes of the first stage.
+    prox : float
+        Weight of the pull towards the point at which the stage began; 0 for none.
+    stage_rounds : int
+        Rounds of a stage.
+    decay : float
+        The step sizes are divided by it from stage to stage.
+    """
+
+    meta: ClassVar = Meta("coda_plus", "minimax", ("minimax",), "Yuan et al. 2021", epochs=False)
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+    prox: float = 0.002
+    stage_rounds: int = 200
+    decay: float = 3.0
+
+    class State(NamedTuple):
+        """Server vectors ``(..., P)`` and ``(..., Q)``, and the stage's reference point ``(..., P)``."""
+
+        x: Tensor
+        y: Tensor
+        xr: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "stage_rounds", "decay")
+        not_negative(self, "prox")
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point."""
+        return self.State(start["x"], start["y"], start["x"])
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Local steps towards the saddle and the stage's beginning, then the mean increments."""
+        stage, rounds = divmod(clients.round, self.stage_rounds)
+        lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
+        began = state.x if rounds == 0 else state.xr
+        x, y = sent = channel.down(state.x, state.y)
+        xr = channel.known(began)
+        batches = clients.batches(self)
+        for batch in batches:
+            gx, gy = clients.grads(x, y, batch)
+            x, y = x - lr_x * (gx + self.prox * (x - xr)), clients.project(y + lr_y * gy)
+        reach = len(batches) * lr_x, len(batches) * lr_y
+        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        return self.State(state.x + dx, clients.project(state.y + dy), began)

@@ -1,0 +1,113 @@
+"""CODASCA: CODA+ whose clients correct their steps by control variates.
+
+Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
+Complexity", ICML 2021.
+
+===================  =========================================================
+paper                here
+===================  =========================================================
+v                    ``state.x``
+alpha                ``state.y``
+v_0 of a stage       ``state.xr``
+c_i, c               ``state.cxi``, ``state.cx`` and ``state.cyi``, ``state.cy``
+eta_l                ``lr_x``, ``lr_y``, divided by ``decay`` from stage to stage
+eta_g                ``server_lr``
+1 / gamma            ``prox``
+T_s                  ``stage_rounds`` rounds of ``local_steps``
+===================  =========================================================
+
+Travels: (x, y, c_x, c_y) down and up (their increments); 4 (d_x + d_y) scalars a client and round. The reference
+point is a past broadcast; a cohort that is not everybody is sent it again, d_x more.
+
+Deviations: a client's new control variate is the mean of its directions in the round, which without projection is
+what the paper computes from the way it went; with projection of y that way no longer measures the gradients.
+Stages are equally long and end with their last average. y is projected after every step.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class CODASCA(Algorithm):
+    """Staged proximal descent ascent corrected by what the others' directions were last time.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Local step sizes of the first stage.
+    server_lr : float
+        Step size of the server along the mean increments.
+    prox : float
+        Weight of the pull towards the point at which the stage began; 0 for none.
+    stage_rounds : int
+        Rounds of a stage.
+    decay : float
+        The local step sizes are divided by it from stage to stage.
+    """
+
+    meta: ClassVar = Meta("codasca", "minimax", ("minimax",), "Yuan et al. 2021", epochs=False)
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+    server_lr: float = 1.0
+    prox: float = 0.002
+    stage_rounds: int = 200
+    decay: float = 3.0
+
+    class State(NamedTuple):
+        """Server's points, reference and control variates, ``(..., P)`` and ``(..., Q)``; the clients' variates."""
+
+        x: Tensor
+        y: Tensor
+        xr: Tensor
+        cx: Tensor
+        cy: Tensor
+        cxi: Tensor
+        cyi: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "server_lr", "stage_rounds", "decay")
+        not_negative(self, "prox")
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point, with control variates of zero."""
+        x, y = start["x"], start["y"]
+        zeros = [torch.zeros_like(part) for part in (x, y, clients.rows(x), clients.rows(y))]
+        return self.State(x, y, x, *zeros)
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Corrected local steps, then the server's step and the mean change of the control variates."""
+        stage, rounds = divmod(clients.round, self.stage_rounds)
+        lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
+        began = state.x if rounds == 0 else state.xr
+        x, y, cx, cy = channel.down(state.x, state.y, state.cx, state.cy)
+        xr, cxi, cyi = channel.known(began), clients.take(state.cxi), clients.take(state.cyi)
+        sent, total_x, total_y = (x, y, cxi, cyi), 0 * x, 0 * y
+        batches = clients.batches(self)
+        for batch in batches:
+            gx, gy = clients.grads(x, y, batch)
+            gx = gx + self.prox * (x - xr)
+            total_x, total_y = total_x + gx, total_y + gy
+            x, y = x - lr_x * (gx - cxi + cx), clients.project(y + lr_y * (gy - cyi + cy))
+        cxi, cyi = total_x / len(batches), total_y / len(batches)
+        reach = len(batches) * lr_x, len(batches) * lr_y, 1.0, 1.0
+        dx, dy, dcx, dcy = channel.mean(x, y, cxi, cyi, base=sent, scale=reach, weighting="uniform")
+        share = clients.n / clients.total
+        return self.State(
+            state.x + self.server_lr * dx,
+            clients.project(state.y + self.server_lr * dy),
+            began,
+            state.cx + share * dcx,
+            state.cy + share * dcy,
+            clients.put(state.cxi, cxi),
+            clients.put(state.cyi, cyi),
+        )

@@ -1,0 +1,98 @@
+"""Fed-Norm-SGDA: local descent ascent whose clients, taking unequal numbers of steps, report normalized directions.
+
+Sharma, Panda, Joshi: "Federated Minimax Optimization with Client Heterogeneity", TMLR 2023.
+
+===================  =========================================================
+paper                here
+===================  =========================================================
+x, y                 ``state.x``, ``state.y``
+eta_x, eta_y         ``lr_x``, ``lr_y``
+tau_i                ``own_steps``, by client number; else ``local_steps``
+a_i                  1 for every step
+tau_eff              mean of the numbers of steps
+gamma_x, gamma_y     ``lr_x``, ``lr_y``
+x hat (variant +)    ``state.xs``, renewed every ``snapshot_rounds``
+===================  =========================================================
+
+Travels: (x, y) down, the two mean directions up; 2 (d_x + d_y) scalars a client and round. In the variant + the
+snapshot is a past broadcast; a cohort that is not everybody is sent it again, d_x more.
+
+Deviations: tau_eff is the plain mean of the numbers of steps, whatever the clients' weights. y is projected after
+every step, and its direction is the sum of gradients, not of the way it went. Written from the abstract and
+general knowledge.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedNormSGDA(Algorithm):
+    """Local descent ascent, each client's direction divided by its own number of steps.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Step sizes.
+    own_steps : tuple of int
+        Steps of clients 0, 1, ..., and again from the first; none: ``local_steps`` for all.
+    normalize : bool
+        Divide by the number of steps; otherwise the average is that of Local SGDA, whose limit is another problem's
+        saddle when the numbers differ.
+    snapshot_rounds : int or None
+        Variant +: take ascent gradients at a snapshot of x that is renewed every so many rounds.
+    """
+
+    meta: ClassVar = Meta("fed_norm_sgda", "minimax", ("minimax",), "Sharma et al. 2023", epochs=False)
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+    own_steps: tuple[int, ...] = ()
+    normalize: bool = True
+    snapshot_rounds: int | None = None
+
+    class State(NamedTuple):
+        """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
+
+        x: Tensor
+        y: Tensor
+        xs: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", *(["snapshot_rounds"] if self.snapshot_rounds is not None else []))
+        if any(steps < 1 for steps in self.own_steps):
+            raise UserError(f"algorithm fed_norm_sgda: own_steps are at least 1, given {self.own_steps}")
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point, which is the first snapshot."""
+        return self.State(start["x"], start["y"], start["x"])
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Own numbers of local steps, then a step along the mean of the normalized directions."""
+        pattern = torch.tensor(self.own_steps or (self.local_steps,))
+        batches = clients.batches(self, steps=pattern[clients.ids.cpu() % len(pattern)])
+        fresh = self.snapshot_rounds is not None and clients.round % self.snapshot_rounds == 0
+        snapshot = state.x if fresh else state.xs
+        x, y = channel.down(state.x, state.y)
+        xs = channel.known(snapshot) if self.snapshot_rounds is not None else None
+        total_x, total_y = 0 * x, 0 * y
+        for batch in batches:
+            if xs is None:
+                gx, gy = clients.grads(x, y, batch)
+            else:
+                gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
+            total_x, total_y = total_x + gx, total_y + gy
+            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+        taken = batches.taken if self.normalize else 1.0
+        dx, dy = channel.mean(total_x / taken, total_y / taken)
+        tau = float(pattern.double().mean()) if self.normalize else 1.0
+        y = clients.project(state.y + tau * self.lr_y * dy)
+        return self.State(state.x - tau * self.lr_x * dx, y, snapshot)

@@ -1,0 +1,82 @@
+"""FedSGDA+: federated descent ascent with server steps, whose ascent looks at a snapshot of x.
+
+Wu, Sun, Hu, Zhang, Huang: "Solving a Class of Non-Convex Minimax Optimization in Federated Learning",
+NeurIPS 2023, Algorithm 1.
+
+===================  =========================================================
+paper                here
+===================  =========================================================
+x, y                 ``state.x``, ``state.y``
+x tilde              ``state.xs``, the snapshot
+chat, c              ``lr_x``, ``lr_y``
+eta_x, eta_y         ``server_lr``, one for both as in the public code
+Q                    ``local_steps``
+S                    ``snapshot_rounds``
+===================  =========================================================
+
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round. The snapshot is a
+past broadcast; a cohort that is not everybody is sent it again, d_x more.
+
+Deviations: y is projected (Euclidean) after every step and after the server's, which may leave the simplex where
+its step size is above 1; the public code cuts and renormalizes instead.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedSGDAPlus(Algorithm):
+    """Descend in x, ascend in y as seen from the snapshot, and let the server step along the mean increments.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Local step sizes.
+    server_lr : float
+        Step size of the server.
+    snapshot_rounds : int
+        The snapshot becomes the server's x every so many rounds.
+    """
+
+    meta: ClassVar = Meta("fedsgda_plus", "minimax", ("minimax",), "Wu et al. 2023", epochs=False)
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+    server_lr: float = 1.5
+    snapshot_rounds: int = 5
+
+    class State(NamedTuple):
+        """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
+
+        x: Tensor
+        y: Tensor
+        xs: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "server_lr", "snapshot_rounds")
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point, which is the first snapshot."""
+        return self.State(start["x"], start["y"], start["x"])
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Local steps with two points of view, then the server's step."""
+        snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
+        x, y = sent = channel.down(state.x, state.y)
+        xs = channel.known(snapshot)
+        batches = clients.batches(self)
+        for batch in batches:
+            gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
+            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        y = clients.project(state.y + self.server_lr * dy)
+        return self.State(state.x + self.server_lr * dx, y, snapshot)

@@ -1,0 +1,78 @@
+"""Local SGDA+: local descent ascent whose ascent looks at a snapshot of x.
+
+Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
+AISTATS 2021, Algorithm 2; Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence
+Analyses and Algorithms", ICML 2022.
+
+===================  =========================================================
+paper                here
+===================  =========================================================
+x, y                 ``state.x``, ``state.y``
+x tilde              ``state.xs``, the snapshot
+eta_x, eta_y         ``lr_x``, ``lr_y``
+tau                  ``local_steps``
+S                    ``snapshot_rounds`` (in rounds)
+===================  =========================================================
+
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round. The snapshot is a
+past broadcast; a cohort that is not everybody is sent it again, d_x more.
+
+Deviations: the snapshot is renewed after S rounds, not iterations. y is projected after every step and after
+the average.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LocalSGDAPlus(Algorithm):
+    """Descend in x at the client's point, ascend in y as seen from the snapshot, and average after some steps.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Step sizes.
+    snapshot_rounds : int
+        The snapshot becomes the server's x every so many rounds.
+    """
+
+    meta: ClassVar = Meta("local_sgda_plus", "minimax", ("minimax",), "Deng, Mahdavi 2021", epochs=False)
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+    snapshot_rounds: int = 5
+
+    class State(NamedTuple):
+        """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
+
+        x: Tensor
+        y: Tensor
+        xs: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "snapshot_rounds")
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point, which is the first snapshot."""
+        return self.State(start["x"], start["y"], start["x"])
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Local steps with two points of view, then the mean increments."""
+        snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
+        x, y = sent = channel.down(state.x, state.y)
+        xs = channel.known(snapshot)
+        batches = clients.batches(self)
+        for batch in batches:
+            gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
+            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        return self.State(state.x + dx, clients.project(state.y + dy), snapshot)

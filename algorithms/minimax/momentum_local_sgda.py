@@ -1,0 +1,100 @@
+"""Momentum Local SGDA: local descent ascent along moving averages of the gradients (also called MLSGDA).
+
+Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence Analyses and Algorithms",
+ICML 2022, Algorithm 2.
+
+===================  =========================================================
+paper                here
+===================  =========================================================
+x, y                 ``state.x``, ``state.y``
+d_x, d_y             ``state.dx``, ``state.dy``, the directions
+eta_x, eta_y         ``lr_x``, ``lr_y``
+alpha_t              ``a``
+beta_x, beta_y       ``b_x``, ``b_y``: weight of the fresh gradient is b a
+tau                  ``local_steps``
+===================  =========================================================
+
+Travels: (x, y, d_x, d_y) down and up (their increments); 4 (d_x + d_y) scalars a client and round. Once, before
+the first round, d_x + d_y up for the first directions.
+
+Deviations: the first direction is the mean of the clients' gradients, not each client's own, so that clients
+keep nothing from round to round; it matters in the first round only. y is projected after every step.
+Written from general knowledge of the paper.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MomentumLocalSGDA(Algorithm):
+    """Step along the directions, then turn them to the gradients at the new point; average all four.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Step sizes.
+    a : float
+        Scale of steps and of momentum, in (0, 1].
+    b_x, b_y : float
+        Weight of the fresh gradient in the directions, times ``a`` in (0, 1]; 1 is no momentum.
+    recompute_after_sync : bool
+        Turn the directions before each step instead of after it: then the first step after an average follows
+        gradients at the averaged point, not at the clients' own.
+    """
+
+    meta: ClassVar = Meta("momentum_local_sgda", "minimax", ("minimax",), "Sharma et al. 2022", epochs=False)
+
+    local_steps: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.01
+    a: float = 1.0
+    b_x: float = 0.5
+    b_y: float = 0.5
+    recompute_after_sync: bool = False
+
+    class State(NamedTuple):
+        """Server vectors: points and directions, ``(..., P)`` and ``(..., Q)``."""
+
+        x: Tensor
+        y: Tensor
+        dx: Tensor
+        dy: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "a", "b_x", "b_y")
+        if self.a > 1 or self.a * max(self.b_x, self.b_y) > 1:
+            raise UserError(
+                f"algorithm momentum_local_sgda: a, a b_x and a b_y are in (0, 1], given a {self.a}, "
+                f"b_x {self.b_x}, b_y {self.b_y}"
+            )
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start from the problem's point, along the mean gradient there."""
+        x, y = start["x"], start["y"]
+        (batch,) = clients.batches(self, steps=1, stream="init")
+        directions = clients.grads(clients.rows(x), clients.rows(y), batch)
+        return self.State(x, y, *channel.mean(*directions, weighting="uniform"))
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Local steps along turning directions, then the mean of points and directions."""
+        x, y, dx, dy = sent = channel.down(*state)
+        lr_x, lr_y, wx, wy = self.a * self.lr_x, self.a * self.lr_y, self.a * self.b_x, self.a * self.b_y
+        batches = clients.batches(self)
+        for batch in batches:
+            if not self.recompute_after_sync:
+                x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
+            gx, gy = clients.grads(x, y, batch)
+            dx, dy = dx + wx * (gx - dx), dy + wy * (gy - dy)
+            if self.recompute_after_sync:
+                x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
+        reach = len(batches) * lr_x, len(batches) * lr_y, 1.0, 1.0
+        moved = channel.mean(x, y, dx, dy, base=sent, scale=reach, weighting="uniform")
+        x, y, dx, dy = (old + step for old, step in zip(state, moved, strict=True))
+        return self.State(x, clients.project(y), dx, dy)

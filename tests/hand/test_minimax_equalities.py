@@ -1,0 +1,212 @@
+"""Minimax methods that are one another for certain settings: step by step, also with batches."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from helpers import close, federation_of, make_algorithm, quadratic_minimax, random_federation, run_algorithm
+from torch import nn
+
+from harness.core import ALGORITHMS, Problem
+from harness.core.calculus import project_simplex
+from harness.core.problem import weighted_mean
+from harness.problems.fair import fair_classifier, renorm
+
+SERVER = [name for name in ALGORITHMS if ALGORITHMS[name].meta.family == "minimax"]
+ENDLESS = {"prox": 0.0, "stage_rounds": 10**6}
+# Settings at which a method is plain descent ascent along the mean gradient, one step a round.
+PLAIN = {
+    "local_sgda": {},
+    "local_sgda_plus": {"snapshot_rounds": 1},
+    "fedsgda_plus": {"snapshot_rounds": 1, "server_lr": 1.0},
+    "momentum_local_sgda": {"b_x": 1.0, "b_y": 1.0},
+    "fedsgda_m": {"alpha": 1.0, "beta": 1.0},
+    "coda_plus": ENDLESS,
+    "codasca": ENDLESS,
+    "sagda": {},
+    "fed_norm_sgda": {},
+}
+
+
+def states(name, rounds=7, steps=3, batch_size=4, data=None, **settings):
+    """Return points after every round, on a small fair classification with batches unless data are given."""
+    problem, federation = data or (
+        fair_classifier(nn.Linear(4, 3), 3, "euclidean"),
+        random_federation([9, 9, 9, 9]),
+    )
+    settings = {"lr_x": 0.1, "lr_y": 0.05, "local_steps": steps, "batch_size": batch_size, **settings}
+    seen = []
+    run_algorithm(name, problem, federation, rounds, watch=seen.append, **settings)
+    return [torch.cat([state.x, state.y]) for state in seen]
+
+
+def same(one, other):
+    assert len(one) == len(other)
+    assert max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True)) < 1e-10
+    assert float((one[0] - one[-1]).abs().max()) > 1e-3
+
+
+LOCAL = {
+    "coda_plus": ENDLESS,
+    "fed_norm_sgda": {},
+    "momentum_local_sgda": {"b_x": 1.0, "b_y": 1.0, "recompute_after_sync": True},
+    "fedsgda_m": {"alpha": 1.0, "beta": 1.0},
+}
+
+
+def test_fedsgda_plus_with_server_steps_of_one_is_local_sgda_plus():
+    for snapshot in (1, 3):
+        plus = states("local_sgda_plus", snapshot_rounds=snapshot)
+        same(states("fedsgda_plus", snapshot_rounds=snapshot, server_lr=1.0), plus)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_these_settings_are_local_sgda(name):
+    """Batches and all. Normalized directions are sums of gradients, so y stays inside its simplex here."""
+    same(states(name, lr_y=0.001, **LOCAL[name]), states("local_sgda", lr_y=0.001))
+
+
+def test_sagda_whose_anchors_cancel_is_local_sgda_with_server_steps():
+    """With one step on the anchor's point, full batches: the correction is the mean gradient itself."""
+    one = states("sagda", steps=1, batch_size=None, server_lr=0.5)
+    x = states("local_sgda", steps=1, batch_size=None, lr_x=0.05, lr_y=0.025)
+    same([part[:15] for part in one], [part[:15] for part in x])
+
+
+def test_codasca_before_its_first_exchange_is_coda_plus():
+    """Control variates begin at zero."""
+    settings = {"prox": 0.5, "stage_rounds": 5}
+    same(states("codasca", 1, **settings), states("coda_plus", 1, **settings))
+
+
+def test_sagda_evaluates_anchors_anew_only_if_asked():
+    """No difference where gradients are exact, one with batches."""
+    same(states("sagda", batch_size=None, resample_cv=True), states("sagda", batch_size=None))
+    anew, once = states("sagda", resample_cv=True), states("sagda")
+    assert float((anew[-1] - once[-1]).abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_one_exact_step_a_round_is_descent_ascent_along_the_mean_gradient(name):
+    """On MM4: x <- x - lr (P x + B y + c), y <- y + lr (B x - Q y + d), averages (.5, 1, 2, 1, 1)."""
+    found = states(name, 12, 1, None, quadratic_minimax(), lr_x=0.05, lr_y=0.1, **PLAIN[name])
+    x, y = 0.0, 0.0
+    for state in found:
+        assert close(state, (x, y), 1e-12)
+        x, y = x - 0.05 * (0.5 * x + y + 1), y + 0.1 * (x - 2 * y + 1)
+
+
+def test_one_exact_step_of_fednest_alternates():
+    """y climbs first, and x descends at the new y."""
+    found = states("fednest", 12, 1, None, quadratic_minimax(), lr_x=0.05, lr_y=0.1, inner_rounds=1)
+    x, y = 0.0, 0.0
+    for state in found:
+        assert close(state, (x, y), 1e-12)
+        y = y + 0.1 * (x - 2 * y + 1)
+        x = x - 0.05 * (0.5 * x + y + 1)
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_the_order_of_the_clients_does_not_matter(name):
+    """Full batches, as batches are drawn by client number."""
+    clients = random_federation([6, 6, 6])
+    data = [clients.pool.at(row) for row in clients.splits["train"]]
+    runs = []
+    for order in ([0, 1, 2], [2, 0, 1]):
+        federation = federation_of([data[i].x for i in order], [data[i].y for i in order], classes=3)
+        problem = fair_classifier(nn.Linear(4, 3), 3, "euclidean")
+        runs.append(states(name, 4, batch_size=None, data=(problem, federation)))
+    same(*runs)
+
+
+@pytest.mark.parametrize("name", SERVER)
+def test_a_partial_cohort_leaves_the_others_rows_alone_and_runs(name):
+    problem, federation = fair_classifier(nn.Linear(4, 3), 3, "euclidean"), random_federation([6] * 5)
+    before, after = [], []
+    run_algorithm(name, problem, federation, 4, cohort=2, local_steps=2, batch_size=3, watch=after.append)
+    for state, new in pairwise(after):
+        for field, part in zip(new._fields, new, strict=True):
+            if part.ndim > 1:
+                moved = (part != getattr(state, field)).any(-1)
+                before.append(int(moved.sum()))
+                assert moved.sum() <= 2
+        assert torch.isfinite(new.x).all()
+    assert all(int(part.ndim) == 1 for part in after[0]) or max(before) == 2
+
+
+def test_average_prev_changes_the_path_and_not_the_fixed_point_without_local_steps():
+    settings = {"data": quadratic_minimax(), "batch_size": None, "alpha": 0.3, "beta": 0.3}
+    plain = states("fedsgda_m", 400, 1, lr_x=0.05, lr_y=0.05, **settings)
+    averaged = states("fedsgda_m", 400, 1, lr_x=0.05, lr_y=0.05, average_prev=True, **settings)
+    assert close(averaged[-1], (-1.5, -0.25), 1e-8) and close(plain[-1], (-1.5, -0.25), 1e-8)
+    local = [states("fedsgda_m", 3, 3, average_prev=prev, **settings)[-1] for prev in (False, True)]
+    assert float((local[0] - local[1]).abs().max()) > 1e-6
+
+
+def miniature(rule):
+    """Fair classification of two classes: ``y_1 x^2 / 2 + y_2 ((x - 2)^2 / 2 + 1/2) + e_i x``, mean e_i zero."""
+
+    def loss(x, y, batch):
+        losses = torch.cat([x**2 / 2, (x - 2) ** 2 / 2 + 0.5])
+        return y @ losses + weighted_mean(batch.x[:, 0] * x, batch.weight)
+
+    def init(generator):
+        return {"x": torch.zeros(1, dtype=torch.float64), "y": torch.full((2,), 0.5, dtype=torch.float64)}
+
+    slopes = [torch.tensor([[e]], dtype=torch.float64) for e in (0.5, -0.2, -0.3)]
+    return Problem("miniature", "minimax", init, loss, project=rule), federation_of(slopes)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "fednest"])
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [(project_simplex, (1.25, 0.375, 0.625)), (renorm, (1.142038, 0.428981, 0.571019))],
+)
+def test_the_rule_of_the_simplex_decides_where_descent_ascent_ends(name, rule, expected):
+    """Saddle: equal losses, x^2 = (x - 2)^2 + 1, so x = 1.25; y_1 x + y_2 (x - 2) = 0, so y_2 = x / 2.
+
+    Cutting off and dividing by the sum stops where L_c is proportional to y_c: y_2 = x / 2 again, and
+    L_1 / L_2 = y_1 / y_2, at x = 1.142038.
+    """
+    settings = {**PLAIN.get(name, {}), "lr_x": 0.05, "lr_y": 0.05}
+    found = states(name, 1000, 1, None, miniature(rule), **settings)[-1]
+    assert close(found, expected, 2e-6)
+
+
+def test_a_projected_y_is_not_measured_by_the_way_it_went():
+    """CODASCA's control variates hold gradients, of which the mean is the server's, though y hits its wall."""
+    seen = []
+    problem, federation = miniature(project_simplex)
+    run_algorithm(
+        "codasca", problem, federation, 30, local_steps=3, lr_x=0.05, lr_y=2.0, watch=seen.append, **ENDLESS
+    )
+    assert any(float(state.y.min()) == 0.0 for state in seen)
+    for state in seen:
+        torch.testing.assert_close(state.cxi.mean(0), state.cx)
+        torch.testing.assert_close(state.cyi.mean(0), state.cy)
+
+
+def test_exact_gradients_and_one_step_leave_them_in_codasca_s_control_variates():
+    """c_i = P_i x + B_i y + c_i at the point where the last round began."""
+    seen = []
+    run_algorithm(
+        "codasca", *quadratic_minimax(), 3, local_steps=1, lr_x=0.05, lr_y=0.05, watch=seen.append, **ENDLESS
+    )
+    x, y = float(seen[-2].x), float(seen[-2].y)
+    own = zip([1, -0.5, 0.5, 1], [1, 2, 1, 0], [2, -2, 1, 3], strict=True)
+    assert close(seen[-1].cxi[:, 0], [p * x + b * y + c for p, b, c in own], 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "why"),
+    [
+        ("momentum_local_sgda", {"a": 1.5}, "in \\(0, 1\\]"),
+        ("momentum_local_sgda", {"b_x": 1.5}, "in \\(0, 1\\]"),
+        ("fed_norm_sgda", {"own_steps": (1, 0)}, "own_steps are at least 1"),
+        ("coda_plus", {"prox": -1.0}, "prox must be at least 0"),
+        ("local_sgda_plus", {"snapshot_rounds": 0}, "snapshot_rounds must be above 0"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(name, settings, why):
+    with pytest.raises(ValueError, match=why):
+        make_algorithm(name, **settings)
