@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from compression import Codec, find_codec, random_k, ratio_at, top_k
-from harness.core import random
+from harness.core import gossip, random
 from harness.core.clients import Clients
 from harness.core.parts import Assembly
 from harness.core.policy import PLAIN, Compression, Privacy
@@ -169,47 +169,70 @@ class Channel:
         self,
         *rows: Tensor,
         known: Sequence[Tensor] = (),
+        onto: Sequence[Tensor] = (),
         base: Any = None,
         scale: Sequence[float] | None = None,
+        hops: int = 1,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Gossip: send rows ``(..., total, P)`` to the neighbors.
+
+        A message is protected and booked once, however far it goes: what nodes pass on in later hops is made of
+        what they have received. Every hop is encoded and counted.
 
         Parameters
         ----------
         *rows : Tensor
-            The parts of the message.
+            The parts of the message; none: nothing is released, only ``known`` travels.
         known : sequence of Tensor
             Rows that are functions of what was sent in earlier rounds only. They travel whole and are
             counted, but release nothing anew: neither clipped nor noised nor pruned.
+        onto : sequence of Tensor
+            Rows known in the same sense, one a part, to which the protected message is added before it travels:
+            one vector goes where ``known`` would make it two (a tracker and the step of its estimate). The sum
+            travels whole, so a run that prunes messages is refused.
         base, scale : optional
             As in `mean`.
+        hops : int
+            How often neighbors exchange: 1 applies the mixing matrix, more are FastMix (`harness.core.gossip`).
 
         Returns
         -------
         sent : tuple of Tensor
-            What each client really sent (increments, with ``base``); a tracker must use this version of its
-            own share.
+            What each client really sent (increments, with ``base``; without ``onto``); a tracker must use this
+            version of its own share.
         mixed, mixed_known : tuple of Tensor
-            The mixing matrix applied to what all sent, and to what was known.
+            The mix of what all sent (with ``onto`` added), and of what was known.
         """
         if self._mixing is None:
             raise ValueError("this run has no topology to mix over")
+        if hops < 1 or not (rows or known):
+            raise ValueError(f"nothing to mix: {len(rows) + len(known)} rows, {hops} hops")
         self._local_only("gossips with its neighbors")
         if self._compression.downlink:
             raise Incompatible("compression.downlink: in gossip there is no server that sends")
-        linked = (self._mixing != 0).sum(-1)
-        neighbors = linked - (self._mixing.diagonal(dim1=-2, dim2=-1) != 0).long()
-        slot = self._slot()
-        sent = self._send(slot, rows, base, scale, shared=self._shared(slot, rows), copies=neighbors)
-        mixing = self._mixing.to(sent[0].dtype)
-        told: list[Tensor] = []
-        if known:
-            joint, sizes = self._encode(
-                _joined(known), self._slot(), thin=False, sender="neighbor", shared=self._model_mask(known)
+        if onto and self._compression.thin:
+            raise Incompatible(
+                "compression.beta: the algorithm sends sums of what is new and what is known, which travel whole"
             )
-            self.cost.sent(sizes * neighbors.cpu(), up=True)
-            told = _split(joint, known)
-        return tuple(sent), tuple(mixing @ part for part in sent), tuple(mixing @ part for part in told)
+        copies = gossip.neighbors(self._mixing).cpu()
+
+        def tell(parts: Sequence[Tensor]) -> list[Tensor]:
+            joint, slot, shared = _joined(parts), self._slot(), self._model_mask(parts)
+            decoded, sizes = self._encode(joint, slot, thin=False, sender="neighbor", shared=shared)
+            self.cost.sent(sizes * copies, up=True)
+            return _split(decoded, parts)
+
+        sent: list[Tensor] = []
+        if rows:
+            slot = self._slot()
+            shared = self._model_mask(rows) if onto else self._shared(slot, rows)
+            sent = self._send(
+                slot, rows, base, scale, shared=shared, copies=None if onto else copies, code=not onto
+            )
+        whole = [own + step for own, step in zip(onto, sent, strict=True)] if onto else sent
+        heard = tell([*whole, *known]) if onto else [*sent, *(tell(known) if known else ())]
+        mixed = gossip.spread([*whole, *known], heard, self._mixing, hops, tell)
+        return tuple(sent), tuple(mixed[: len(rows)]), tuple(mixed[len(rows) :])
 
     def _send(
         self,
@@ -220,9 +243,13 @@ class Channel:
         *,
         shared: Tensor | None,
         copies: Tensor | None = None,
+        code: bool = True,
         restore: bool = True,
     ) -> list[Tensor]:
-        """Take one message of every client through the steps of the table above."""
+        """Take one message of every client through the steps of the table above.
+
+        Without ``code`` it is protected and booked; what it becomes part of is encoded and counted.
+        """
         privacy = self._privacy
         central = privacy is not None and privacy.placement == "central"
         joint = _joined(_increments(rows, base, scale))
@@ -231,12 +258,13 @@ class Channel:
         if privacy is not None and not central:
             joint = _joined(self._clip(slot, _split(joint, rows)))
             joint = joint + self._noise(joint, slot, self._bound(slot), "client", shared)
-        thin = self._compression.thin
-        joint, sizes = self._encode(joint, slot, thin=thin, sender="client", shared=shared)
+        if code:
+            thin = self._compression.thin
+            joint, sizes = self._encode(joint, slot, thin=thin, sender="client", shared=shared)
+            sizes = sizes * self._clients.present
+            self.cost.sent(sizes if copies is None else sizes * copies, up=True)
         if central:
             joint = _joined(self._clip(slot, _split(joint, rows)))
-        sizes = sizes * self._clients.present
-        self.cost.sent(sizes if copies is None else sizes * copies.cpu(), up=True)
         self._book()
         split = _split(joint, rows)
         return _restored(split, scale) if restore else split
@@ -245,7 +273,7 @@ class Channel:
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Encode and decode messages ``(..., n)``; return what arrives and the bytes it took."""
-        setting, codec = self._compression, self._up if sender == "client" else self._down
+        setting, codec = self._compression, self._down if sender == "server" else self._up
         feedback = setting.error_feedback and sender == "client"
         name = f"residual {slot}"
         if feedback:

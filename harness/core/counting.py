@@ -27,7 +27,7 @@ class Counting(Channel):
     def _encode(
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        setting, codec = self._compression, self._up if sender == "client" else self._down
+        setting, codec = self._compression, self._down if sender == "server" else self._up
         n = joint.shape[-1] if shared is None else int(shared.sum(-1).flatten()[0])
         ratios: list[float | None] = [None]
         if thin and setting.select == "top_k":
