@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -79,7 +80,7 @@ def _lossless(cls: type[Algorithm]) -> None:
 @_check
 def _unprotected(cls: type[Algorithm]) -> None:
     """Do under an infinite clip norm and no noise what is done without privacy."""
-    algorithm, small = cls(local_steps=2, batch_size=None), _task(cls)
+    algorithm, small = cls(local_steps=cls.meta.steps or 2, batch_size=None), _task(cls)
     for name, mechanism, state in _protected(cls, algorithm, small, clip=float("inf")):
         usual = run(algorithm, small, channel=Plain if mechanism.placement == "central" else Channel)
         _same(f"the state under {name} privacy", state, usual, exactly=name == "local")
@@ -146,12 +147,16 @@ def _pruned(cls: type[Algorithm]) -> None:
     thinned = thin(problem, drawn, 0.5, None)
     start = run(algorithm, (problem, federation), rounds=0)
     masked = type(start)(*(thinned.masked(part) for part in start))
-    small, options = (problem, federation), {"state": masked, "thinned": thinned, "compression": SPARSE}
-    found = {name: state for name, _, state in _protected(cls, algorithm, small, noise=1.0, **options)}
-    for name, state in {"no": _run(algorithm, small, None, **options), **found}.items():
-        for field, part in zip(state._fields, state, strict=True):
-            if thinned.inside(part) and bool(part[..., ~thinned.mask].any()):
-                raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
+    small = problem, federation
+    for compression in (RAW, SPARSE):
+        options = {"state": masked, "thinned": thinned, "compression": compression}
+        found = {name: state for name, _, state in _protected(cls, algorithm, small, noise=1.0, **options)}
+        with suppress(Incompatible):
+            found["no"] = _run(algorithm, small, None, **options)
+        for name, state in found.items():
+            for field, part in zip(state._fields, state, strict=True):
+                if thinned.inside(part) and bool(part[..., ~thinned.mask].any()):
+                    raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
 
 
 def _run(

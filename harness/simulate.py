@@ -224,13 +224,15 @@ class Run:
 def settled(setup: Setup) -> Setup:
     """Return the setup with the noise that its budget asks for.
 
-    A dry round of everybody shows how many releases there will be at most.
+    A dry round of everybody shows how many releases there will be at most, and what gossip refuses.
     """
-    if setup.privacy is None or setup.spec.privacy is None:
+    if setup.privacy is None and setup.mixing is None:
         return setup
     dry = Run(everybody(setup), dry="expected")
     before, dry.books.ledger = dry.books.ledger, Ledger()
     dry.advance()
+    if setup.privacy is None or setup.spec.privacy is None:
+        return setup
     structure = Structure(before, dry.books.ledger)
     multiplier = settle(setup.privacy, setup.spec.privacy, structure, setup.spec.rounds)
     privacy = replace(setup.privacy, noise_multiplier=multiplier, releases=structure.each.releases)
