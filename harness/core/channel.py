@@ -34,6 +34,7 @@ from torch import Tensor
 from compression import Codec, find_codec, random_k, ratio_at, top_k
 from harness.core import gossip, random
 from harness.core.clients import Clients
+from harness.core.message import increments, joined, of_server, plain, restored, split
 from harness.core.parts import Assembly
 from harness.core.policy import PLAIN, Compression, Privacy
 from harness.core.registry import Incompatible
@@ -84,8 +85,8 @@ class Channel:
         self._privacy = privacy if privacy is not None and privacy.unit == "client" else None
         self._compression = compression
         self._up: Codec = find_codec(compression.codec)
-        plain = compression.codec == "float64" or compression.downlink
-        self._down: Codec = self._up if plain else find_codec("float32")
+        alike = compression.codec == "float64" or compression.downlink
+        self._down: Codec = self._up if alike else find_codec("float32")
         self._assembly = assembly
         self._messages = 0
 
@@ -104,13 +105,13 @@ class Channel:
     def down(self, *vectors: Tensor) -> Any:
         """Send server vectors ``(..., P)`` to the cohort; returns their rows ``(..., C, P)``."""
         slot = self._slot()
-        joint, thin = _joined(vectors), self._compression.downlink and self._compression.thin
+        joint, thin = joined(vectors), self._compression.downlink and self._compression.thin
         shared = self._shared(slot, vectors) if thin else self._model_mask(vectors)
         decoded, sizes = self._encode(
-            joint, slot, thin=thin, sender="server", shared=_of_server(shared, joint)
+            joint, slot, thin=thin, sender="server", shared=of_server(shared, joint)
         )
         self.cost.sent(sizes.unsqueeze(-1) * self._clients.present, up=False)
-        return _plain([self._clients.rows(part) for part in _split(decoded, vectors)])
+        return plain([self._clients.rows(part) for part in split(decoded, vectors)])
 
     def mean(
         self,
@@ -139,15 +140,15 @@ class Channel:
             raise Incompatible("a mean weighted by sample numbers cannot be protected centrally")
         slot = self._slot()
         shared = self._shared(slot, rows)
-        sent = _joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
+        sent = joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
         weights = self._weights("uniform" if central else weighting or "size")
         total = (weights.to(sent).unsqueeze(-2) @ sent).squeeze(-2)
         if self._assembly is not None:
             (total,) = self._assembly.post([total])
         if central:
             bound = self._bound(slot) / self._clients.n
-            total = total + self._noise(total, slot, bound, "server", _of_server(shared, total))
-        return _plain(_restored(_split(self._clipped_by_server(total), rows), scale))
+            total = total + self._noise(total, slot, bound, "server", of_server(shared, total))
+        return plain(restored(split(self._clipped_by_server(total), rows), scale))
 
     def gather(self, *rows: Tensor, base: Any = None, scale: Sequence[float] | None = None) -> Any:
         """Send rows ``(..., C, P)`` to the server, which sees every message; returns what it sees.
@@ -156,14 +157,14 @@ class Channel:
         """
         self._local_only("gathers every client's message")
         slot = self._slot()
-        return _plain(self._send(slot, rows, base, scale, shared=self._shared(slot, rows)))
+        return plain(self._send(slot, rows, base, scale, shared=self._shared(slot, rows)))
 
     def scatter(self, *rows: Tensor) -> Any:
         """Send each client its own row ``(..., C, P)``, a function of what the server has received."""
-        joint = _joined(rows)
+        joint = joined(rows)
         decoded, sizes = self._encode(joint, self._slot(), thin=False, sender="server")
         self.cost.sent(sizes * self._clients.present, up=False)
-        return _plain(_split(decoded, rows))
+        return plain(split(decoded, rows))
 
     def mix(
         self,
@@ -217,10 +218,10 @@ class Channel:
         copies = gossip.neighbors(self._mixing).cpu()
 
         def tell(parts: Sequence[Tensor]) -> list[Tensor]:
-            joint, slot, shared = _joined(parts), self._slot(), self._model_mask(parts)
+            joint, slot, shared = joined(parts), self._slot(), self._model_mask(parts)
             decoded, sizes = self._encode(joint, slot, thin=False, sender="neighbor", shared=shared)
             self.cost.sent(sizes * copies, up=True)
-            return _split(decoded, parts)
+            return split(decoded, parts)
 
         sent: list[Tensor] = []
         if rows:
@@ -252,11 +253,11 @@ class Channel:
         """
         privacy = self._privacy
         central = privacy is not None and privacy.placement == "central"
-        joint = _joined(_increments(rows, base, scale))
+        joint = joined(increments(rows, base, scale))
         if shared is not None:
             joint = joint * shared
         if privacy is not None and not central:
-            joint = _joined(self._clip(slot, _split(joint, rows)))
+            joint = joined(self._clip(slot, split(joint, rows)))
             joint = joint + self._noise(joint, slot, self._bound(slot), "client", shared)
         if code:
             thin = self._compression.thin
@@ -264,10 +265,10 @@ class Channel:
             sizes = sizes * self._clients.present
             self.cost.sent(sizes if copies is None else sizes * copies, up=True)
         if central:
-            joint = _joined(self._clip(slot, _split(joint, rows)))
+            joint = joined(self._clip(slot, split(joint, rows)))
         self._book()
-        split = _split(joint, rows)
-        return _restored(split, scale) if restore else split
+        parts = split(joint, rows)
+        return restored(parts, scale) if restore else parts
 
     def _encode(
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
@@ -443,33 +444,3 @@ class Channel:
             return present / everyone.n
         sizes = everyone.sizes * everyone.present.to(everyone.sizes.device)
         return self._clients.sizes * present / sizes.sum(-1, keepdim=True).clamp(min=1)
-
-
-def _increments(rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None) -> list[Tensor]:
-    if scale is not None and not all(isinstance(s, float | int) for s in scale):
-        raise TypeError("scales are public numbers made of hyper-parameters; a tensor might come from data")
-    bases = base if isinstance(base, tuple) else (base,) * len(rows)
-    parts = [row if b is None else row - b for row, b in zip(rows, bases, strict=True)]
-    return parts if scale is None else [part / s for part, s in zip(parts, scale, strict=True)]
-
-
-def _restored(parts: Sequence[Tensor], scale: Sequence[float] | None) -> list[Tensor]:
-    return list(parts) if scale is None else [part * s for part, s in zip(parts, scale, strict=True)]
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
-
-
-def _split(joint: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    return list(joint.split([part.shape[-1] for part in like], -1))
-
-
-def _of_server(shared: Tensor | None, joint: Tensor) -> Tensor | None:
-    """Return a public mask for a vector of the server's, which has no axis of clients."""
-    return shared if shared is None or shared.ndim <= joint.ndim else shared.squeeze(-2)
-
-
-def _plain(values: Sequence[Tensor]) -> Any:
-    """Return a single value as itself, several as a tuple."""
-    return values[0] if len(values) == 1 else tuple(values)
