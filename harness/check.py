@@ -75,6 +75,15 @@ class Silent(Channel):
         return [torch.zeros_like(part) for part in super()._send(slot, rows, base, scale, **options)]
 
 
+class Equal(Clients):
+    """Clients whose own coins all show 1: what a client's number decides is the same for everybody."""
+
+    def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
+        """Return ones for each client; a common coin is tossed."""
+        found = super().coin(p, name, each=each)
+        return torch.ones_like(found) if each else found
+
+
 class Idle(Clients):
     """Clients that see a batch of padding after their own batches."""
 
@@ -272,12 +281,12 @@ def _relabeled(cls: type[Algorithm]) -> None:
     """Permute the rows, and change nothing else, when clients get other numbers."""
     if cls.meta.pooled or cls.meta.solves[0] == "vertical":
         return  # one client; or parties, which are not exchangeable
-    algorithm = cls(local_steps=2, batch_size=None)
+    algorithm = cls(local_steps=cls.meta.steps or 2, batch_size=None)
     problem, federation = _task(cls)
     order = torch.tensor([3, 0, 4, 1, 2])
     splits = {name: index[order] for name, index in federation.splits.items()}
-    plain = run(algorithm, (problem, federation))
-    other = run(algorithm, (problem, replace(federation, splits=splits)))
+    plain = run(algorithm, (problem, federation), clients=Equal)
+    other = run(algorithm, (problem, replace(federation, splits=splits)), clients=Equal)
     _same(
         "the relabeled state", other, type(plain)(*(part[order] if part.ndim > 1 else part for part in plain))
     )
@@ -300,7 +309,7 @@ def _idle(cls: type[Algorithm]) -> None:
 def _learns(cls: type[Algorithm]) -> None:
     """Bring the objective down, or the saddle nearer."""
     problem, federation = _task(cls)
-    algorithm = cls(local_steps=2, batch_size=None)
+    algorithm = cls(local_steps=cls.meta.steps or 2, batch_size=None)
     before, after = (
         _objective(cls, problem, federation, run(algorithm, (problem, federation), rounds=n)) for n in (0, 30)
     )
@@ -314,7 +323,7 @@ def _silenced(algorithm: Algorithm, task: Task) -> tuple[Any, list[object]]:
 
 
 def _small(cls: type[Algorithm]) -> Algorithm:
-    return cls(local_steps=2, batch_size=4)
+    return cls(local_steps=cls.meta.steps or 2, batch_size=4)
 
 
 def _both(cls: type[Algorithm]) -> tuple[Algorithm, ...]:

@@ -45,7 +45,9 @@ def vetted(cells: Sequence[Cell]) -> list[Cell]:
     known: dict[str, str | None] = {}
     found = []
     for cell in cells:
-        if cell.spec is None or (cell.spec.privacy is None and cell.spec.compression.alpha == 0):
+        if cell.spec is None or (
+            cell.spec.privacy is None and cell.spec.compression.alpha == 0 and cell.spec.topology is None
+        ):
             found.append(cell)
             continue
         key = cell.spec.model_copy(update={"seed": 0}).model_dump_json()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from compression import ratio_at
+from datasets.topology import directed_edges, spectral_gap
 from harness.core import random, sampling
 from harness.core.channel import Channel
 from harness.core.clients import Clients
@@ -225,13 +226,15 @@ class Run:
 def settled(setup: Setup) -> Setup:
     """Return the setup with the noise that its budget asks for.
 
-    A dry round of everybody shows how many releases there will be at most.
+    A dry round of everybody shows how many releases there will be at most, and what gossip refuses.
     """
-    if setup.privacy is None or setup.spec.privacy is None:
+    if setup.privacy is None and setup.mixing is None:
         return setup
     dry = Run(everybody(setup), dry="expected")
     before, dry.books.ledger = dry.books.ledger, Ledger()
     dry.advance()
+    if setup.privacy is None or setup.spec.privacy is None:
+        return setup
     structure = Structure(before, dry.books.ledger)
     multiplier = settle(setup.privacy, setup.spec.privacy, structure, setup.spec.rounds)
     privacy = replace(setup.privacy, noise_multiplier=multiplier, releases=structure.each.releases)
@@ -320,11 +323,18 @@ def simulate(
     small = solution(run.state, personal=setup.privacy is None) if setup.problem.predict is None else None
     final |= {"solution": small} if small else {}
     final |= {"groups": by_group(found)} if found is not None and found.groups else {}
+    final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
     final |= {"public": [*setup.federation.public, *_public(setup)]}
     final["timing"] = {"seconds": spent, **environment(setup)}
     if folder:
         folder.finish(final)
     return final
+
+
+def _mixing(mixing: Tensor) -> dict[str, float | int]:
+    """Say how fast the run's graph averages, and what a message along all its edges is multiplied by."""
+    gap = spectral_gap(mixing.cpu())
+    return {"lambda": gap.second, "p": gap.p, "directed_edges": directed_edges(mixing)}
 
 
 def _public(setup: Setup) -> list[str]:

@@ -41,6 +41,8 @@ class Meta:
         Whether local work may be measured in epochs; if not, every client takes as many local steps.
     pooled : bool
         Whether it trains on all clients' data in one place, as a reference that protects nothing.
+    steps : int or None
+        Local steps a round where the algorithm leaves no choice.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Meta:
     gossip: bool = False
     epochs: bool = True
     pooled: bool = False
+    steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,11 @@ class Algorithm:
         if not self.meta.epochs and self.local_steps is None:
             raise UserError(
                 f"algorithm {self.meta.name}: its rounds are measured in local_steps; give a number"
+            )
+        if self.meta.steps not in (None, self.local_steps):
+            raise UserError(
+                f"algorithm {self.meta.name}: local_steps is {self.meta.steps}, which is what a round of it is; "
+                f"given {self.local_steps}"
             )
         for name in ("local_steps", "local_epochs", "batch_size"):
             value = getattr(self, name)

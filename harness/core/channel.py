@@ -32,8 +32,9 @@ import torch
 from torch import Tensor
 
 from compression import Codec, find_codec, random_k, ratio_at, top_k
-from harness.core import random
+from harness.core import gossip, random
 from harness.core.clients import Clients
+from harness.core.message import increments, joined, of_server, plain, restored, split
 from harness.core.parts import Assembly
 from harness.core.policy import PLAIN, Compression, Privacy
 from harness.core.registry import Incompatible
@@ -84,8 +85,8 @@ class Channel:
         self._privacy = privacy if privacy is not None and privacy.unit == "client" else None
         self._compression = compression
         self._up: Codec = find_codec(compression.codec)
-        plain = compression.codec == "float64" or compression.downlink
-        self._down: Codec = self._up if plain else find_codec("float32")
+        alike = compression.codec == "float64" or compression.downlink
+        self._down: Codec = self._up if alike else find_codec("float32")
         self._assembly = assembly
         self._messages = 0
 
@@ -120,19 +121,19 @@ class Channel:
     def _broadcast(self, vectors: Sequence[Tensor], times: Tensor) -> Any:
         """Send vectors of the server, counted so many times for each of the cohort, ``(..., C)``."""
         slot = self._slot()
-        joint, thin = _joined(vectors), self._compression.downlink and self._compression.thin
+        joint, thin = joined(vectors), self._compression.downlink and self._compression.thin
         shared = self._shared(slot, vectors) if thin else self._model_mask(vectors)
         apart = self._apart(shared)
         if apart is None:
             decoded, sizes = self._encode(
-                joint, slot, thin=thin, sender="server", shared=_of_server(shared, joint)
+                joint, slot, thin=thin, sender="server", shared=of_server(shared, joint)
             )
             decoded, sizes = self._clients.rows(decoded), sizes.unsqueeze(-1)
         else:
             joint = self._clients.rows(joint) * apart
             decoded, sizes = self._encode(joint, slot, thin=thin, sender="server", shared=apart)
         self.cost.sent(sizes * times, up=False)
-        return _plain(_split(decoded, vectors))
+        return plain(split(decoded, vectors))
 
     def mean(
         self,
@@ -157,14 +158,14 @@ class Channel:
             under central and under strict privacy, whose guarantees need it.
         """
         central = self._privacy is not None and self._privacy.placement == "central"
-        plain = self._privacy is not None and (central or self._privacy.strict)
-        if plain and weighting == "size":
+        even = self._privacy is not None and (central or self._privacy.strict)
+        if even and weighting == "size":
             way = "centrally" if central else "strictly"
             raise Incompatible(f"a mean weighted by sample numbers cannot be protected {way}")
         slot = self._slot()
         shared = self._shared(slot, rows)
-        sent = _joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
-        weights = self._weights("uniform" if plain else weighting or "size").to(sent).unsqueeze(-2)
+        sent = joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
+        weights = self._weights("uniform" if even else weighting or "size").to(sent).unsqueeze(-2)
         apart = self._apart(shared)
         sums = [(weights @ of).squeeze(-2) for of in ([sent] if apart is None else [sent, apart.to(sent)])]
         if self._assembly is not None:
@@ -173,12 +174,12 @@ class Channel:
         if central:
             bound = self._bound(slot) / self._clients.n
             union = shared if apart is None else self._everybodys(rows).any(-2)
-            total = total + self._noise(total, slot, bound, "server", _of_server(union, total))
+            total = total + self._noise(total, slot, bound, "server", of_server(union, total))
         if apart is not None:
             # Who lacks an entry has no say in its average. Who takes part is secret under central privacy.
             held = self._everybodys(rows).to(total).mean(-2) if central else sums[1]
             total = total / torch.where(held > 0, held, 1.0)
-        return _plain(_restored(_split(self._clipped_by_server(total), rows), scale))
+        return plain(restored(split(self._clipped_by_server(total), rows), scale))
 
     def gather(self, *rows: Tensor, base: Any = None, scale: Sequence[float] | None = None) -> Any:
         """Send rows ``(..., C, P)`` to the server, which sees every message; returns what it sees.
@@ -187,63 +188,88 @@ class Channel:
         """
         self._local_only("gathers every client's message")
         slot = self._slot()
-        return _plain(self._send(slot, rows, base, scale, shared=self._shared(slot, rows)))
+        return plain(self._send(slot, rows, base, scale, shared=self._shared(slot, rows)))
 
     def scatter(self, *rows: Tensor) -> Any:
         """Send each client its own row ``(..., C, P)``, a function of what the server has received."""
         shared = self._model_mask(rows)
-        joint = _joined(rows) if shared is None else _joined(rows) * shared
+        joint = joined(rows) if shared is None else joined(rows) * shared
         decoded, sizes = self._encode(joint, self._slot(), thin=False, sender="server", shared=shared)
         self.cost.sent(sizes * self._clients.present, up=False)
-        return _plain(_split(decoded, rows))
+        return plain(split(decoded, rows))
 
     def mix(
         self,
         *rows: Tensor,
         known: Sequence[Tensor] = (),
+        onto: Sequence[Tensor] = (),
         base: Any = None,
         scale: Sequence[float] | None = None,
+        hops: int = 1,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Gossip: send rows ``(..., total, P)`` to the neighbors.
+
+        A message is protected and booked once, however far it goes: what nodes pass on in later hops is made of
+        what they have received. Every hop is encoded and counted.
 
         Parameters
         ----------
         *rows : Tensor
-            The parts of the message.
+            The parts of the message; none: nothing is released, only ``known`` travels.
         known : sequence of Tensor
             Rows that are functions of what was sent in earlier rounds only. They travel whole and are
             counted, but release nothing anew: neither clipped nor noised nor pruned.
+        onto : sequence of Tensor
+            Rows known in the same sense, one a part, to which the protected message is added before it travels:
+            one vector goes where ``known`` would make it two (a tracker and the step of its estimate). What is
+            pruned is the sum, in every hop.
         base, scale : optional
             As in `mean`.
+        hops : int
+            How often neighbors exchange: 1 applies the mixing matrix, more are FastMix (`harness.core.gossip`).
 
         Returns
         -------
         sent : tuple of Tensor
-            What each client really sent (increments, with ``base``); a tracker must use this version of its
-            own share.
+            What each client really sent (increments, with ``base``; without ``onto``); a tracker must use this
+            version of its own share.
         mixed, mixed_known : tuple of Tensor
-            The mixing matrix applied to what all sent, and to what was known.
+            The mix of what all sent (with ``onto`` added), and of what was known.
         """
         if self._mixing is None:
             raise ValueError("this run has no topology to mix over")
         if self._clients.thinned is not None and self._clients.thinned.which is not None:
             raise Incompatible("compression.alpha: gossip averages rows of models of one size")
+        if hops < 1 or not (rows or known):
+            raise ValueError(f"nothing to mix: {len(rows) + len(known)} rows, {hops} hops")
         self._local_only("gossips with its neighbors")
         if self._compression.downlink:
             raise Incompatible("compression.downlink: in gossip there is no server that sends")
-        linked = (self._mixing != 0).sum(-1)
-        neighbors = linked - (self._mixing.diagonal(dim1=-2, dim2=-1) != 0).long()
-        slot = self._slot()
-        sent = self._send(slot, rows, base, scale, shared=self._shared(slot, rows), copies=neighbors)
-        mixing = self._mixing.to(sent[0].dtype)
-        told: list[Tensor] = []
-        if known:
-            joint, sizes = self._encode(
-                _joined(known), self._slot(), thin=False, sender="neighbor", shared=self._model_mask(known)
+        if onto and self._compression.error_feedback:
+            raise Incompatible(
+                "compression.error_feedback: the algorithm sends sums of what is new and what is known; what is "
+                "missing of the known is not to be added to the next one"
             )
-            self.cost.sent(sizes * neighbors.cpu(), up=True)
-            told = _split(joint, known)
-        return tuple(sent), tuple(mixing @ part for part in sent), tuple(mixing @ part for part in told)
+        copies, thin = gossip.neighbors(self._mixing).cpu(), bool(onto) and self._compression.thin
+
+        def tell(parts: Sequence[Tensor]) -> list[Tensor]:
+            joint, slot = joined(parts), self._slot()
+            shared = self._shared(slot, parts) if thin else self._model_mask(parts)
+            decoded, sizes = self._encode(joint, slot, thin=thin, sender="neighbor", shared=shared)
+            self.cost.sent(sizes * copies, up=True)
+            return split(decoded, parts)
+
+        sent: list[Tensor] = []
+        if rows:
+            slot = self._slot()
+            shared = self._model_mask(rows) if onto else self._shared(slot, rows)
+            sent = self._send(
+                slot, rows, base, scale, shared=shared, copies=None if onto else copies, code=not onto
+            )
+        whole = [own + step for own, step in zip(onto, sent, strict=True)] if onto else sent
+        heard = tell([*whole, *known]) if onto else [*sent, *(tell(known) if known else ())]
+        mixed = gossip.spread([*whole, *known], heard, self._mixing, hops, tell)
+        return tuple(sent), tuple(mixed[: len(rows)]), tuple(mixed[len(rows) :])
 
     def _send(
         self,
@@ -254,32 +280,37 @@ class Channel:
         *,
         shared: Tensor | None,
         copies: Tensor | None = None,
+        code: bool = True,
         restore: bool = True,
     ) -> list[Tensor]:
-        """Take one message of every client through the steps of the table above."""
+        """Take one message of every client through the steps of the table above.
+
+        Without ``code`` it is protected and booked; what it becomes part of is encoded and counted.
+        """
         privacy = self._privacy
         central = privacy is not None and privacy.placement == "central"
-        joint = _joined(_increments(rows, base, scale))
+        joint = joined(increments(rows, base, scale))
         if shared is not None:
             joint = joint * shared
         if privacy is not None and not central:
-            joint = _joined(self._clip(slot, _split(joint, rows)))
+            joint = joined(self._clip(slot, split(joint, rows)))
             joint = joint + self._noise(joint, slot, self._bound(slot), "client", shared)
-        thin = self._compression.thin
-        joint, sizes = self._encode(joint, slot, thin=thin, sender="client", shared=shared)
+        if code:
+            thin = self._compression.thin
+            joint, sizes = self._encode(joint, slot, thin=thin, sender="client", shared=shared)
+            sizes = sizes * self._clients.present
+            self.cost.sent(sizes if copies is None else sizes * copies, up=True)
         if central:
-            joint = _joined(self._clip(slot, _split(joint, rows)))
-        sizes = sizes * self._clients.present
-        self.cost.sent(sizes if copies is None else sizes * copies.cpu(), up=True)
+            joint = joined(self._clip(slot, split(joint, rows)))
         self._book()
-        split = _split(joint, rows)
-        return _restored(split, scale) if restore else split
+        parts = split(joint, rows)
+        return restored(parts, scale) if restore else parts
 
     def _encode(
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Encode and decode messages ``(..., n)``; return what arrives and the bytes it took."""
-        setting, codec = self._compression, self._up if sender == "client" else self._down
+        setting, codec = self._compression, self._down if sender == "server" else self._up
         feedback = setting.error_feedback and sender == "client"
         name = f"residual {slot}"
         if feedback:
@@ -464,33 +495,3 @@ class Channel:
             return present / everyone.n
         sizes = everyone.sizes * everyone.present.to(everyone.sizes.device)
         return self._clients.sizes * present / sizes.sum(-1, keepdim=True).clamp(min=1)
-
-
-def _increments(rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None) -> list[Tensor]:
-    if scale is not None and not all(isinstance(s, float | int) for s in scale):
-        raise TypeError("scales are public numbers made of hyper-parameters; a tensor might come from data")
-    bases = base if isinstance(base, tuple) else (base,) * len(rows)
-    parts = [row if b is None else row - b for row, b in zip(rows, bases, strict=True)]
-    return parts if scale is None else [part / s for part, s in zip(parts, scale, strict=True)]
-
-
-def _restored(parts: Sequence[Tensor], scale: Sequence[float] | None) -> list[Tensor]:
-    return list(parts) if scale is None else [part * s for part, s in zip(parts, scale, strict=True)]
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
-
-
-def _split(joint: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    return list(joint.split([part.shape[-1] for part in like], -1))
-
-
-def _of_server(shared: Tensor | None, joint: Tensor) -> Tensor | None:
-    """Return a public mask for a vector of the server's, which has no axis of clients."""
-    return shared if shared is None or shared.ndim <= joint.ndim else shared.squeeze(-2)
-
-
-def _plain(values: Sequence[Tensor]) -> Any:
-    """Return a single value as itself, several as a tuple."""
-    return values[0] if len(values) == 1 else tuple(values)

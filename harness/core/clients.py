@@ -244,6 +244,28 @@ class Clients:
         positions = positions.unflatten(1, self.ids.shape).to(device)
         return Batches(self.federation.pool, positions, taken, same=order.stride(0) == 0, note=note)
 
+    def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
+        """Toss a coin that shows 1 with probability ``p`` and else 0, ``(..., 1)``.
+
+        Everybody knows how it falls: it is a function of seed, round, name and client, and of no data.
+
+        Parameters
+        ----------
+        p : float
+            Probability of 1.
+        name : str
+            Two tosses of one name in a round fall alike.
+        each : bool
+            One coin for every client, ``(..., C, 1)``, whoever else is in the cohort.
+        """
+        if self._record is not None:
+            raise Incompatible("record-level privacy: what is released must not depend on a coin")
+        kind = "each" if each else "common"
+        keys = torch.tensor([random.key(seed, "coin", kind, name, self.round) for seed in self.seeds])
+        drawn = random.uniform(keys[:, None], *([self.ids.view(len(keys), -1)] if each else []))
+        shape = (*self.ids.shape, 1) if each else (*self.ids.shape[:-1], 1)
+        return (drawn < p).view(shape).to(self.federation.pool.x)
+
     def grad(self, x: Tensor, batch: Batch) -> Tensor:
         """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
         return self._gradients((x,), batch)[0]

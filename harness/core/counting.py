@@ -27,7 +27,7 @@ class Counting(Channel):
     def _encode(
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        setting, codec = self._compression, self._up if sender == "client" else self._down
+        setting, codec = self._compression, self._down if sender == "server" else self._up
         lead = joint.shape[:-1]
         n = torch.tensor(joint.shape[-1]) if shared is None else shared.sum(-1).cpu()
         entries = n.expand(lead).flatten().tolist()

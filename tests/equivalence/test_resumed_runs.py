@@ -33,6 +33,13 @@ SPECS = {
         "algorithm": {"name": "k_gt_minimax", "local_steps": 3},
         "topology": "ring",
     },
+    "coins and several hops": {
+        "problem": MM4,
+        "algorithm": {"name": "dream", "hops": 3},
+        "topology": "ring",
+        "compression": {"codec": "q8"},
+        "privacy": {"noise_multiplier": 0.5, "clip": 1.0},
+    },
     "variance reduction": {
         "problem": MM4,
         "algorithm": {"name": "fedsgda_m", "local_steps": 3},

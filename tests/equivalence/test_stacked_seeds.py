@@ -39,7 +39,7 @@ def world(name):
 
 def compare(name, **options):
     problem, federations = world(name)
-    options = {"local_steps": 3, "batch_size": 4} | options
+    options = {"local_steps": ALGORITHMS[name].meta.steps or 3, "batch_size": 4} | options
     if ALGORITHMS[name].meta.gossip:
         options["mixing"] = mixing_matrix(Ring(), federations[0].clients, None)
     together = run_algorithm(name, problem, stack(federations), 3, seeds=SEEDS, **options)

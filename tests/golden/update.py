@@ -22,7 +22,7 @@ def figures(name: str) -> dict[str, str]:
     problem, federation = task(cls.meta.solves[0])
     if cls.meta.pooled:
         federation = federation.merged()
-    state = run(cls(local_steps=3, batch_size=4), (problem, federation), rounds=ROUNDS)
+    state = run(cls(local_steps=cls.meta.steps or 3, batch_size=4), (problem, federation), rounds=ROUNDS)
     norms = (
         f"{field}={float(part.double().norm()):.9g}" for field, part in zip(state._fields, state, strict=True)
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from helpers import close, quadratic_minimax, run_algorithm
@@ -14,10 +15,10 @@ SETTINGS = {"lr_x": 0.02, "lr_y": 0.02, "server_lr": 0.5, "local_steps": 5}
 
 
 def weights(kind, nodes=4):
-    return mixing_matrix(TOPOLOGIES[kind](), nodes, None)
+    return mixing_matrix(TOPOLOGIES[kind](), nodes, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("kind", ["ring", "complete"])
+@pytest.mark.parametrize("kind", ["ring", "torus", "erdos-renyi", "complete"])
 @pytest.mark.parametrize("zero_init", [False, True])
 def test_all_nodes_reach_the_saddle_and_the_corrections_cancel_the_local_gradients(kind, zero_init):
     """At the saddle (-1.5, -.25) of MM4, cx_i = -(P_i x + B_i y + c_i), cy_i = -(B_i x - Q_i y + d_i).

@@ -108,6 +108,42 @@ def test_k_gt_pays_for_the_mean_gradient_before_the_first_round():
     assert bytes_of("k_gt_minimax", *minimax_problem(8), 0, mixing=mixing) == (8 * 5 * 4, 8 * 5 * 4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "nodes", "edges"), [("ring", 8, 16), ("complete", 8, 56), ("torus", 16, 64), ("star", 6, 10)]
+)
+@pytest.mark.parametrize(
+    ("name", "settings", "before", "each"),
+    [
+        ("decentralized_local_sgda", {"local_steps": 3}, 0, 5),
+        ("dm_hsgd", {}, 5, 10),
+        ("dream", {"hops": 1}, 5, 10),
+        ("dream", {"hops": 2, "p": 1.0}, 10, 20),
+        ("dream", {"hops": 3, "p": 0.0}, 15, 30),
+    ],
+)
+def test_gossip_is_paid_for_along_every_directed_edge_and_in_every_hop(
+    name, settings, before, each, kind, nodes, edges
+):
+    """dx + dy = 5: (x, y) of the baseline; moved points and trackers, 2 * 5, of DM-HSGD; K times that of DREAM.
+
+    The trackers are mixed once before the first round. No coin changes what travels.
+    """
+    mixing = mixing_matrix(TOPOLOGIES[kind](), nodes, None)
+    found = bytes_of(name, *minimax_problem(nodes), 3, mixing=mixing, **settings)
+    assert found == ((before + 3 * each) * edges * 4, 0)
+
+
+@pytest.mark.parametrize("name", ["decentralized_local_sgda", "dm_hsgd", "dream"])
+def test_half_precision_halves_all_that_is_gossiped(name):
+    """Points, trackers and what is passed on: there is no part that stays in single precision."""
+    problem, mixing = minimax_problem(5), mixing_matrix(TOPOLOGIES["ring"](), 5, None)
+    costs = [
+        int(run_algorithm(name, *problem, 3, mixing=mixing, compression=Compression(codec=codec)).cost.up)
+        for codec in ("float32", "float16")
+    ]
+    assert costs[0] == 2 * costs[1]
+
+
 @pytest.mark.parametrize("steps", [1, 4])
 def test_fedbio_sends_the_outer_variable_only(steps):
     """dx = 1 number each way, 2 clients, 3 rounds, however many local steps and Hessian products."""

@@ -118,6 +118,16 @@ RUNS = {
         "algorithm": {"name": "fedbio", "local_steps": 2, "neumann_terms": 3},
         "privacy": {"noise_multiplier": 1.0, "clip": 1.0},
     },
+    "coins and several hops": {
+        "problem": {
+            "kind": "quadratic_minimax",
+            **{name: [1.0, 2.0, 3.0, 1.0] for name in ("P", "B", "Q", "c", "d")},
+        },
+        "algorithm": {"name": "dream", "hops": 3, "p": 0.3},
+        "topology": "ring",
+        "privacy": {"noise_multiplier": 1.0, "clip": 1.0},
+        "compression": {"codec": "q4"},
+    },
     "gossip on a random graph": {
         "problem": {
             "kind": "quadratic_minimax",

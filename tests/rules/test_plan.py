@@ -7,6 +7,8 @@ from rules_support import COUNTS, channel, finished, given, ready, rows
 from compression import Codec
 from harness.core.policy import Compression
 from harness.plan import plan
+from harness.setup import prepare
+from harness.simulate import settled
 from harness.spec import read_spec
 from harness.suite import Cell
 
@@ -123,3 +125,25 @@ def test_the_choice_of_the_largest_pays_for_its_positions() -> None:
     way = channel(None, Compression(beta=0.9), counts=(3,))
     way.mean(rows(100, clients=1))
     assert 40 + 6 <= int(way.cost.up) <= 40 + 5 + 13
+
+
+@pytest.mark.parametrize("codec", ["float16", "q4"])
+@pytest.mark.parametrize("algorithm", ["decentralized_local_sgda", "dm_hsgd", {"name": "dream", "hops": 3}])
+def test_gossip_is_planned_with_all_its_hops_and_its_one_release_a_round(algorithm, codec) -> None:
+    """DREAM exchanges twice in three hops, whatever its coins; it releases once a round and once before."""
+    matrices = {name: [1.0, 2.0, 1.0, 3.0] for name in "PBQcd"}
+    spec = read_spec(
+        {
+            "problem": {"kind": "quadratic_minimax", **matrices},
+            "algorithm": algorithm,
+            "topology": "ring",
+            "privacy": LOCAL,
+            "compression": {"codec": codec},
+            "rounds": 5,
+        }
+    )
+    (row,), run = plan([Cell({}, spec)]), finished(settled(prepare(spec)))
+    for name in ("releases", "epsilon_release", "epsilon_total", "noise_multiplier"):
+        assert row[name] == run.statement()[name], name
+    assert row["releases"] == (5 if algorithm == "decentralized_local_sgda" else 6)
+    assert row["bytes_up"] == row["bytes_up_most"] == int(run.cost.up)

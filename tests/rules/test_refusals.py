@@ -1,14 +1,18 @@
 """Rules 3 to 5 and the vocabulary of a run file: what cannot be protected is refused, with the reason."""
 
+from typing import Any
+
 import pytest
 import torch
 from rules_support import channel, cohort, given, privacy, ready, record, rows
 
 from harness.core.policy import Compression
 from harness.core.registry import Incompatible, UserError
+from harness.plan import plan, vetted
 from harness.setup import prepare
 from harness.simulate import settled, simulate
 from harness.spec import read_spec
+from harness.suite import Cell
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
 
@@ -240,3 +244,28 @@ def test_a_strict_run_does_not_list_the_numbers_of_samples_as_public(data) -> No
     ]
     assert not any("numbers of training samples" in line for line in lists[0])
     assert any("numbers of training samples" in line for line in lists[1])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "reason"),
+    [
+        (
+            "dm_hsgd",
+            {"compression": {"beta": 0.5, "error_feedback": True}},
+            "not to be added to the next one",
+        ),
+        ("k_gt_minimax", {"compression": {"downlink": True}}, "there is no server"),
+        ("dream", {"privacy": {"unit": "record", "clip": 1.0, "epsilon": 1.0}}, "must not depend on a coin"),
+    ],
+)
+def test_what_gossip_cannot_do_is_refused_before_it_runs_and_skipped_in_a_suite(
+    algorithm: str, fields: dict[str, Any], reason: str
+) -> None:
+    given = {"problem": {"kind": "quadratic_minimax", **MATRICES}, "algorithm": algorithm, **fields}
+    spec = read_spec({**given, "topology": "complete"})
+    with pytest.raises(Incompatible, match=reason):
+        settled(prepare(spec))
+    (cell,) = vetted([Cell({}, spec)])
+    assert cell.spec is None and reason in str(cell.reason)
+    (row,) = plan([Cell({}, spec)])
+    assert row["status"] == "skipped" and reason in row["reason"]

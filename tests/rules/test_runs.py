@@ -164,3 +164,39 @@ def test_a_gossiping_private_run_goes_through_and_claims_its_budget(unit: str) -
     )
     run = finished(settled(prepare(spec)))
     assert run.statement()["epsilon_total"] == pytest.approx(5.0, rel=1e-4)
+
+
+def test_a_gossiping_run_says_how_fast_its_graph_averages() -> None:
+    """Ring of four: eigenvalues 1, 1/3, 1/3, -1/3, so p = 1 - 1/9; two neighbors each."""
+    spec = read_spec(
+        {
+            "problem": {"kind": "quadratic_minimax", **{name: [1, 2, 1, 3] for name in MATRICES}},
+            "algorithm": {"name": "dm_hsgd"},
+            "topology": "ring",
+            "rounds": 2,
+        }
+    )
+    found = simulate(prepare(spec))["mixing"]
+    assert found == {
+        "lambda": pytest.approx(1 / 3),
+        "p": pytest.approx(8 / 9),
+        "directed_edges": 8,
+    }
+
+
+def test_a_run_with_a_server_has_no_graph(data) -> None:
+    assert "mixing" not in simulate(ready(data))
+
+
+def test_a_gossiping_run_reports_how_far_its_nodes_are_apart() -> None:
+    """After one step from a common point (x, y) = (0, 0): x_i = -lr c_i mixed; two nodes mix to their mean, 0."""
+    found = {}
+    for nodes in (2, 4):
+        entries = {name: [1.0] * nodes for name in "PBQd"} | {"c": [float(n) for n in range(nodes)]}
+        work = {"name": "decentralized_local_sgda", "local_steps": 1, "lr_x": 0.5}
+        spec = {"problem": {"kind": "quadratic_minimax", **entries}, "algorithm": work, "topology": "ring"}
+        run = simulate(prepare(read_spec({**spec, "rounds": 1})))
+        found[nodes] = run["metrics"]["consensus"]
+    # Ring of four: x = -.5 W (0, 1, 2, 3) = -.5 (4, 3, 6, 5) / 3, around -.75: (1, 9, 9, 1) / 144, mean 5 / 144.
+    assert found[2] == pytest.approx(0.0, abs=1e-15)
+    assert found[4] == pytest.approx(5 / 144)

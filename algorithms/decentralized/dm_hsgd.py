@@ -1,0 +1,108 @@
+"""DM-HSGD: decentralized minimax by hybrid stochastic gradients and gradient tracking.
+
+Xian, Huang, Zhang, Huang: "A Faster Decentralized Algorithm for Nonconvex Minimax Problems", NeurIPS 2021; one
+iteration is one round.
+
+===================  =====================================================================
+formula              here
+===================  =====================================================================
+x_i, y_i             ``state.x``, ``state.y``, one row a node
+u_i, v_i             ``state.u``, ``state.v``: estimates of the gradients by x and by y
+s_i^x, s_i^y         ``state.sx``, ``state.sy``: trackers of the mean estimates
+eta_x, eta_y         ``lr_x``, ``lr_y``
+b_x, b_y             ``beta_x``, ``beta_y``: weight of the fresh gradient
+B_0                  ``mega_batch``
+-                    ``state.ru``, ``state.rv``: what was released of the estimates
+===================  =====================================================================
+
+Travels: along every directed edge, in two exchanges, (x - lr_x sx, y + lr_y sy) and (sx + du, sy + dv);
+2 (d_x + d_y) scalars a round, and (sx, sy) once before the first. Trackers and points are functions of what was
+sent, so only the estimates release anything.
+
+Deviations: written from the authors' code; the letters are not the paper's. The estimate itself is what is
+released, and du, dv are the changes of what was released. Without noise that is the change of the estimate; noise
+on every change would add up in the trackers, whose mean is that of what was released. y is projected after mixing.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class DMHSGD(Algorithm):
+    """A step along the trackers, a fresh batch at the old and the new point, and an exchange of each.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Step sizes.
+    beta_x, beta_y : float
+        Weight of the fresh gradient in the estimates, in (0, 1]; 1 is descent ascent with gradient tracking.
+    mega_batch : int
+        Samples of the batch of the first estimate.
+    """
+
+    meta: ClassVar = Meta(
+        "dm_hsgd", "decentralized", ("minimax",), "Xian et al. 2021", gossip=True, epochs=False, steps=1
+    )
+
+    local_steps: int | None = 1
+    batch_size: int | None = 10
+    lr_x: float = 0.01
+    lr_y: float = 0.1
+    beta_x: float = 0.01
+    beta_y: float = 0.1
+    mega_batch: int = 2000
+
+    class State(NamedTuple):
+        """One row a node, ``(..., total, P)`` or ``(..., total, Q)``."""
+
+        x: Tensor
+        y: Tensor
+        u: Tensor
+        v: Tensor
+        ru: Tensor
+        rv: Tensor
+        sx: Tensor
+        sy: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "beta_x", "beta_y", "mega_batch")
+        if max(self.beta_x, self.beta_y) > 1:
+            raise UserError(
+                f"algorithm dm_hsgd: beta_x and beta_y are in (0, 1], given {self.beta_x}, {self.beta_y}"
+            )
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start all nodes from one point, with the gradients of a large batch, mixed once."""
+        x, y = clients.rows(start["x"]), clients.rows(start["y"])
+        (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="init")
+        u, v = clients.grads(x, y, batch)
+        zeros = torch.zeros_like(u), torch.zeros_like(v)
+        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=zeros)
+        return self.State(x, y, u, v, ru, rv, sx, sy)
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Move along the trackers and mix; update the estimates at the new point; track their change."""
+        x_old, y_old, u, v, ru, rv, sx, sy = state
+        moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
+        _, _, (x, y) = channel.mix(known=moved)
+        y = clients.project(y)
+        (batch,) = clients.batches(self)
+        gx_old, gy_old = clients.grads(x_old, y_old, batch)
+        gx, gy = clients.grads(x, y, batch)
+        u = gx + (1 - self.beta_x) * (u - gx_old)
+        v = gy + (1 - self.beta_y) * (v - gy_old)
+        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=(sx - ru, sy - rv))
+        return self.State(x, y, u, v, ru, rv, sx, sy)
+
+    def model(self, state: State) -> Tensor:
+        """Return the average of the nodes, ``(..., P)``."""
+        return state.x.mean(-2)

@@ -1,0 +1,131 @@
+"""DREAM: decentralized minimax by recursive gradients that are now and then made anew, tracking and fast gossip.
+
+Chen, Ye, Luo: "An Efficient Stochastic Algorithm for Decentralized Nonconvex-Strongly-Concave Minimax
+Optimization", AISTATS 2024; one iteration is one round.
+
+===================  =====================================================================
+formula              here
+===================  =====================================================================
+x_i, y_i             ``state.x``, ``state.y``, one row a node
+g_i, h_i             ``state.u``, ``state.v``: estimates of the gradients by x and by y
+s_i^x, s_i^y         ``state.sx``, ``state.sy``: trackers of the mean estimates
+eta_x, eta_y         ``lr_x``, ``lr_y``
+p                    ``p``, probability of the coin ``anew`` that all nodes share
+q, omega_i           ``q``, probability of a node's coin ``active``
+B_0, b               ``mega_batch``, ``batch_size``
+K                    ``hops`` of FastMix
+-                    ``state.ru``, ``state.rv``: what was released of the estimates
+===================  =====================================================================
+
+Travels: along every directed edge and in each of K hops, in two exchanges, (x - lr_x sx, y + lr_y sy) and
+(sx + du, sy + dv); 2 K (d_x + d_y) scalars a round, and half of that before the first. Trackers and points are
+functions of what was sent, so only the estimates release anything.
+
+Deviations: written from the authors' code and what is known of the paper; unlike in that code the first coin is
+shared, and 1 / q multiplies both gradients. The estimate itself is what is released, and du, dv are the changes of
+what was released, as noise on every change would add up in the trackers. The first mix takes as many hops as all
+others. y is projected after FastMix, which is no convex combination. The authors' step sizes (0.1, 1) are for
+normalized logistic losses; those here are smaller.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class DREAM(Algorithm):
+    """A step along the trackers; then all nodes take a large batch, or some of them a small one at two points.
+
+    Attributes
+    ----------
+    lr_x, lr_y : float
+        Step sizes.
+    p : float
+        Probability that all nodes estimate anew from a large batch, in [0, 1].
+    q : float
+        Probability that a node takes part in a round of small batches, in (0, 1].
+    mega_batch : int
+        Samples of a large batch.
+    hops : int
+        Exchanges with the neighbors in a mix; 1 is plain mixing, more are FastMix.
+    """
+
+    meta: ClassVar = Meta(
+        "dream",
+        "decentralized",
+        ("minimax",),
+        "Chen, Ye, Luo 2024",
+        stackable=False,  # runs side by side would have to go both ways: the common coin falls for each
+        gossip=True,
+        epochs=False,
+        steps=1,
+    )
+
+    local_steps: int | None = 1
+    batch_size: int | None = 64
+    lr_x: float = 0.01
+    lr_y: float = 0.1
+    p: float = 0.5
+    q: float = 0.5
+    mega_batch: int = 128
+    hops: int = 2
+
+    class State(NamedTuple):
+        """One row a node, ``(total, P)`` or ``(total, Q)``."""
+
+        x: Tensor
+        y: Tensor
+        u: Tensor
+        v: Tensor
+        ru: Tensor
+        rv: Tensor
+        sx: Tensor
+        sy: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "lr_x", "lr_y", "mega_batch", "hops")
+        if not (0 <= self.p <= 1 and 0 < self.q <= 1):
+            raise UserError(
+                f"algorithm dream: p is in [0, 1] and q in (0, 1], given p {self.p} and q {self.q}"
+            )
+
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Start all nodes from one point, with the gradients of a large batch, mixed."""
+        x, y = clients.rows(start["x"]), clients.rows(start["y"])
+        (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
+        u, v = clients.grads(x, y, batch)
+        zeros = torch.zeros_like(u), torch.zeros_like(v)
+        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=zeros, hops=self.hops)
+        return self.State(x, y, u, v, ru, rv, sx, sy)
+
+    def round(self, state: State, clients: Clients, channel: Channel) -> State:
+        """Move along the trackers and mix; estimate as the coins say; track the change."""
+        x_old, y_old, u, v, ru, rv, sx, sy = state
+        moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
+        _, _, (x, y) = channel.mix(known=moved, hops=self.hops)
+        y = clients.project(y)
+        anew = clients.coin(self.p, "anew")
+        if bool(anew):
+            (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
+            u, v = clients.grads(x, y, batch)
+        else:
+            active = clients.coin(self.q, "active", each=True)
+            (batch,) = clients.batches(self)
+            batch = batch._replace(weight=batch.weight * active)  # who is idle computes nothing
+            gx_old, gy_old = clients.grads(x_old, y_old, batch)
+            gx, gy = clients.grads(x, y, batch)
+            u = u + active / self.q * (gx - gx_old)
+            v = v + active / self.q * (gy - gy_old)
+        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=(sx - ru, sy - rv), hops=self.hops)
+        return self.State(x, y, u, v, ru, rv, sx, sy)
+
+    def model(self, state: State) -> Tensor:
+        """Return the average of the nodes, ``(..., P)``."""
+        return state.x.mean(-2)

@@ -1,0 +1,43 @@
+"""A message and its parts: pure functions that the channel is written with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def increments(rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None) -> list[Tensor]:
+    """Return the parts of a message against their base, divided by their public scales."""
+    if scale is not None and not all(isinstance(s, float | int) for s in scale):
+        raise TypeError("scales are public numbers made of hyper-parameters; a tensor might come from data")
+    bases = base if isinstance(base, tuple) else (base,) * len(rows)
+    parts = [row if b is None else row - b for row, b in zip(rows, bases, strict=True)]
+    return parts if scale is None else [part / s for part, s in zip(parts, scale, strict=True)]
+
+
+def restored(parts: Sequence[Tensor], scale: Sequence[float] | None) -> list[Tensor]:
+    """Return the parts with their scales multiplied back."""
+    return list(parts) if scale is None else [part * s for part, s in zip(parts, scale, strict=True)]
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return the parts as one row, which is clipped, noised, encoded and counted as such."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
+
+
+def split(joint: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return the row's parts, as long as those it was made of."""
+    return list(joint.split([part.shape[-1] for part in like], -1))
+
+
+def of_server(shared: Tensor | None, joint: Tensor) -> Tensor | None:
+    """Return a public mask for a vector of the server's, which has no axis of clients."""
+    return shared if shared is None or shared.ndim <= joint.ndim else shared.squeeze(-2)
+
+
+def plain(values: Sequence[Tensor]) -> Any:
+    """Return a single value as itself, several as a tuple."""
+    return values[0] if len(values) == 1 else tuple(values)
