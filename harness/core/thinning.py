@@ -80,10 +80,17 @@ def thin(problem: Problem, x: Tensor, ratio: float, previous: Tensor | None) -> 
         Share of units to remove, relative to the full model; what has been removed stays removed.
     previous : Tensor or None
         The last mask.
+
+    Returns
+    -------
+    Thinned
+        Coordinates of x behind the module's parameters belong to no unit and stay.
     """
     groups = prunable(problem)
     module, rebuild = problem.module, problem.rebuild
     assert isinstance(module, nn.Module) and rebuild is not None
-    mask = prune(x.cpu(), groups, ratio, None if previous is None else previous.cpu())
-    smaller, index = shrink(module, groups, mask)
-    return Thinned(mask.to(x.device), rebuild(smaller), index.to(x.device))
+    size = sum(parameter.numel() for parameter in module.parameters())
+    mask = prune(x[:size].cpu(), groups, ratio, None if previous is None else previous[:size].cpu())
+    smaller, _ = shrink(module, groups, mask)
+    mask = torch.cat([mask, torch.ones(len(x) - size, dtype=torch.bool)]).to(x.device)
+    return Thinned(mask, rebuild(smaller), mask.nonzero()[:, 0])

@@ -2,6 +2,6 @@
 
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
-from harness.problems import classify, fair, quadratic, vertical  # noqa: F401  isort: skip - they register themselves
+from harness.problems import auroc, classify, fair, quadratic, vertical  # noqa: F401  isort: skip - they register themselves
 
 __all__ = ["PROBLEMS", "ProblemType", "Setting"]
