@@ -47,7 +47,7 @@ from harness.store import RunRecord, Store
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
 NUMBERS = ("rounds", "eval-every", "seed")
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
-MEANS = ("bytes_up", "bytes_down", "flops", "seconds")
+MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 log = Console(stderr=True, highlight=False)

@@ -309,8 +309,11 @@ class Clients:
 
     def _count_gradients(self, loss: Callable[..., Tensor], points: tuple[Tensor, ...], batch: Batch) -> None:
         sample = self._rows.flops(loss, self.axes, *points, batch, gradient=True) / batch.weight.shape[-1]
-        present = self.present.bool().unsqueeze(-1).to(batch.weight.device)
-        self.cost.work(sample, (batch.weight > 0.5) & present)
+        self.cost.work(sample, self._real(batch), oracle=True)
+
+    def _real(self, batch: Batch) -> Tensor:
+        """Return which slots of a batch hold a sample of a client that is there, ``(..., C, B)``."""
+        return (batch.weight > 0.5) & self.present.bool().unsqueeze(-1).to(batch.weight.device)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Apply a function written for one client to every client's rows and batch.
@@ -332,6 +335,9 @@ class Clients:
                 "record-level privacy covers gradients only; the algorithm computes something else"
             )
         self.cost.work(self._rows.flops(fn, self.axes, *arguments), self.present.unsqueeze(-1))
+        for argument in arguments:
+            if isinstance(argument, Batch):
+                self.cost.work(0, self._real(argument), oracle=True)
         return self._rows.map(fn, self.axes, *arguments)
 
     def labels(self, batch: Batch) -> Batch:

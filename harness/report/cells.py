@@ -111,13 +111,13 @@ def digest(value: object) -> str:
 def measured(evaluation: Mapping[str, Any], measure: str) -> float | None:
     """Read one measure from an evaluation; None where it does not apply.
 
-    Besides the metrics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``, ``seconds`` and
-    ``epsilon`` (the total so far). Counts stay integers.
+    Besides the metrics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``, ``oracle_calls``,
+    ``round``, ``seconds`` and ``epsilon`` (the total so far). Counts stay integers.
     """
     match measure:
         case "bytes":
             value = evaluation["bytes_up"] + evaluation["bytes_down"]
-        case "bytes_up" | "bytes_down" | "flops":
+        case "bytes_up" | "bytes_down" | "flops" | "oracle_calls" | "round":
             value = evaluation.get(measure)
         case "seconds":
             value = (evaluation.get("timing") or {}).get("seconds")
