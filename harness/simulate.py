@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from compression import ratio_at
+from datasets.topology import spectral_gap
 from harness.core import random, sampling
 from harness.core.channel import Channel
 from harness.core.clients import Clients
@@ -316,6 +317,8 @@ def simulate(
     if predictions and found is not None:
         write_predictions(found, predictions)
     final = {k: v for k, v in line.items() if k != "timing"} | {"clients": setup.federation.clients}
+    if setup.mixing is not None:
+        final["spectral_gap"] = spectral_gap(setup.mixing).p
     small = solution(run.state, personal=setup.privacy is None) if setup.problem.predict is None else None
     final |= {"solution": small} if small else {}
     final |= {"groups": by_group(found)} if found is not None and found.groups else {}

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.metrics import METRICS
+
 if TYPE_CHECKING:
     from harness.store import RunRecord
 
@@ -128,6 +130,11 @@ def measured(evaluation: Mapping[str, Any], measure: str) -> float | None:
     if value is None or math.isnan(value):
         return None
     return value if isinstance(value, int) else float(value)
+
+
+def better_is_higher(measure: str) -> bool:
+    """Return whether larger values of a measure are better."""
+    return measure in METRICS and METRICS[measure].direction == "max"
 
 
 def part_name(part: Mapping[str, Any] | str | None) -> str | None:
