@@ -318,7 +318,7 @@ def simulate(
         write_predictions(found, predictions)
     final = {k: v for k, v in line.items() if k != "timing"} | {"clients": setup.federation.clients}
     if setup.mixing is not None:
-        final["spectral_gap"] = spectral_gap(setup.mixing).p
+        final["mixing"] = {"p": spectral_gap(setup.mixing.cpu()).p}
     small = solution(run.state, personal=setup.privacy is None) if setup.problem.predict is None else None
     final |= {"solution": small} if small else {}
     final |= {"groups": by_group(found)} if found is not None and found.groups else {}

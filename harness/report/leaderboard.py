@@ -188,7 +188,7 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
     row |= {name: given.get(name) for name in PRIVACY}
     for name in ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds"):
         row[name] = _mean(cell.values(name).values())
-    row["spectral_gap"] = _mean(r.final["spectral_gap"] for r in cell.done if "spectral_gap" in r.final)
+    row["spectral_gap"] = _mean(r.final["mixing"]["p"] for r in cell.done if "mixing" in r.final)
     for name in {"accuracy", "worst_client", "eqopp", "auroc", *metrics}:
         values = list(cell.values(name).values())
         row[f"{name}_mean"] = _mean(values)

@@ -1,7 +1,8 @@
 """Tables by two settings: one measure, the values of one setting down and of another across.
 
 Cells that differ in anything else than the two settings and the algorithm's hyper-parameters stand in tables of
-their own. Of several hyper-parameters in one place the best is shown, and the table says so.
+their own; of what it took to reach a target, runs of any length share one. Of several hyper-parameters in one
+place the best is shown, and the table says so.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
     groups: dict[tuple[tuple[str, str], ...], list[tuple[Cell, dict[str, str]]]] = {}
     for cell, flat in found:
         if pivot.rows in flat and pivot.columns in flat:
-            groups.setdefault(_fixed(cell, flat, pivot), []).append((cell, flat))
+            groups.setdefault(_fixed(cell, flat, pivot._replace(measure=measure)), []).append((cell, flat))
     return [
         _grid(members, pivot, measure, target, _telling(fixed, groups))
         for fixed, members in sorted(groups.items())
@@ -119,6 +120,7 @@ def _fixed(cell: Cell, flat: Mapping[str, str], pivot: Pivot) -> tuple[tuple[str
         section, _, last = name.partition(".")
         whole = {p.rpartition(".")[0] for p in pivot[:2] if p.endswith((".kind", ".name"))}
         tuned = section == "algorithm" and last != "name"
+        tuned |= pivot.measure in COSTS_TO_TARGET and name in ("rounds", "eval_every")
         return name in ("seed", *pivot[:2]) or section in whole or tuned
 
     own = {name: value for name, value in flat.items() if not moving(name)}

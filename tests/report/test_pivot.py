@@ -136,6 +136,16 @@ def test_costs_to_a_target_say_where_it_was_not_reached():
         tabulate(runs, pivot, by="stationarity")
 
 
+@pytest.mark.parametrize(("measure", "tables"), [("rounds_to_target", 1), ("stationarity", 2)])
+def test_runs_of_different_length_share_a_table_of_what_a_target_took(measure, tables):
+    """One reaches it at round 10 of 10, one at 20 of 20: how long a run went on does not matter for that."""
+    runs = [falling("fedavg", 0, (3.0, 0.1), rounds=10, own={"local_steps": 1})]
+    runs.append(falling("fedavg", 0, (3.0, 2.0, 0.1), rounds=20, eval_every=5, own={"local_steps": 5}))
+    grids = tabulate(runs, BY_K._replace(measure=measure), by="stationarity", target=NEAR)
+    assert len(grids) == tables
+    assert tables == 2 or grids[0].lines() == [("1", ["10"]), ("5", ["20"])]
+
+
 def test_an_unknown_setting_or_measure_of_a_pivot_names_the_nearest():
     runs = [falling("fedavg", 0, (1.0,))]
     with pytest.raises(UserError, match=r"'algorithm.local_step'.*'algorithm.local_steps'"):
@@ -163,7 +173,7 @@ def test_the_spectral_gap_is_a_mean_over_seeds():
     """Random graphs differ by seed: 0.25 and 0.75."""
     runs = [falling("fedavg", seed, (1.0,)) for seed in (0, 1, 2)]
     for run, gap in zip(runs, (0.25, 0.75), strict=False):
-        run.final["spectral_gap"] = gap
+        run.final["mixing"] = {"p": gap}
     assert leaderboard(runs, by="stationarity").iloc[0]["spectral_gap"] == 0.5
     alone = leaderboard(runs[2:], by="stationarity").iloc[0]["spectral_gap"]
     assert math.isnan(alone)
