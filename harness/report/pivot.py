@@ -1,8 +1,9 @@
 """Tables by two settings: one measure, the values of one setting down and of another across.
 
 Cells that differ in anything else than the two settings and the algorithm's hyper-parameters stand in tables of
-their own; of what it took to reach a target, runs of any length share one. Of several hyper-parameters in one
-place the best is shown, and the table says so.
+their own; of what it took to reach a target, runs of any length share one. A topology stands beside the name of
+the algorithm, unless it is one of the two settings. Of several hyper-parameters in one place the best is shown, and
+the table says so.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class Grid(NamedTuple):
 def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target | None = None) -> list[Grid]:
     """Return the tables of a pivot.
 
+    A table in which only one value of the rows' setting occurs is left out where others show more.
+
     Raises
     ------
     UserError
@@ -107,10 +110,11 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
     for cell, flat in found:
         if pivot.rows in flat and pivot.columns in flat:
             groups.setdefault(_fixed(cell, flat, pivot._replace(measure=measure)), []).append((cell, flat))
-    return [
+    grids = [
         _grid(members, pivot, measure, target, _telling(fixed, groups))
         for fixed, members in sorted(groups.items())
     ]
+    return [grid for grid in grids if len(grid.rows) > 1] or grids
 
 
 def _fixed(cell: Cell, flat: Mapping[str, str], pivot: Pivot) -> tuple[tuple[str, str], ...]:
@@ -120,6 +124,7 @@ def _fixed(cell: Cell, flat: Mapping[str, str], pivot: Pivot) -> tuple[tuple[str
         section, _, last = name.partition(".")
         whole = {p.rpartition(".")[0] for p in pivot[:2] if p.endswith((".kind", ".name"))}
         tuned = section == "algorithm" and last != "name"
+        tuned |= section == "topology" and "algorithm.name" in pivot[:2]
         tuned |= pivot.measure in COSTS_TO_TARGET and name in ("rounds", "eval_every")
         return name in ("seed", *pivot[:2]) or section in whole or tuned
 
@@ -130,10 +135,12 @@ def _fixed(cell: Cell, flat: Mapping[str, str], pivot: Pivot) -> tuple[tuple[str
 def _telling(
     fixed: Sequence[tuple[str, str]], groups: Iterable[tuple[tuple[str, str], ...]]
 ) -> list[tuple[str, str]]:
-    """Return what tells a table from the others of its pivot, and always its data, problem and algorithm."""
-    shared = set.intersection(*(set(other) for other in groups))
-    said = ("data.name", "problem.kind", "algorithm.name")
-    return [item for item in fixed if item not in shared or item[0] in said]
+    """Return data, problem and algorithm of a table, and what tells it from the others with the same."""
+    names = ("data.name", "problem.kind", "algorithm.name")
+    said = [item for item in fixed if item[0] in names]
+    kin = [other for other in groups if [item for item in other if item[0] in names] == said]
+    shared = set.intersection(*(set(other) for other in kin))
+    return said + [item for item in fixed if item not in shared]
 
 
 def _grid(
@@ -145,7 +152,9 @@ def _grid(
 ) -> Grid:
     rivals: dict[tuple[str, str], list[Cell]] = {}
     for cell, flat in members:
-        rivals.setdefault((flat[pivot.rows], flat[pivot.columns]), []).append(cell)
+        rivals.setdefault((_value(flat, pivot.rows, pivot), _value(flat, pivot.columns, pivot)), []).append(
+            cell
+        )
     places = {key: _place(own, measure, target) for key, own in rivals.items()}
     short = pivot.rows.rpartition(".")[2], pivot.columns.rpartition(".")[2]
     if short[0] == short[1] or "kind" in short or "name" in short:
@@ -167,6 +176,12 @@ def _grid(
         columns=_ordered(column for _, column in rivals),
         places=places,
     )
+
+
+def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
+    """Return a cell's value of a setting as its row or column is called."""
+    beside = name == "algorithm.name" and "topology.kind" not in pivot[:2] and "topology.kind" in flat
+    return f"{flat[name]} ({flat['topology.kind']})" if beside else flat[name]
 
 
 def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place:

@@ -125,6 +125,30 @@ def test_the_kind_of_a_section_stands_for_all_of_it():
     assert grid.rows == ("erdos-renyi", "ring")
 
 
+def test_a_topology_stands_beside_the_algorithm():
+    """So that methods with and without a server are in one table."""
+    parts = [("gossip", {"kind": "ring"}), ("gossip", {"kind": "star"}), ("fedavg", None)]
+    runs = [falling(a, 0, (1.0,), topology=t, own={"local_steps": k}) for a, t in parts for k in (1, 5)]
+    (grid,) = tabulate(runs, BY_K, by="stationarity")
+    assert grid.columns == ("fedavg", "gossip (ring)", "gossip (star)")
+
+
+def test_a_table_of_one_row_is_left_out_beside_larger_ones_and_titles_tell_what_differs():
+    """Two problems with two rows and one with one; the titles name the heterogeneity, in which they differ."""
+    runs = [
+        falling(
+            "fedavg", 0, (1.0,), problem={"kind": "q", "heterogeneity": h, "seed": 3}, own={"local_steps": k}
+        )
+        for h, k in ((0, 1), (0, 5), (1, 1), (1, 5), (2, 1))
+    ]
+    grids = tabulate(runs, BY_K, by="stationarity")
+    assert [grid.title for grid in grids] == [
+        "Stationarity: adult, q, problem.heterogeneity=0",
+        "Stationarity: adult, q, problem.heterogeneity=1",
+    ]
+    assert len(tabulate(runs[-1:], BY_K, by="stationarity")) == 1
+
+
 def test_costs_to_a_target_say_where_it_was_not_reached():
     """0.1 is reached by FedAvg with five steps only, at round 10: 5000 calls."""
     runs = [falling("fedavg", 0, (3.0, last), own={"local_steps": k}) for k, last in ((1, 0.2), (5, 0.1))]
