@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,24 @@ class Dataset:
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.y)
+
+
+def halves(dataset: Dataset) -> Dataset:
+    """Return the data set with two classes: the lower half of its classes (0, negative) and the upper (1).
+
+    Of an odd number the middle class is among the upper. Features are shared, not copied.
+
+    Raises
+    ------
+    DataError
+        If it has no two classes.
+    """
+    known = len(dataset.classes)
+    if known < 2:
+        raise DataError(f"data set {dataset.name!r} has {known} class; halves needs two or more")
+    names = f"classes 0 to {known // 2 - 1}", f"classes {known // 2} to {known - 1}"
+    source = f"{dataset.source} in two halves"
+    return replace(dataset, y=(dataset.y >= known // 2).long(), classes=names, source=source)
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:

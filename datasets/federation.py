@@ -115,6 +115,7 @@ def federate(
     stratify: Sequence[Literal["label", "group"]] = (),
     limit: int | None = None,
     standardize: bool = True,
+    drop_negatives: float = 0.0,
 ) -> Federation:
     """Deal a data set to clients and split every client's share into a training and a test part.
 
@@ -141,13 +142,17 @@ def federate(
         Use only a random subset of this many samples, each class in proportion (to one sample).
     standardize : bool
         Whether columns that the data set marks as continuous are standardized.
+    drop_negatives : float
+        Share, in [0, 1), of the samples of class 0 that is left out before anything is dealt, to make two
+        classes uneven. The source's own test samples stay with ``"official"``; a share held out for testing
+        is as uneven as the rest.
 
     Returns
     -------
     Federation
         Columns are standardized with the mean and standard deviation of all clients' training samples
         together, which `Federation.public` then names. Without such columns, the features are the data set's
-        own tensor, not a copy. `Federation.source` names a `limit` that was applied.
+        own tensor, not a copy. `Federation.source` says how many samples were used, if not all.
 
     Raises
     ------
@@ -162,6 +167,7 @@ def federate(
     groups = None if dataset.group is None else dataset.group.numpy()
     held_out = _held_out(dataset, test)
     kept = _subset(labels, held_out, limit, rng)
+    kept = _uneven(dataset, kept, held_out, drop_negatives, rng)
     rest = kept[~held_out[kept]]
 
     columns = {name: values[rest] for name, values in dataset.columns.items()}
@@ -258,6 +264,24 @@ def _subset(
     if limit is None or limit >= n:
         return np.arange(n)
     return np.flatnonzero(spread(np.zeros(n, dtype=np.int64), labels * 2 + held_out, np.array([limit]), rng))
+
+
+def _uneven(
+    dataset: Dataset, kept: Positions, held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
+) -> Positions:
+    """Leave out a random share of the samples of class 0 that are not held out."""
+    if share == 0:
+        return kept
+    if not 0 < share < 1:
+        raise FederationError(f"drop_negatives is {share}; give a share of at least 0 and below 1")
+    if len(dataset.classes) != 2:
+        raise FederationError(
+            f"drop_negatives needs two classes, {dataset.name} has {len(dataset.classes)}; "
+            "`binary: halves` makes two of them"
+        )
+    negative = kept[(dataset.y.numpy()[kept] == 0) & ~held_out[kept]]
+    gone = rng.choice(negative, round(share * len(negative)), replace=False)
+    return np.setdiff1d(kept, gone)
 
 
 def _strata(

@@ -98,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--suite", help="only this suite's runs")
     board.add_argument("--by", default="accuracy", help="ranking: a metric, bytes, flops, seconds, epsilon")
     board.add_argument("--baseline", help="algorithm to take paired differences to")
+    board.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
     board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
@@ -108,6 +109,14 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--suite", help="only this suite's runs")
     report.add_argument("--by", default="accuracy", help="ranking: a metric, bytes, flops, seconds, epsilon")
     report.add_argument("--baseline", help="algorithm to take paired differences to")
+    report.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
+    report.add_argument(
+        "--pivot",
+        action="append",
+        default=[],
+        metavar="ROWS,COLUMNS[,MEASURE]",
+        help="a table by two settings, as algorithm.local_steps,algorithm.alpha (may be repeated)",
+    )
 
     listing = command("list", do.list_command, "list what there is")
     listing.add_argument("what", choices=LISTS)

@@ -32,9 +32,12 @@ from harness.metrics import METRICS
 from harness.plan import plan, vetted
 from harness.problems import PROBLEMS
 from harness.report import (
+    Look,
+    Pivot,
     cell_key,
     leaderboard,
     print_table,
+    read_target,
     write_csv,
     write_latex,
     write_markdown,
@@ -48,7 +51,7 @@ from harness.store import RunRecord, Store
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
 NUMBERS = ("rounds", "eval-every", "seed")
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
-MEANS = ("bytes_up", "bytes_down", "flops", "seconds")
+MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 log = Console(stderr=True, highlight=False)
@@ -145,6 +148,10 @@ def run_command(given: argparse.Namespace) -> int:
 def suite_command(given: argparse.Namespace) -> int:
     """Run a suite and write its report."""
     execution, chosen = _execution(given), suite.read_suite(given.suite, given.profile)
+    look = Look(
+        chosen.by, chosen.baseline, read_target(chosen.target), tuple(Pivot(*p) for p in chosen.pivots)
+    )
+    leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
     store = Store(given.out).open()
     cells = vetted(_given_cells(given, chosen.cells))
     specs = [cell.spec for cell in cells if cell.spec is not None]
@@ -175,21 +182,21 @@ def suite_command(given: argparse.Namespace) -> int:
 
         jobs = min(given.jobs, max(1, len(specs)))
         run_all(specs, given.out, jobs=jobs, execution=execution, retry=given.retry, report=finished)
-    paths = _write(store, chosen.name, chosen.by, chosen.baseline)
+    paths = _write(store, chosen.name, look)
     for name, path in paths.items():
         out.print(f"{name}: {path}", markup=False)
     return 1 if done["failed"] else 0
 
 
-def _write(store: Store, name: str | None, by: str, baseline: str | None) -> dict[str, Path]:
+def _write(store: Store, name: str | None, look: Look) -> dict[str, Path]:
     records = store.records(name)
     if not records:
         raise UserError(f"{store.root} holds no runs" + (f" of suite {name}" if name else ""))
     commands = {cell_key(record): _command(record) for record in records if record.id}
     folder = store.root / (name or "all")
     folder.mkdir(parents=True, exist_ok=True)
-    paths = write_report(records, folder, by=by, baseline=baseline, commands=commands)
-    print_table(leaderboard(records, by, baseline), out)
+    paths = write_report(records, folder, look, commands=commands)
+    print_table(leaderboard(records, look.by, look.baseline, look.target), out)
     return paths
 
 
@@ -252,7 +259,7 @@ def leaderboard_command(given: argparse.Namespace) -> int:
     records = Store(given.dir).records(given.suite)
     if not records:
         raise UserError(f"{given.dir} holds no runs" + (f" of suite {given.suite}" if given.suite else ""))
-    frame = leaderboard(records, given.by, given.baseline)
+    frame = leaderboard(records, given.by, given.baseline, read_target(given.target))
     for path, write in ((given.csv, write_csv), (given.markdown, write_markdown), (given.latex, write_latex)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -269,7 +276,11 @@ def report_command(given: argparse.Namespace) -> int:
     """Write table, pictures and page."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
-    for name, path in _write(Store(given.dir), given.suite, given.by, given.baseline).items():
+    pivots = [Pivot(*text.split(",")) for text in given.pivot if 2 <= len(text.split(",")) <= 3]
+    if len(pivots) < len(given.pivot):
+        raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(given.pivot)}")
+    look = Look(given.by, given.baseline, read_target(given.target), tuple(pivots))
+    for name, path in _write(Store(given.dir), given.suite, look).items():
         out.print(f"{name}: {path}", markup=False)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ def measure(setup: Setup, state: Any) -> tuple[dict[str, float | None], Predicti
     figures: dict[str, float | None] = {}
     if setup.problem.measure is not None:
         data = setup.federation.pool.at(setup.federation.splits["train"])
-        figures |= setup.problem.measure(average(state), data)
+        found = setup.problem.measure(average(state), data)
+        figures |= {name: value if math.isfinite(value) else None for name, value in found.items()}
     if setup.algorithm.meta.gossip:
         figures["consensus"] = consensus_distance(state.x)
     if setup.problem.predict is None:
@@ -77,17 +79,17 @@ def predict(setup: Setup, model: Any) -> Predictions:
         assert problem.predict is not None
         logits = setup.rows.map(problem.predict, 1, model, padded.x)[owner, place]
     logits = logits.double()
-    score = logits.softmax(-1).cpu().numpy()
-    loss = functional.cross_entropy(logits, batch.y, reduction="none")
+    ranks = logits.ndim == 1
+    score = (logits if ranks else logits.softmax(-1)).cpu().numpy()
     return Predictions(
         client=owner.cpu().numpy(),
         y_true=batch.y.cpu().numpy(),
         score=score,
-        y_pred=np.argmax(score, axis=-1),
+        y_pred=None if ranks else np.argmax(score, axis=-1),
         classes=federation.classes,
         groups=federation.groups,
         group=batch.group.cpu().numpy() if federation.groups else None,
-        loss=loss.cpu().numpy(),
+        loss=None if ranks else functional.cross_entropy(logits, batch.y, reduction="none").cpu().numpy(),
     )
 
 

@@ -2,8 +2,8 @@
 
 A metric is one function ``Predictions -> float | None`` under the decorator `metric`; the first line of its
 docstring is the description that reports print. All metrics are computed at every evaluation. One that does
-not apply (no sensitive attribute, one class only, more than two classes where two are needed) is None, never
-zero and never NaN. Rules that hold throughout:
+not apply (no sensitive attribute, one class only, more than two classes where two are needed, no decision
+where scores only rank) is None, never zero and never NaN. Rules that hold throughout:
 
 - A client, class or group without test samples has no rate and is left out.
 - Means and minima over clients or classes need one member, a spread two; comparing groups needs two groups.
@@ -47,10 +47,12 @@ class Predictions:
     ----------
     client : NDArray
         Which client the sample belongs to, ``(n,)`` int64.
-    y_true, y_pred : NDArray
-        Label and predicted label, ``(n,)`` int64 in ``0 .. K-1``.
+    y_true : NDArray
+        Label, ``(n,)`` int64 in ``0 .. K-1``.
     score : NDArray
         Class scores, larger = likelier: ``(n, K)`` float64, or of two classes ``(n,)``, the score of class 1.
+    y_pred : NDArray | None
+        Predicted label, like `y_true`; None where scores rank samples and no threshold decides.
     classes : tuple[str, ...]
         Names of the ``K`` labels.
     groups : tuple[str, ...]
@@ -69,7 +71,7 @@ class Predictions:
     client: Ints
     y_true: Ints
     score: Floats
-    y_pred: Ints
+    y_pred: Ints | None
     classes: tuple[str, ...]
     groups: tuple[str, ...] = ()
     group: Ints | None = None
@@ -84,7 +86,8 @@ class Predictions:
             raise ValueError(f"group and groups go together, got ids {self.group} and names {self.groups}")
         _check("client", self.client, np.int64, [(n,)])
         _check("y_true", self.y_true, np.int64, [(n,)], k)
-        _check("y_pred", self.y_pred, np.int64, [(n,)], k)
+        if self.y_pred is not None:
+            _check("y_pred", self.y_pred, np.int64, [(n,)], k)
         _check("score", self.score, np.float64, [(n, k), (n,)] if k == 2 else [(n, k)])
         if self.group is not None:
             _check("group", self.group, np.int64, [(n,)], len(self.groups))
@@ -99,7 +102,13 @@ class Predictions:
     @property
     def hit(self) -> Bools:
         """Which samples are classified rightly, ``(n,)``."""
-        return np.equal(self.y_true, self.y_pred)
+        return np.equal(self.y_true, self.decided)
+
+    @property
+    def decided(self) -> Ints:
+        """Predicted labels, ``(n,)``, for the figures that need some."""
+        assert self.y_pred is not None, "scores without a decision"
+        return self.y_pred
 
     @property
     def positive_score(self) -> Floats:
@@ -136,6 +145,8 @@ class Metric:
         One sentence, ending with the unit in brackets.
     fn : Callable
         ``Predictions -> float | None``.
+    ranks : bool
+        Whether it needs scores only, and no predicted labels.
     """
 
     name: str
@@ -143,12 +154,15 @@ class Metric:
     format: str
     description: str
     fn: MetricFn
+    ranks: bool = False
 
 
 METRICS: dict[str, Metric] = {}
 
 
-def metric(direction: Direction, format: str, unit: str) -> Callable[[MetricFn], MetricFn]:
+def metric(
+    direction: Direction, format: str, unit: str, ranks: bool = False
+) -> Callable[[MetricFn], MetricFn]:
     """Register the decorated function as a metric under its own name; ValueError if the name is taken."""
 
     def register(fn: MetricFn) -> MetricFn:
@@ -156,7 +170,7 @@ def metric(direction: Direction, format: str, unit: str) -> Callable[[MetricFn],
         if name in METRICS:
             raise ValueError(f"metric {name!r} is registered twice")
         summary = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
-        METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn)
+        METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks)
         return fn
 
     return register
@@ -186,7 +200,8 @@ def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | 
         If a client id is not below `total_clients`.
     """
     _check("client", predictions.client, np.int64, [predictions.client.shape], total_clients)
-    values = {name: m.fn(predictions) for name, m in METRICS.items()}
+    undecided = predictions.y_pred is None
+    values = {name: None if undecided and not m.ranks else m.fn(predictions) for name, m in METRICS.items()}
     return {name: v if v is not None and math.isfinite(v) else None for name, v in values.items()}
 
 
@@ -211,7 +226,7 @@ def _positive_rates(p: Predictions, label: int | None = None) -> Floats | None:
     if p.group is None or not p.binary:
         return None
     among = slice(None) if label is None else p.y_true == label
-    return _shares(p.y_pred[among] == 1, p.group[among], len(p.groups))
+    return _shares(p.decided[among] == 1, p.group[among], len(p.groups))
 
 
 def _gap(shares: Floats | None) -> float | None:
@@ -314,7 +329,7 @@ def dp_gap(p: Predictions) -> float | None:
     return _gap(_positive_rates(p))
 
 
-@metric("max", ".4f", "probability, 0 to 1")
+@metric("max", ".4f", "probability, 0 to 1", ranks=True)
 def auroc(p: Predictions) -> float | None:
     """Area under the ROC curve, pooled; beyond two classes the mean of each class against the rest.
 
@@ -330,7 +345,7 @@ def auroc(p: Predictions) -> float | None:
     return _mean(np.concatenate(each))
 
 
-@metric("max", ".4f", "probability, 0 to 1")
+@metric("max", ".4f", "probability, 0 to 1", ranks=True)
 def auroc_clients(p: Predictions) -> float | None:
     """Mean AUROC over the clients whose test samples have both classes (two-class tasks)."""
     if not p.binary or np.isnan(p.positive_score).any():
@@ -338,7 +353,7 @@ def auroc_clients(p: Predictions) -> float | None:
     return _mean(_aurocs(p.positive_score, p.y_true == 1, p.client))
 
 
-@metric("max", ".0f", "clients")
+@metric("max", ".0f", "clients", ranks=True)
 def auroc_clients_n(p: Predictions) -> float | None:
     """How many clients have both classes and so enter auroc_clients (zero means: no client has)."""
     if not p.binary:
@@ -347,7 +362,7 @@ def auroc_clients_n(p: Predictions) -> float | None:
     return float(((positive_share > 0) & (positive_share < 1)).sum())
 
 
-@metric("min", ".4f", "nats for cross-entropy, else the unit of the problem's loss")
+@metric("min", ".4f", "nats for cross-entropy, else the unit of the problem's loss", ranks=True)
 def loss(p: Predictions) -> float | None:
     """Mean loss per test sample, pooled."""
     return None if p.loss is None else float(p.loss.mean())
@@ -368,11 +383,12 @@ def by_group(predictions: Predictions) -> list[dict[str, str | int | float | Non
     -------
     list[dict]
         One row a group in the order of ``predictions.groups``, those without samples included; empty if there
-        is no sensitive attribute. Keys ``group, n, positives, accuracy, tpr, fpr, positive_rate``. A rate of
-        no sample is None, and so are `positives` and the last three rates beyond two classes.
+        is no sensitive attribute, or nothing is decided. Keys ``group, n, positives, accuracy, tpr, fpr,
+        positive_rate``. A rate of no sample is None, and so are `positives` and the last three rates beyond
+        two classes.
     """
     p = predictions
-    if p.group is None:
+    if p.group is None or p.y_pred is None:
         return []
     size = len(p.groups)
     rates = {
@@ -426,9 +442,9 @@ def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) ->
     """Write the samples to a CSV file from which every metric can be computed again, to the last bit.
 
     Columns ``client, y_true, y_score, y_pred, group`` and, where known, ``loss``. `y_score` is the score of
-    class 1; beyond two classes there are ``y_score_0 .. y_score_{K-1}``. `group` is the group's number, empty
-    without a sensitive attribute. Floats have the shortest digits that read back the same. The file appears
-    whole or not at all.
+    class 1; beyond two classes there are ``y_score_0 .. y_score_{K-1}``. `y_pred` is empty where nothing is
+    decided. `group` is the group's number, empty without a sensitive attribute. Floats have the shortest
+    digits that read back the same. The file appears whole or not at all.
 
     Parameters
     ----------
@@ -440,9 +456,9 @@ def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) ->
     p, target = predictions, Path(path)
     scores = [p.positive_score] if p.binary else list(p.score.T)
     columns = dict(zip(_score_columns(len(p.classes)), scores, strict=True))
-    table = {"client": p.client, "y_true": p.y_true, **columns, "y_pred": p.y_pred}
-    cells = {name: column.tolist() for name, column in table.items()}
-    cells["group"] = [""] * len(p.client) if p.group is None else p.group.tolist()
+    table = {"client": p.client, "y_true": p.y_true, **columns, "y_pred": p.y_pred, "group": p.group}
+    empty = [""] * len(p.client)
+    cells = {name: empty if column is None else column.tolist() for name, column in table.items()}
     if p.loss is not None:
         cells["loss"] = p.loss.tolist()
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
@@ -506,7 +522,7 @@ def read_predictions(
         client=column("client", int),
         y_true=column("y_true", int),
         score=scores[0] if k == 2 else np.stack(scores, axis=1),
-        y_pred=column("y_pred", int),
+        y_pred=column("y_pred", int) if any(cells["y_pred"]) else None,
         classes=classes or tuple(map(str, range(k))),
         groups=() if group is None else groups or tuple(map(str, range(group.max() + 1))),
         group=group,

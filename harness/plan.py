@@ -18,10 +18,10 @@ def plan(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Return one row per combination.
 
     Releases and epsilon are exact (unit record: never exceeded, where clients differ in their local steps).
-    Bytes and operations are exact where every round sends and computes alike; where chance decides (which
-    entries are largest, who is in a Poisson cohort) ``bytes_up`` and ``bytes_down`` are expected values,
-    which ``bytes_up_most`` and ``bytes_down_most`` bound. Seconds are estimated from one real round on this
-    machine.
+    Bytes, operations and oracle calls are exact where every round sends and computes alike; where chance
+    decides (which entries are largest, who is in a Poisson cohort) ``bytes_up`` and ``bytes_down`` are expected
+    values, which ``bytes_up_most`` and ``bytes_down_most`` bound. Seconds are estimated from one real round on
+    this machine.
     """
     return [_row(cell) for cell in cells]
 
@@ -86,6 +86,7 @@ def _row(cell: Cell) -> dict[str, Any]:
         "bytes_down": int(expected.cost.down),
         "bytes_down_most": int(most.cost.down),
         "flops": int(expected.cost.flops),
+        "oracle_calls": int(expected.cost.oracle_calls),
         "seconds": round((time.perf_counter() - began) * cell.spec.rounds, 3),
         "status": "planned",
         "reason": None,

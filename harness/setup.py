@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from datasets.catalog import load
-from datasets.dataset import Dataset
+from datasets.dataset import Dataset, halves
 from datasets.federation import Federation, federate
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES, mixing_matrix
@@ -184,6 +184,7 @@ def make_federation(spec: RunSpec) -> Federation | None:
     vertical = part.kind == "columns"
     deal = PARTITIONS["iid" if vertical else part.kind](**part.settings)
     options: Any = {name: getattr(part, name) for name in ("test", "stratify", "limit", "standardize")}
+    options["drop_negatives"] = spec.data.drop_negatives
     federation = federate(dataset, deal, 1 if vertical else part.clients, rng, **options)
     return by_columns(federation, part.clients or 2) if vertical else federation
 
@@ -191,4 +192,5 @@ def make_federation(spec: RunSpec) -> Federation | None:
 @lru_cache(maxsize=2)
 def load_once(data: Data) -> Dataset:
     """Load a data set, or take it from memory: the runs of a suite mostly share one."""
-    return load(**data.model_dump(exclude_none=True))
+    read = load(**data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"}))
+    return read if data.binary is None else halves(read)

@@ -357,6 +357,7 @@ def _evaluate(run: Run, spent: float) -> dict[str, Any]:
         "bytes_up": int(run.cost.up),
         "bytes_down": int(run.cost.down),
         "flops": int(run.cost.flops),
+        "oracle_calls": int(run.cost.oracle_calls),
         "privacy": run.statement(),
         "timing": {"seconds": spent},
     }

@@ -64,6 +64,11 @@ class Data(Section):
         Sensitive attribute, where there is a choice; several are crossed.
     keep_sensitive, normalize, missing, drop
         Options of the loader, see `datasets.catalog.load`.
+    binary : {"halves"} or None
+        Make two classes: the lower half of the labels negative, the upper half positive.
+    drop_negatives : float
+        Share of the negative samples that is left out, drawn anew with every seed; of the training samples
+        only where the test samples are the source's own.
     """
 
     name: str
@@ -74,6 +79,8 @@ class Data(Section):
     normalize: Literal["standard", "half", "none"] | None = None
     missing: Literal["error", "drop", "fill"] | None = None
     drop: str | tuple[str, ...] | None = None
+    binary: Literal["halves"] | None = None
+    drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -92,6 +99,12 @@ class Data(Section):
         if name not in (*catalog.names(), *catalog.ALIASES):
             raise unknown("data set", name, (*catalog.names(), *catalog.ALIASES))
         return catalog.ALIASES.get(name, name)
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave away what is not asked of the labels: runs keep the names they had before one could."""
+        content: dict[str, Any] = write(self)
+        return {k: v for k, v in content.items() if v or k not in ("binary", "drop_negatives")}
 
 
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse

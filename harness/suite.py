@@ -12,7 +12,11 @@
     profiles:                          # each may replace base fields and the sweep
       smoke: {base: {rounds: 20}}
       paper: {base: {rounds: 500}}
-    report: {by: accuracy, baseline: fedavg}
+    report:
+      by: accuracy                     # what ranks
+      baseline: fedavg                 # what others are compared with
+      target: {accuracy: 0.8}          # what it takes to get there: rounds, bytes, oracle calls
+      pivot: [algorithm.local_steps, algorithm.lr]   # a table by two settings, and by a measure if named third
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from harness.spec import RunSpec, read_spec, read_yaml
 
 FOLDER = Path(__file__).parent / "suites"
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
-REPORT_FIELDS = ("by", "baseline")
+REPORT_FIELDS = ("by", "baseline", "target", "pivot")
 LARGEST = 100_000
 
 
@@ -67,6 +71,10 @@ class Suite:
         Column that ranks the table.
     baseline : str or None
         Algorithm that others are compared with.
+    target : Mapping[str, Any] or None
+        A measure and the value that is good enough.
+    pivots : tuple of tuple of str
+        Tables by two settings: rows, columns and, if it is not `by`, the measure shown.
     """
 
     name: str
@@ -75,6 +83,8 @@ class Suite:
     cells: tuple[Cell, ...]
     by: str = "accuracy"
     baseline: str | None = None
+    target: Mapping[str, Any] | None = None
+    pivots: tuple[tuple[str, ...], ...] = ()
 
 
 def names() -> list[str]:
@@ -123,7 +133,22 @@ def make_suite(content: Mapping[str, Any], profile: str, name: str = "suite") ->
             raise unknown("field of report", key, REPORT_FIELDS)
     cells = expand(base, blocks if isinstance(blocks, list) else [blocks])
     title = str(content.get("title", name))
-    return Suite(name, title, profile, cells, report.get("by", "accuracy"), report.get("baseline"))
+    target = _mapping("report.target", report["target"]) if "target" in report else None
+    by, pivots = report.get("by", "accuracy"), _pivots(report.get("pivot", []))
+    return Suite(name, title, profile, cells, by, report.get("baseline"), target, pivots)
+
+
+def _pivots(given: Any) -> tuple[tuple[str, ...], ...]:
+    """Read one pivot or a list of them."""
+    listed = given if isinstance(given, list) else [given]
+    listed = [listed] if listed and isinstance(listed[0], str) else listed
+    for one in listed:
+        if not isinstance(one, list) or len(one) not in (2, 3) or not all(isinstance(n, str) for n in one):
+            raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {one!r}")
+        for name in one[:2]:
+            if name.split(".")[0] not in RunSpec.model_fields:
+                raise unknown("section of a run", name.split(".")[0], RunSpec.model_fields)
+    return tuple(tuple(one) for one in listed)
 
 
 def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:

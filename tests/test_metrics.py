@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -540,3 +541,18 @@ def test_a_file_that_is_not_ours_is_refused_with_the_place(text: str, message: s
         read_predictions(path)
     assert message in str(error.value)
     assert "p.csv" in str(error.value)
+
+
+def test_scores_that_only_rank_have_an_auroc_and_no_accuracy(tmp_path: Path) -> None:
+    """Of scores (3, -1, 2) with labels (1, 0, 0) the positive beats both negatives: AUROC 1, decided is nothing."""
+    p = replace(binary([1, 0, 0], score=[3.0, -1.0, 2.0], group=[0, 1, 1]), y_pred=None)
+    values = evaluate(p, 1)
+    assert {name for name, v in values.items() if v is not None} == {
+        "auroc",
+        "auroc_clients",
+        "auroc_clients_n",
+    }
+    assert values["auroc"] == 1.0 and by_group(p) == []
+    write_predictions(p, tmp_path / "p.csv")
+    again = read_predictions(tmp_path / "p.csv")
+    assert again.y_pred is None and evaluate(again, 1) == values

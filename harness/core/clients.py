@@ -296,7 +296,7 @@ class Clients:
 
         Clients that train the same model are computed together; zero is what others have of a coordinate.
         """
-        busy = (batch.weight > 0.5) & self.present.bool().unsqueeze(-1).to(batch.weight.device)
+        busy = self._real(batch)
         if self.thinned is None:
             self._count_gradients(self.problem.loss, self.axes, points, batch, by, busy)
             return list(compute(self.problem.loss, self.axes, points, batch, by))
@@ -324,7 +324,7 @@ class Clients:
     ) -> None:
         """Count the operations of gradients by the samples, ``(..., C, B)``, that are true in ``times``."""
         flops = self._rows.flops(loss, axes, *points, batch, gradient=True, by=by)
-        self.cost.work(flops / batch.weight.shape[-1], times)
+        self.cost.work(flops / batch.weight.shape[-1], times, oracle=True)
 
     def _private_gradients(
         self, privacy: Privacy, points: tuple[Tensor, ...], batch: Batch, by: Points
@@ -373,6 +373,10 @@ class Clients:
         )
         return call
 
+    def _real(self, batch: Batch) -> Tensor:
+        """Return which slots of a batch hold a sample of a client that is there, ``(..., C, B)``."""
+        return (batch.weight > 0.5) & self.present.bool().unsqueeze(-1).to(batch.weight.device)
+
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Apply a function written for one client to every client's rows and batch.
 
@@ -393,6 +397,9 @@ class Clients:
                 "record-level privacy covers gradients only; the algorithm computes something else"
             )
         self.cost.work(self._rows.flops(fn, self.axes, *arguments), self.present.unsqueeze(-1))
+        for argument in arguments:
+            if isinstance(argument, Batch):
+                self.cost.work(0, self._real(argument), oracle=True)
         return self._rows.map(fn, self.axes, *arguments)
 
     def labels(self, batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""What a run has cost so far: bytes on the wire and floating-point operations."""
+"""What a run has cost so far: bytes on the wire, floating-point operations and oracle calls."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ class Cost:
         Bytes from clients (to the server or along edges) and to clients, int64 ``lead``.
     flops : Tensor
         Operations of the clients (matrix products and convolutions), int64 ``lead``.
+    oracle_calls : Tensor
+        Samples on which clients evaluated gradients or other functions, each time anew, int64 ``lead``. What
+        theory counts: it does not depend on the model. Both gradients at one point are one call.
     """
 
     def __init__(self, lead: tuple[int, ...] = ()) -> None:
         self.up = torch.zeros(lead, dtype=torch.int64)
         self.down = torch.zeros(lead, dtype=torch.int64)
         self.flops = torch.zeros(lead, dtype=torch.int64)
+        self.oracle_calls = torch.zeros(lead, dtype=torch.int64)
         self._lock = threading.Lock()
 
     def sent(self, sizes: Tensor, *, up: bool) -> None:
@@ -38,15 +42,22 @@ class Cost:
             else:
                 self.down = self.down + sizes.sum(-1)
 
-    def work(self, flops: float, times: Tensor) -> None:
-        """Count ``flops`` operations for everything in ``times``, ``(*lead, C, n)``, that is not zero."""
+    def work(self, flops: float, times: Tensor, *, oracle: bool = False) -> None:
+        """Count ``flops`` operations for everything in ``times``, ``(*lead, C, n)``, that is not zero.
+
+        With ``oracle`` each is a sample, and an oracle call.
+        """
+        count = times.to("cpu").count_nonzero((-2, -1))
         with self._lock:
-            self.flops = self.flops + (flops * times.to("cpu").count_nonzero((-2, -1))).round().long()
+            self.flops = self.flops + (flops * count).round().long()
+            if oracle:
+                self.oracle_calls = self.oracle_calls + count
 
     def state(self) -> dict[str, Tensor]:
         """Return the counters for a checkpoint."""
-        return {"up": self.up, "down": self.down, "flops": self.flops}
+        return {"up": self.up, "down": self.down, "flops": self.flops, "oracle_calls": self.oracle_calls}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from a checkpoint's counters."""
         self.up, self.down, self.flops = state["up"], state["down"], state["flops"]
+        self.oracle_calls = state["oracle_calls"]

@@ -43,12 +43,14 @@ class Problem:
     project : Callable[[Tensor], Tensor]
         Onto the feasible set of y; acts on the last axis.
     predict : Callable[..., Tensor] or None
-        Class scores: ``(B, K)`` of ``(x, inputs)``; vertical: of ``(x, embeddings)``.
+        Class scores: ``(B, K)`` of ``(x, inputs)``; vertical: of ``(x, embeddings)``. Or ``(B,)``: scores of
+        the positive class that rank samples and decide nothing.
     measure : Callable[..., dict[str, float]] or None
         Further figures at an evaluation, from the mean variables and all clients' training data
-        ``(C, N, ...)``; for problems that are not about predictions.
+        ``(C, N, ...)``; for problems about more than predictions.
     module, rebuild : nn.Module and Callable[[nn.Module], Problem], or None
-        The model whose parameters are x, and how to state the problem for another one; for pruning.
+        The model whose parameters are x or its first coordinates, and how to state the problem for another
+        one; for pruning.
     dense : bool
         Whether the computation is dense algebra (vectorizes over clients) or convolution (does not, on a
         CPU).

@@ -137,11 +137,19 @@ def thin(problem: Problem, x: Tensor, ratio: float | Tensor, previous: Thinned |
         whose models are then contained in each other. What has been removed stays removed.
     previous : Thinned or None
         What was left so far, made with the same or a smaller ratio.
+
+    Returns
+    -------
+    Thinned
+        Coordinates of x behind the module's parameters belong to no unit and stay.
     """
     groups = prunable(problem)
     ratios = sorted(set(ratio.tolist())) if isinstance(ratio, Tensor) else [ratio]
     before = [None] * len(ratios) if previous is None else [model.mask.cpu() for model in previous.models]
-    masks = [prune(x.cpu(), groups, one, mask) for one, mask in zip(ratios, before, strict=True)]
+    size, masks = _size(problem), []
+    for one, mask in zip(ratios, before, strict=True):
+        left = prune(x[:size].cpu(), groups, one, None if mask is None else mask[:size])
+        masks.append(torch.cat([left, torch.ones(len(x) - size, dtype=torch.bool)]))
     which = torch.tensor([ratios.index(one) for one in ratio.tolist()]) if isinstance(ratio, Tensor) else None
     return thinned(problem, torch.stack(masks).to(x.device), which)
 
@@ -152,6 +160,12 @@ def thinned(problem: Problem, masks: Tensor, which: Tensor | None) -> Thinned:
     assert isinstance(module, nn.Module) and rebuild is not None
     models = []
     for mask in masks:
-        smaller, index = shrink(module, groups, mask.cpu())
-        models.append(Smaller(mask, rebuild(smaller), index.to(mask.device)))
+        smaller, _ = shrink(module, groups, mask[: _size(problem)].cpu())
+        models.append(Smaller(mask, rebuild(smaller), mask.nonzero()[:, 0]))
     return Thinned(tuple(models), which)
+
+
+def _size(problem: Problem) -> int:
+    """Return how many of the coordinates of x are the module's parameters, which come first."""
+    assert problem.module is not None
+    return sum(parameter.numel() for parameter in problem.module.parameters())

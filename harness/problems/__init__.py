@@ -2,6 +2,7 @@
 
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
-from harness.problems import classify, fair, quadratic, vertical  # noqa: F401  isort: skip - they register themselves
+# They register themselves.
+from harness.problems import auroc, classify, fair, quadratic, random_quadratic, vertical  # noqa: F401  isort: skip
 
 __all__ = ["PROBLEMS", "ProblemType", "Setting"]

@@ -1,6 +1,8 @@
-"""Quadratic problems with a known answer, stated by their matrices; a client's data are its coefficients.
+"""Quadratic problems with a known answer; a client's data are its coefficients.
 
-The answers follow from the means of the coefficients; tests/hand states them.
+They are stated by their matrices, or drawn so that the clients' disagreement is a knob
+(`harness.problems.random_quadratic`). The answers follow from the means of the coefficients; tests/hand states
+them.
 """
 
 from __future__ import annotations
@@ -53,26 +55,39 @@ class Bilevel:
 def _minimax(setting: Setting) -> tuple[Problem, Federation]:
     s: Minimax = setting.settings
     dx, dy = _length("c", s.c), _length("d", s.d)
-    shapes: Shapes = {"P": (dx, dx), "B": (dx, dy), "Q": (dy, dy), "c": (dx,), "d": (dy,)}
+    shapes = minimax_shapes(dx, dy)
     read, federation = _federation("quadratic_minimax", shapes, {name: getattr(s, name) for name in shapes})
     for number, q in enumerate(read(federation.pool.x)["Q"]):
         if torch.linalg.eigvalsh((q + q.mT) / 2).min() <= 0:
             raise UserError(
                 f"problem quadratic_minimax: Q of client {number} is not positive definite: {q.tolist()}"
             )
+    return minimax("quadratic_minimax", dx, dy), federation
+
+
+def minimax(name: str, dx: int, dy: int) -> Problem:
+    """Return the minimax problem whose samples are the coefficients `minimax_shapes` names, laid end to end."""
+    read = reader(minimax_shapes(dx, dy))
 
     def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         k = read(_mean(batch))
         return 0.5 * x @ k["P"] @ x + x @ k["B"] @ y - 0.5 * y @ k["Q"] @ y + k["c"] @ x + k["d"] @ y
 
     def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
-        leaves = [point[name].detach().requires_grad_() for name in ("x", "y")]
-        value = loss(leaves[0], leaves[1], data)
-        gradients = torch.autograd.grad(value, leaves)
-        return {"loss": float(value.detach()), "stationarity": float(torch.cat(gradients).norm())}
+        """F(x, y), the gradient of Phi(x) = max_y F(x, y), the distance to the saddle (the nearest of several)."""
+        x, y, k = point["x"], point["y"], read(_mean(data))
+        p, q = (k["P"] + k["P"].mT) / 2, (k["Q"] + k["Q"].mT) / 2
+        gradient = p @ x + k["B"] @ torch.linalg.solve(q, k["B"].mT @ x + k["d"]) + k["c"]
+        system = torch.cat([torch.cat([p, k["B"]], -1), torch.cat([k["B"].mT, -q], -1)])
+        residual = system @ torch.cat([x, y]) + torch.cat([k["c"], k["d"]])
+        away = torch.linalg.pinv(system) @ residual
+        return {
+            "loss": float(loss(x, y, data)),
+            "stationarity": float(gradient.norm()),
+            "distance": float(away.norm()),
+        }
 
-    problem = Problem("quadratic_minimax", "minimax", _zeros(x=dx, y=dy), loss, measure=measure)
-    return problem, federation
+    return Problem(name, "minimax", _zeros(x=dx, y=dy), loss, measure=measure)
 
 
 def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
@@ -130,10 +145,27 @@ def _federation(
             columns.append((number, value.flatten()))
     count = next(iter(clients.values()))
     x = torch.stack([torch.cat([value for owner, value in columns if owner == n]) for n in range(count)])
-    zeros, index = torch.zeros(count, dtype=torch.int64), torch.arange(count)[:, None]
-    pool = Batch(x, zeros, zeros, torch.ones(count, dtype=torch.float64))
+    return reader(shapes), holding(x[:, None], "coefficients in the run file")
+
+
+def holding(coefficients: Tensor, source: str) -> Federation:
+    """Return the federation whose clients hold these samples, ``(C, S, D)``, to train and to test on."""
+    clients, samples = coefficients.shape[:2]
+    x = coefficients.flatten(0, 1)
+    zeros, index = torch.zeros(len(x), dtype=torch.int64), torch.arange(len(x)).view(clients, samples)
+    pool = Batch(x, zeros, zeros, torch.ones(len(x), dtype=torch.float64))
     digest = hashlib.sha256(x.numpy().tobytes()).hexdigest()
     splits = {"train": index, "validation": index, "test": index}
+    return Federation(pool, splits, (), (), source, digest)
+
+
+def minimax_shapes(dx: int, dy: int) -> Shapes:
+    """Return the coefficients of a minimax problem in their order in a sample."""
+    return {"P": (dx, dx), "B": (dx, dy), "Q": (dy, dy), "c": (dx,), "d": (dy,)}
+
+
+def reader(shapes: Shapes) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Return how to read coefficients of these shapes back from samples ``(..., D)``."""
     ends = list(accumulate(torch.Size(shape).numel() for shape in shapes.values()))
 
     def read(row: Tensor) -> dict[str, Tensor]:
@@ -142,7 +174,7 @@ def _federation(
             k: piece.unflatten(-1, shape) for (k, shape), piece in zip(shapes.items(), pieces, strict=True)
         }
 
-    return read, Federation(pool, splits, (), (), "coefficients in the run file", digest)
+    return read
 
 
 def _mean(batch: Batch) -> Tensor:
@@ -165,7 +197,7 @@ PROBLEMS.add(
     ProblemType(
         "quadratic_minimax",
         "minimax",
-        1,
+        2,
         "min over x, max over y of a quadratic; matrices in the run file",
         Minimax,
         _minimax,

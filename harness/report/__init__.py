@@ -2,16 +2,21 @@
 
 from harness.report.cells import cell_key
 from harness.report.leaderboard import leaderboard
-from harness.report.page import write_page, write_report
+from harness.report.page import Look, write_page, write_report
+from harness.report.pivot import Pivot
 from harness.report.plots import accuracy_against_bytes, learning_curves
 from harness.report.tables import print_table, write_csv, write_latex, write_markdown
+from harness.report.target import read_target
 
 __all__ = [
+    "Look",
+    "Pivot",
     "accuracy_against_bytes",
     "cell_key",
     "leaderboard",
     "learning_curves",
     "print_table",
+    "read_target",
     "write_csv",
     "write_latex",
     "write_markdown",

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.metrics import METRICS
+
 if TYPE_CHECKING:
     from harness.store import RunRecord
 
@@ -111,13 +113,13 @@ def digest(value: object) -> str:
 def measured(evaluation: Mapping[str, Any], measure: str) -> float | None:
     """Read one measure from an evaluation; None where it does not apply.
 
-    Besides the metrics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``, ``seconds`` and
-    ``epsilon`` (the total so far). Counts stay integers.
+    Besides the metrics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``, ``oracle_calls``,
+    ``round``, ``seconds`` and ``epsilon`` (the total so far). Counts stay integers.
     """
     match measure:
         case "bytes":
             value = evaluation["bytes_up"] + evaluation["bytes_down"]
-        case "bytes_up" | "bytes_down" | "flops":
+        case "bytes_up" | "bytes_down" | "flops" | "oracle_calls" | "round":
             value = evaluation.get(measure)
         case "seconds":
             value = (evaluation.get("timing") or {}).get("seconds")
@@ -128,6 +130,11 @@ def measured(evaluation: Mapping[str, Any], measure: str) -> float | None:
     if value is None or math.isnan(value):
         return None
     return value if isinstance(value, int) else float(value)
+
+
+def better_is_higher(measure: str) -> bool:
+    """Return whether larger values of a measure are better."""
+    return measure in METRICS and METRICS[measure].direction == "max"
 
 
 def part_name(part: Mapping[str, Any] | str | None) -> str | None:

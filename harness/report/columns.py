@@ -53,6 +53,7 @@ def columns(frame: pd.DataFrame) -> list[Column]:
         Column("Up", "bytes_up", True, lambda r: size(r["bytes_up"]), "Bytes sent by all clients"),
         Column("Down", "bytes_down", True, lambda r: size(r["bytes_down"]), "Bytes received by all clients"),
         Column("Work", "flops", True, lambda r: work(r["flops"]), "Floating-point operations of the run"),
+        *_target(rows),
         Column("Seconds", "seconds", True, lambda r: quantity(r["seconds"], 3), "Wall time of the run"),
         Column(f"Δ {by}", "paired_difference", True, _difference,
                "Mean difference to the baseline over common seeds ± half width of its 95 % interval"),
@@ -79,6 +80,8 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
             title = name.capitalize()
             shown.append(Column(title, name, name in COUNTS, _plain(name), f"{title} of the run"))
     shown += [
+        Column("Gap", "spectral_gap", True, lambda r: quantity(r["spectral_gap"], 3),
+               "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
         Column("DP", "dp_unit", False, _protection, "What is protected / where the noise is added"),
         Column("ε total", "epsilon_total", True, _epsilon,
                "Privacy loss of the whole run as composed; (in brackets) as asked for; empty: no privacy"),
@@ -87,6 +90,22 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
         if varies(name):
             shown.append(Column(name.capitalize(), name, True, _number(name), f"Share of {about}"))
     return shown
+
+
+def _target(rows: Sequence[Row]) -> list[Column]:
+    """Return what it took to reach the target, if one was stated."""
+    if not rows or _empty(rows[0]["target"]):
+        return []
+    until = f"up to the first evaluation with {rows[0]['target']}; empty unless all seeds reached it"
+    return [
+        Column("Reached", "reached", True, lambda r: f"{r['reached']}/{r['seeds']}",
+               f"Seeds with {rows[0]['target']} at some evaluation"),
+        Column("Rounds to", "rounds_to_target", True, lambda r: quantity(r["rounds_to_target"]),
+               f"Rounds {until}"),
+        Column("Bytes to", "bytes_to_target", True, lambda r: size(r["bytes_to_target"]), f"Bytes {until}"),
+        Column("Calls to", "oracle_calls_to_target", True, lambda r: count(r["oracle_calls_to_target"]),
+               f"Oracle calls (gradients of single samples) {until}"),
+    ]  # fmt: skip
 
 
 def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
@@ -183,6 +202,11 @@ def quantity(value: float | None, digits: int = 4) -> str:
 def size(value: float | None) -> str:
     """Return bytes as ``4.91 MB`` (powers of 1000)."""
     return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def count(value: float | None) -> str:
+    """Return a large number as ``3.2 M`` (powers of 1000)."""
+    return _scaled(value, ("", "k", "M", "G", "T", "P")).rstrip()
 
 
 def work(value: float | None) -> str:

@@ -17,7 +17,17 @@ from scipy.stats import t as student
 
 from harness.core.registry import unknown
 from harness.metrics import METRICS
-from harness.report.cells import Cell, cells, clients, digest, part_name, partition_text, settings
+from harness.report.cells import (
+    Cell,
+    better_is_higher,
+    cells,
+    clients,
+    digest,
+    part_name,
+    partition_text,
+    settings,
+)
+from harness.report.target import COSTS_TO_TARGET, Target, costs
 
 if TYPE_CHECKING:
     from harness.store import RunRecord
@@ -31,17 +41,18 @@ COLUMNS = (
     "auroc_std", "bytes_up", "bytes_down", "flops", "seconds", "done", "failed", "skipped", "rank",
     "adjacency", "sampling", "accountant", "noise_multiplier", "epsilon_nominal", "epsilon_asked", "releases",
     "data_source", "profile", "settings", "accuracy_ci95", "ranked_by", "baseline", "paired_difference",
-    "paired_ci95", "pareto", "reasons", "missing", "task", "cell",
+    "paired_ci95", "pareto", "reasons", "missing", "task", "cell", "oracle_calls", "spectral_gap", "target",
+    "reached", *COSTS_TO_TARGET,
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
     "rounds", "clients", "seeds", "bytes_up", "bytes_down", "flops", "done", "failed", "skipped", "missing",
-    "rank", "releases",
+    "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET,
 )
 TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
     "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
-    "reasons", "task", "cell",
+    "reasons", "task", "cell", "target",
 )
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
@@ -49,13 +60,17 @@ PRIVACY = (
 )
 #: What a run may be ranked by besides the metrics of `harness.metrics`; less is better for all of them.
 COSTS = (
-    "bytes", "bytes_up", "bytes_down", "flops", "seconds", "epsilon", "stationarity", "consensus",
+    "bytes", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds", "epsilon", "stationarity",
+    "distance", "consensus",
 )
 # fmt: on
 
 
 def leaderboard(
-    records: Iterable[RunRecord], by: str = "accuracy", baseline: str | None = None
+    records: Iterable[RunRecord],
+    by: str = "accuracy",
+    baseline: str | None = None,
+    target: Target | None = None,
 ) -> pd.DataFrame:
     """Return one row per cell: everything of the spec but the seed.
 
@@ -72,6 +87,10 @@ def leaderboard(
         baseline in measure `by`, ``paired_ci95`` the half width of its t interval. The baseline cell has the
         same spec but for algorithm and seed (and topology, where the baseline has none); among several
         settings of the baseline the best by `by` is taken, which can only favor the baseline.
+    target : Target, optional
+        ``reached`` then counts the seeds that came to it, and ``rounds_to_target``, ``bytes_to_target`` (both
+        ways) and ``oracle_calls_to_target`` are what it took up to the first evaluation that is good enough:
+        means over seeds, empty unless all runs of the cell reached it.
 
     Returns
     -------
@@ -87,11 +106,12 @@ def leaderboard(
     Raises
     ------
     UserError
-        If `by` or `baseline` is unknown.
+        If `by`, `baseline` or the target's measure is unknown.
     """
     records = list(records)
-    if by not in METRICS and by not in COSTS:
-        raise unknown("measure to rank by", by, [*METRICS, *COSTS])
+    for what, name in (("rank by", by), ("reach", target.measure if target else by)):
+        if name not in METRICS and name not in COSTS:
+            raise unknown(f"measure to {what}", name, [*METRICS, *COSTS])
     found = cells(records)
     if baseline is not None:
         names = {_algorithm(cell) for cell in found}
@@ -102,6 +122,10 @@ def leaderboard(
         {name for r in records for evaluation in r.rounds[-1:] for name in evaluation["metrics"]}
     )
     rows = [_row(cell, metrics) | {"settings": texts[cell.key], "ranked_by": by} for cell in found]
+    if target is not None:
+        for row, cell in zip(rows, found, strict=True):
+            row |= {"target": str(target), "reached": len(target.first(cell, "round"))}
+            row |= {name: _mean(costs(cell, target, name).values()) for name in COSTS_TO_TARGET}
     _add_ranks(rows, found, by)
     _add_pareto(rows, found)
     if baseline is not None:
@@ -120,11 +144,6 @@ def leaderboard(
         "epsilon_total",
     ]
     return frame.sort_values([*order, "alpha", "beta", "cell"], na_position="last", ignore_index=True)
-
-
-def better_is_higher(measure: str) -> bool:
-    """Return whether larger values of a measure are better."""
-    return measure in METRICS and METRICS[measure].direction == "max"
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -167,8 +186,9 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
         "cell": cell.key,
     }
     row |= {name: given.get(name) for name in PRIVACY}
-    for name in ("bytes_up", "bytes_down", "flops", "seconds"):
+    for name in ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds"):
         row[name] = _mean(cell.values(name).values())
+    row["spectral_gap"] = _mean(r.final["mixing"]["p"] for r in cell.done if "mixing" in r.final)
     for name in {"accuracy", "worst_client", "eqopp", "auroc", *metrics}:
         values = list(cell.values(name).values())
         row[f"{name}_mean"] = _mean(values)

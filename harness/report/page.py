@@ -6,15 +6,17 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from harness.report.cells import Cell, cells, flatten
 from harness.report.columns import Column, columns, rows_of, runs, variants
 from harness.report.leaderboard import leaderboard
+from harness.report.pivot import Grid, Pivot, grids_csv, grids_markdown, tabulate
 from harness.report.plots import accuracy_against_bytes, learning_curves
 from harness.report.tables import reasons, summary, write_atomic, write_csv, write_markdown
+from harness.report.target import Target
 
 if TYPE_CHECKING:
     from harness.store import RunRecord
@@ -23,12 +25,31 @@ HERE = Path(__file__).parent
 TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
+class Look(NamedTuple):
+    """How a report looks at its records.
+
+    Attributes
+    ----------
+    by, baseline, target
+        See `leaderboard`.
+    pivots : tuple[Pivot, ...]
+        Tables by two settings.
+    """
+
+    by: str = "accuracy"
+    baseline: str | None = None
+    target: Target | None = None
+    pivots: tuple[Pivot, ...] = ()
+
+
+DEFAULT = Look()
+
+
 def write_report(
     records: Iterable[RunRecord],
     folder: Path,
+    look: Look = DEFAULT,
     *,
-    by: str = "accuracy",
-    baseline: str | None = None,
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> dict[str, Path]:
@@ -40,8 +61,8 @@ def write_report(
         Run records of the suite.
     folder : Path
         Where to write; made if it is not there.
-    by, baseline
-        See `leaderboard`.
+    look : Look
+        What ranks, what is compared and tabulated.
     commands, provenance
         See `write_page`.
 
@@ -49,17 +70,19 @@ def write_report(
     -------
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, where there is
-        something to draw, ``curves.png``, ``curves.svg``, ``accuracy-bytes.png``, ``accuracy-bytes.svg``.
+        something to draw or to tabulate, ``curves.png``, ``curves.svg``, ``accuracy-bytes.png``,
+        ``accuracy-bytes.svg``, ``pivot.md``, ``pivot.csv``.
 
     Raises
     ------
     UserError
-        If `by` or `baseline` is unknown.
+        If a measure, the baseline or a setting of a pivot is unknown.
     OSError
         If the folder cannot be written.
     """
     records = list(records)
-    frame = leaderboard(records, by, baseline)
+    frame = leaderboard(records, look.by, look.baseline, look.target)
+    grids = [grid for pivot in look.pivots for grid in tabulate(records, pivot, look.by, look.target)]
     folder.mkdir(parents=True, exist_ok=True)
     written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_csv(frame, written["leaderboard.csv"])
@@ -68,6 +91,11 @@ def write_report(
         "curves": ("Learning curves", learning_curves(records, folder / "curves")),
         "accuracy-bytes": ("What accuracy costs", accuracy_against_bytes(records, folder / "accuracy-bytes")),
     }
+    for name, text in (("pivot.md", grids_markdown(grids)), ("pivot.csv", grids_csv(grids))):
+        (folder / name).unlink(missing_ok=True)
+        if grids:
+            written[name] = folder / name
+            write_atomic(written[name], text)
     pictures = {}
     for stem, (title, files) in drawn.items():
         if files is None:  # of an earlier report: it would no longer belong to this table
@@ -76,7 +104,8 @@ def write_report(
             continue
         written |= {file.name: file for file in files}
         pictures[title] = files[1]
-    write_page(records, frame, pictures, written["index.html"], commands=commands, provenance=provenance)
+    page = written["index.html"]
+    write_page(records, frame, pictures, page, grids=grids, commands=commands, provenance=provenance)
     return written
 
 
@@ -86,6 +115,7 @@ def write_page(
     pictures: Mapping[str, Path],
     path: Path,
     *,
+    grids: Sequence[Grid] = (),
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> None:
@@ -101,6 +131,8 @@ def write_page(
         Title to SVG or PNG file; embedded.
     path : Path
         The HTML file to write.
+    grids : Sequence[Grid]
+        Tables by two settings.
     commands : Mapping[str, str], optional
         Cell key (column ``cell``) to the command that reproduces the row.
     provenance : Mapping[str, str], optional
@@ -126,6 +158,7 @@ def write_page(
         columns=shown,
         rows=[_row(row, shown, names) for row in rows],
         pictures={title: _data_uri(file) for title, file in pictures.items()},
+        grids=grids,
         cells=[_cell(row, found[row["cell"]], names, commands or {}) for row in rows],
         private=bool(frame["dp_unit"].notna().any()),
         provenance=provenance or {},

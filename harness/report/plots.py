@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.report.cells import Cell, cells, measured, part_name
+from harness.report.cells import Cell, better_is_higher, cells, measured, part_name
 from harness.report.columns import quantity, rows_of, variants, words
-from harness.report.leaderboard import better_is_higher, leaderboard
+from harness.report.leaderboard import leaderboard
 from harness.report.tables import write_atomic
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MOST_PANELS = 9
 PANELS_A_ROW = 3
 FALLBACK = ("accuracy", "auroc", "stationarity", "loss")  # what to draw where the asked metric does not apply
 POINT: dict[str, Any] = {"alpha": 0.9, "markeredgecolor": "white", "markeredgewidth": 0.6, "markersize": 7}
-LOGARITHMIC = frozenset({"stationarity", "consensus"})
+LOGARITHMIC = frozenset({"stationarity", "distance", "consensus"})
 STYLE = {
     "axes.edgecolor": "#666666",
     "axes.grid": True,

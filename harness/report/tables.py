@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # fmt: off
 #: What a narrow terminal can do without, the most dispensable first.
 EXPENDABLE = (
-    "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "Δ accuracy",
+    "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "Δ accuracy", "Gap",
     "Partition", "Problem", "AUROC", "Variant", "EqOpp gap", "Dataset", "Up",
 )
 # fmt: on
@@ -54,6 +54,9 @@ def summary(frame: pd.DataFrame) -> str:
     if frame["baseline"].notna().any():
         baseline = frame["baseline"].dropna().iloc[0]
         text.append(f"Differences are to {baseline}, paired over seeds, ± the half width of a 95 % interval.")
+    if frame["target"].notna().any():
+        target = frame["target"].iloc[0]
+        text.append(f"What it took to reach {target} is told where all seeds did, as evaluations saw it.")
     sources = sorted({source for given in frame["data_source"].dropna() for source in given.split("; ")})
     text += [f"Data: {'; '.join(sources)}."] if sources else []
     return " ".join(text)

@@ -216,7 +216,7 @@ def test_the_plan_is_what_then_happens(tmp_path, capsys):
     assert main(["plan", "--spec", spec, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert main(["run", "--spec", spec, "--out", str(tmp_path / "out")]) == 0
-    for name in ("bytes_up", "bytes_down", "flops"):
+    for name in ("bytes_up", "bytes_down", "flops", "oracle_calls"):
         assert final(tmp_path / "out")[name] == row[name]
 
 

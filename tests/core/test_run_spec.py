@@ -115,6 +115,8 @@ def test_yaml_numbers_without_a_point_are_numbers():
         ("compression.codec", "float32"),
         ("precision", "float32"),
         ("partition.test", 0.3),
+        ("data.binary", None),
+        ("data.drop_negatives", 0),
     ],
 )
 def test_saying_a_default_aloud_does_not_matter(path, value):
@@ -128,6 +130,11 @@ def test_saying_a_default_of_the_model_aloud_does_not_matter():
         == name(changed("model", "vgg16"))
         == name(changed("model", {"name": "vgg16", "width": 1}))
     )
+
+
+def test_what_is_made_of_the_labels_is_part_of_the_name():
+    names = {name(changed("data.binary", "halves")), name(changed("data.drop_negatives", 0.8)), name(WHOLE)}
+    assert len(names) == 3
 
 
 def test_where_the_data_lie_does_not_matter_but_what_they_are_does():

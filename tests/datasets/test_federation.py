@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from datasets.dataset import Dataset
+from datasets.dataset import Dataset, halves
 from datasets.federation import Federation, FederationError, federate, stack
 from datasets.partition import Classes, Iid, Natural, PartitionError, Sensitive
 from datasets.picture import draw
@@ -251,3 +251,42 @@ def test_pictures_of_other_formats_or_stacked_runs_are_refused(tmp_path: Path) -
         draw(federation, tmp_path / "picture.bmp")
     with pytest.raises(FederationError, match="single run"):
         draw(stack([federation]), tmp_path / "picture.png")
+
+
+def test_dropped_negatives_are_training_samples_of_class_0_only() -> None:
+    """100 samples, 20 official test ones, classes alternate: 40 training negatives, of which 80 % = 32 go."""
+    data = table(100, tested=20)
+    found = federate(data, Iid(), 4, rng(), test="official", drop_negatives=0.8)
+    train, tested = (found.splits[name].flatten() for name in ("train", "test"))
+    assert data.y[train].bincount().tolist() == [8, 40]
+    assert set(found.counts("train").tolist()) == {12} and sorted(tested.tolist()) == list(range(80, 100))
+    assert found.source == "table (made up), 68 of 100 samples"
+    other = federate(data, Iid(), 4, rng(1), test="official", drop_negatives=0.8)
+    assert everything(found) != everything(other), "another seed drops others"
+
+
+def test_without_dropping_no_draw_is_made() -> None:
+    """So that older partitions stay as they were."""
+    plain, zero = (
+        federate(table(40), Iid(), 4, rng()),
+        federate(table(40), Iid(), 4, rng(), drop_negatives=0.0),
+    )
+    assert torch.equal(plain.splits["train"], zero.splits["train"])
+
+
+@pytest.mark.parametrize(("share", "known", "message"), [(1.0, 2, "below 1"), (0.5, 3, "halves")])
+def test_negatives_are_dropped_of_two_classes_and_not_all_of_them(
+    share: float, known: int, message: str
+) -> None:
+    with pytest.raises(FederationError, match=message):
+        federate(table(30, known), Iid(), 3, rng(), drop_negatives=share)
+
+
+@pytest.mark.parametrize(("known", "expected"), [(2, [0, 1]), (4, [0, 0, 1, 1]), (5, [0, 0, 1, 1, 1])])
+def test_halves_makes_the_upper_classes_positive_and_shares_the_features(
+    known: int, expected: list[int]
+) -> None:
+    data = table(10, known)
+    found = halves(data)
+    assert found.y[:known].tolist() == expected and len(found.classes) == 2
+    assert found.x is data.x and found.digest == data.digest and found.source.startswith(data.source)

@@ -5,6 +5,9 @@ import pandas as pd
 import pytest
 
 from datasets import describe, load
+from datasets.dataset import halves
+from datasets.federation import federate
+from datasets.partition import Shards
 from datasets.tables import DEFAULT_NAMES, TABLES
 
 
@@ -81,3 +84,20 @@ def test_real_fashion_mnist_has_the_known_facts():
     assert data.y.bincount().tolist() == [7_000] * 10
     train = data.x[:60_000]
     assert abs(train.mean()) < 1e-3 and abs(train.std() - 1) < 1e-3
+
+
+def test_real_fashion_mnist_as_the_auroc_task_of_fedsgda():
+    """Classes 0 to 4 negative, 4/5 of their 30,000 training images dropped: 6,000 + 30,000 = 36,000 = 16 x 2,250,
+    p = 5/6, each client in proportion; the 10,000 test images stay, 5,000 of each."""
+    federation = federate(
+        halves(real("fashion-mnist")),
+        Shards(),
+        16,
+        np.random.default_rng(0),
+        test="official",
+        drop_negatives=0.8,
+    )
+    labels, train = federation.pool.y, federation.splits["train"]
+    assert federation.counts().tolist() == [2_250] * 16
+    assert labels[train].sum(-1).tolist() == [1_875] * 16
+    assert labels[federation.splits["test"].flatten()].bincount().tolist() == [5_000, 5_000]

@@ -47,7 +47,7 @@ def compare(name, **options):
         apart = run_algorithm(name, problem, federation, 3, seeds=(seed,), **options)
         mine = type(together.state)(*(part[number] for part in together.state))
         assert largest_difference(mine, apart.state) < 1e-10
-        for counter in ("up", "down", "flops"):
+        for counter in ("up", "down", "flops", "oracle_calls"):
             assert int(getattr(together.cost, counter)[number]) == int(getattr(apart.cost, counter))
 
 

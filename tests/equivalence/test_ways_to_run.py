@@ -58,7 +58,8 @@ def test_vectorized_looped_threaded_and_in_parts_agree(name, cohort, work):
     for mode, threads, parts in LOOPS:
         found = run_algorithm(name, problem, federation, 3, rows=Rows(mode, threads), parts=parts, **options)
         assert largest_difference(found.state, expected.state) < 1e-10, (mode, threads, parts)
-        for counter in ("up", "down") if parts else ("up", "down", "flops"):
+        counters = ("up", "down", "oracle_calls")
+        for counter in counters if parts else (*counters, "flops"):
             assert int(getattr(found.cost, counter)) == int(getattr(expected.cost, counter)) > 0
 
 
@@ -69,6 +70,7 @@ def test_parts_do_the_same_work():
     whole = run_algorithm("fedavg", problem, federation, 1, rows=Rows("loop"), **options).cost
     parts = run_algorithm("fedavg", problem, federation, 1, rows=Rows("loop"), parts=True, **options).cost
     assert int(whole.flops) == int(parts.flops)
+    assert int(whole.oracle_calls) == int(parts.oracle_calls) == 2 * (4 + 3)
 
 
 @pytest.mark.parametrize("privacy", [NOISY, CENTRAL])
@@ -142,7 +144,8 @@ def test_steps_of_padding_only_change_nothing(name, monkeypatch):
     add_a_step_of_padding(monkeypatch)
     longer = run_algorithm(name, logistic(), federation, 3, **options)
     assert largest_difference(plain.state, longer.state) < 1e-12
-    assert int(plain.cost.flops) == int(longer.cost.flops)  # who sits out does no work
+    for counter in ("flops", "oracle_calls"):  # who sits out does no work
+        assert int(getattr(plain.cost, counter)) == int(getattr(longer.cost, counter))
 
 
 @pytest.mark.parametrize("name", ["fedsgda_m", "k_gt_minimax", "fedbio"])

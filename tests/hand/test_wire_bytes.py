@@ -67,7 +67,6 @@ def minimax_problem(nodes):
         ("fedsgda_m", 10, {}),
         ("fedsgda_m", 15, {"average_prev": True}),
         ("codasca", 10, {}),
-        ("momentum_local_sgda", 10, {}),
         ("sagda", 10, {}),
         ("fednest", 2 * 2 + 2 * 3, {}),
         ("fednest", 2 * 3 * 2 + 2 * 3, {"inner_rounds": 3}),
@@ -77,6 +76,11 @@ def test_server_methods_for_saddle_points_send_what_the_table_says(name, numbers
     """dx + dy = 5: points; 10: points and gradients; FEDNEST 2 T dy + 2 dx. 5 clients, 2 rounds, 4 bytes."""
     total = 5 * 2 * 4 * numbers
     assert bytes_of(name, *minimax_problem(5), 2, local_steps=3, **settings) == (total, total)
+
+
+def test_momentum_local_sgda_pays_for_the_mean_gradient_before_the_first_round():
+    """2 (dx + dy) = 10 numbers each way, 5 clients, 2 rounds, and 5 numbers up once."""
+    assert bytes_of("momentum_local_sgda", *minimax_problem(5), 2, local_steps=3) == (400 + 100, 400)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from harness import models
 from harness.core.calculus import project_simplex
+from harness.problems.auroc import auroc
 from harness.problems.fair import fair_classifier
 
 PROBLEMS = {
@@ -15,6 +16,10 @@ PROBLEMS = {
     "fair_classification": lambda: (
         fair_classifier(models.build("logistic", (4,), 3), 3, "euclidean"),
         random_federation([6]),
+    ),
+    "auroc": lambda: (
+        auroc(models.build("logistic", (4,), 1), torch.tensor(0.4)),
+        random_federation([6], classes=2),
     ),
     "quadratic_minimax": quadratic_minimax,
     "quadratic_bilevel": quadratic_bilevel,
@@ -42,7 +47,7 @@ def test_padding_does_not_count(name):
         )
 
 
-@pytest.mark.parametrize("name", ["classify", "fair_classification", "quadratic_minimax"])
+@pytest.mark.parametrize("name", ["classify", "fair_classification", "auroc", "quadratic_minimax"])
 def test_a_batch_of_padding_only_gives_nothing(name):
     """A client that has run out of batches must stand still."""
     problem, federation = PROBLEMS[name]()

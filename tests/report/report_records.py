@@ -80,6 +80,7 @@ def evaluation(
         "bytes_up": size,
         "bytes_down": 2 * size,
         "flops": 10 * size,
+        "oracle_calls": 5 * size,
         "privacy": None if epsilon is None else statement(epsilon),
         "timing": {"seconds": round / 10},
     }

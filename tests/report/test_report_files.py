@@ -237,7 +237,7 @@ class Page(HTMLParser):
 
 
 def test_a_report_has_every_file_and_leaves_nothing_else(records, tmp_path):
-    written = write_report(records, tmp_path / "out", by="accuracy")
+    written = write_report(records, tmp_path / "out")
     tables = {"leaderboard.csv", "leaderboard.md", "index.html"}
     pictures = {"curves.png", "curves.svg", "accuracy-bytes.png", "accuracy-bytes.svg"}
     assert set(written) == tables | pictures == {path.name for path in (tmp_path / "out").iterdir()}

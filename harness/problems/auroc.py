@@ -1,0 +1,138 @@
+"""AUROC maximization: a minimax form of the pairwise squared surrogate, for scores of one output.
+
+Problem of Liu et al. 2020 (Stochastic AUC maximization with deep neural networks), as Wu et al. 2023 (FedSGDA)
+use it. With the score h = sigmoid(model(m, a)) of an input a, p the share of positives and x = (m, a, b), y = w:
+
+    f = (1 - p) (h - a)^2 [+] + p (h - b)^2 [-] + 2 (1 + w) (p h [-] - (1 - p) h [+]) - p (1 - p) w^2,
+
+averaged over samples. At the saddle of a and b (mean scores of the two classes) and w (their difference) it is
+``p (1 - p) (mean over pairs of (1 - h(pos) + h(neg))^2 - 1)``. f is strongly concave in w, and the maximizer is
+known in closed form, so the gradient of ``Phi(x) = max_w F(x, w)`` is measured exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from datasets.federation import Batch, Federation
+from harness import models
+from harness.core.problem import Problem, weighted_mean
+from harness.core.registry import UserError
+from harness.core.vector import Ravel
+from harness.problems.base import PROBLEMS, ProblemType, Setting
+
+CHUNK = 2048  # samples in one pass of `measure`
+PUBLIC = "the share of positives among all training samples"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What may be set.
+
+    Attributes
+    ----------
+    own_p : bool
+        Every client uses the share of positives among its own samples, instead of one public number. The
+        objective then is a mean of surrogates within clients. Samples carry their client's number in place of
+        their sensitive group, so there are no figures of groups.
+    """
+
+    own_p: bool = False
+
+
+def auroc(module: nn.Module, p: Tensor) -> Problem:
+    """Return the problem of ranking positives above negatives by a module's outputs ``(B, 1)``.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The model; its sigmoid is the score.
+    p : Tensor
+        Share of positives: one number, or one a client, ``(C,)``, and then `Batch.group` is the client.
+    """
+    ravel = Ravel(module)
+
+    def score(x: Tensor, inputs: Tensor) -> Tensor:
+        return ravel(x[: ravel.size], inputs).squeeze(-1).sigmoid()
+
+    def shares(batch: Batch) -> Tensor:
+        known = p.to(batch.x.device, batch.x.dtype)
+        return known if p.ndim == 0 else known[batch.group]
+
+    def slope(h: Tensor, batch: Batch) -> Tensor:
+        """Half of what a sample contributes to the factor of w."""
+        return torch.where(batch.y == 1, -(1 - shares(batch)) * h, shares(batch) * h)
+
+    def errors(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        h, q, (a, b), w = score(x, batch.x), shares(batch), x[ravel.size :], y[0]
+        spread = torch.where(batch.y == 1, (1 - q) * (h - a) ** 2, q * (h - b) ** 2)
+        return spread + 2 * (1 + w) * slope(h, batch) - q * (1 - q) * w**2
+
+    def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        return weighted_mean(errors(x, y, batch), batch.weight)
+
+    def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
+        """``Phi`` and the norm of its gradient; clients count alike, as in the algorithms' averages."""
+        x = point["x"].detach().requires_grad_()
+        weight = data.weight / data.weight.sum(-1, keepdim=True).clamp(min=1) / len(data.weight)
+        flat = Batch(*(part.flatten(0, 1) for part in (*data[:3], weight)))
+        chunks = [Batch(*parts) for parts in zip(*(part.split(CHUNK) for part in flat), strict=True)]
+        tilt = curvature = value = torch.zeros((), dtype=x.dtype, device=x.device)
+        with torch.no_grad():
+            for chunk in chunks:
+                q = shares(chunk)
+                tilt = tilt + (chunk.weight * slope(score(x, chunk.x), chunk)).sum()
+                curvature = curvature + (chunk.weight * q * (1 - q)).sum()
+            best = (tilt / curvature.clamp(min=1e-12)).reshape(1)
+        gradient = torch.zeros_like(x)
+        for chunk in chunks:  # all samples at once would keep all their activations
+            part = (chunk.weight * errors(x, best, chunk)).sum()
+            value, gradient = value + part.detach(), gradient + torch.autograd.grad(part, x)[0]
+        return {"loss": float(value), "stationarity": float(gradient.norm())}
+
+    return Problem(
+        name="auroc",
+        kind="minimax",
+        init=lambda generator: {"x": torch.cat([ravel.init(generator), torch.zeros(2)]), "y": torch.zeros(1)},
+        loss=loss,
+        # The output itself: its sigmoid ranks alike, but rounds to ties far from zero.
+        predict=lambda x, inputs: ravel(x[: ravel.size], inputs).squeeze(-1),
+        measure=measure,
+        module=module,
+        rebuild=lambda smaller: auroc(smaller, p),
+        dense=not any(isinstance(layer, nn.Conv2d) for layer in module.modules()),
+    )
+
+
+def _build(setting: Setting) -> tuple[Problem, Federation]:
+    assert setting.federation is not None and setting.model is not None
+    federation, (name, settings) = setting.federation, setting.model
+    if len(federation.classes) != 2:
+        raise UserError(
+            f"problem auroc: needs two classes, the data have {len(federation.classes)}; "
+            "write binary: halves in the section data to make two of them"
+        )
+    module = models.build(name, tuple(federation.pool.x.shape[1:]), 1, settings)
+    train = federation.splits["train"]
+    positive = federation.pool.y[train.clamp(min=0)] * (train >= 0)
+    if not setting.settings.own_p:
+        p = positive.sum() / (train >= 0).sum()
+        return auroc(module, p.double()), replace(federation, public=(*federation.public, PUBLIC))
+    owner = torch.zeros_like(federation.pool.group)
+    for number, held in enumerate(train):
+        owner[held[held >= 0]] = number
+    own = positive.sum(-1) / federation.counts()
+    return auroc(module, own.double()), replace(
+        federation, pool=federation.pool._replace(group=owner), groups=()
+    )
+
+
+PROBLEMS.add(
+    "auroc",
+    ProblemType(
+        "auroc", "minimax", 1, "the area under the ROC curve is maximized, two classes", Settings, _build
+    ),
+)

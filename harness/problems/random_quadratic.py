@@ -1,0 +1,122 @@
+"""Random quadratic minimax problems in which the clients' disagreement is a knob.
+
+``1/2 x'Px + x'By - 1/2 y'Qy + c'x + d'y``. The averages P, B, Q, c, d come from the problem's seed alone, and
+with them the saddle. Client i holds P + h P_i, B + h B_i, Q, c + h c_i, d + h d_i, where h is the knob and the
+deviations have mean zero over clients: h = 0 makes all clients alike, h = 1 gives deviations whose root mean
+square over clients is 1/2 for the spectral norms of P_i and B_i and 1 for the lengths of c_i and d_i. All clients
+share Q, so that every one of them is strongly concave in y whatever the knob. Without deviations of the matrices
+local steps would have no bias, as averaging commutes with affine maps that all share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from datasets.federation import Federation
+from harness.core import random
+from harness.core.problem import Problem
+from harness.core.registry import UserError
+from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.quadratic import holding, minimax
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What may be set.
+
+    Attributes
+    ----------
+    clients : int
+        How many.
+    dims : (int, int)
+        Length of x and of y.
+    heterogeneity : float
+        The knob h, at least 0.
+    condition : float
+        Eigenvalues of the averages P and Q lie, evenly on a logarithmic scale, between its inverse and 1; B has
+        spectral norm 1.
+    samples : int
+        Samples a client.
+    noise : float
+        Standard deviation of what distinguishes a client's samples in every entry of c and d; its mean over the
+        client's samples is zero exactly, so only batches are noisy.
+    seed : int
+        Of the coefficients; the run's seed draws batches.
+    """
+
+    clients: int = 8
+    dims: tuple[int, int] = (10, 5)
+    heterogeneity: float = 1.0
+    condition: float = 10.0
+    samples: int = 1
+    noise: float = 0.0
+    seed: int = 0
+
+
+def _build(setting: Setting) -> tuple[Problem, Federation]:
+    s: Settings = setting.settings
+    least = {"clients": 1, "dims": 1, "heterogeneity": 0, "condition": 1, "samples": 1, "noise": 0}
+    for name, bound in least.items():
+        value = getattr(s, name)
+        if not min(value if name == "dims" else (value,)) >= bound:
+            raise UserError(f"problem random_quadratic: {name} must be at least {bound}, given {value}")
+    if s.noise > 0 and s.samples < 2:
+        raise UserError("problem random_quadratic: noise distinguishes samples; give samples of at least 2")
+    (dx, dy), known = s.dims, random.stream(s.seed, "quadratic", "averages")
+    p, q = (_spectrum(size, s.condition, known) for size in (dx, dy))
+    b = _normal(known, dx, dy)
+    b = b / torch.linalg.matrix_norm(b, 2)
+    x, y = _normal(known, dx), _normal(known, dy)  # the saddle; c and d follow
+    c, d = -(p @ x + b @ y), q @ y - b.mT @ x
+
+    own = random.stream(s.seed, "quadratic", "deviations")
+    dp = _normal(own, s.clients, dx, dx)
+    dp, db = _deviations(dp + dp.mT, 0.5), _deviations(_normal(own, s.clients, dx, dy), 0.5)
+    dc, dd = (_deviations(_normal(own, s.clients, size), 1.0) for size in (dx, dy))
+    h = s.heterogeneity
+    parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + h * dc, d + h * dd)
+    rows = torch.cat([part.flatten(1) for part in parts], -1)
+
+    noise = s.noise * _normal(random.stream(s.seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
+    noise = noise - noise.mean(1, keepdim=True)
+    still = torch.zeros(s.clients, s.samples, rows.shape[-1] - dx - dy, dtype=torch.float64)
+    coefficients = rows[:, None] + torch.cat([still, noise], -1)
+    return minimax("random_quadratic", dx, dy), holding(coefficients, "coefficients drawn from a seed")
+
+
+def _spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:
+    """Return a random symmetric matrix with eigenvalues from 1 / condition to 1."""
+    basis, _ = torch.linalg.qr(_normal(generator, size, size))
+    values = torch.logspace(0, -1, size, base=condition, dtype=torch.float64)
+    matrix: Tensor = (basis * values) @ basis.mT
+    return matrix
+
+
+def _deviations(drawn: Tensor, size: float) -> Tensor:
+    """Return rows moved to mean zero and scaled to a root mean square norm; a single client's are zero."""
+    centered = drawn - drawn.mean(0)
+    norms = torch.linalg.norm(centered, 2, dim=tuple(range(1, drawn.ndim)))
+    scaled: Tensor = size * centered / norms.square().mean().sqrt().clamp(min=1e-12)
+    return scaled
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+PROBLEMS.add(
+    "random_quadratic",
+    ProblemType(
+        "random_quadratic",
+        "minimax",
+        1,
+        "random quadratic minimax problem with a heterogeneity knob and a known saddle",
+        Settings,
+        _build,
+        data="own",
+        float64=True,
+    ),
+)

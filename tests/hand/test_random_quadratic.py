@@ -1,0 +1,131 @@
+"""The heterogeneity knob: what it moves, what it leaves alone, and what local steps make of it."""
+
+import pytest
+import torch
+from helpers import close, quadratic_minimax, run_algorithm
+
+from harness.core.registry import UserError
+from harness.problems import PROBLEMS, Setting
+from harness.problems.quadratic import Minimax, minimax_shapes, reader
+
+SMALL = {"clients": 4, "dims": (3, 2), "condition": 4.0}
+
+
+def built(**settings):
+    kind = PROBLEMS["random_quadratic"]
+    return kind.build(Setting(kind.settings(**{**SMALL, **settings}), None, None))
+
+
+def coefficients(federation):
+    """Return name -> ``(C, S, ...)``."""
+    return reader(minimax_shapes(3, 2))(federation.pool.at(federation.splits["train"]).x)
+
+
+def saddle(federation):
+    """Solve [P B; B' -Q] z = -[c; d] for the averages."""
+    k = {name: value.mean((0, 1)) for name, value in coefficients(federation).items()}
+    system = torch.cat([torch.cat([k["P"], k["B"]], -1), torch.cat([k["B"].mT, -k["Q"]], -1)])
+    return torch.linalg.solve(system, -torch.cat([k["c"], k["d"]]))
+
+
+def figures(problem, federation, z):
+    data = federation.pool.at(federation.splits["train"])
+    return problem.measure({"x": z[:3], "y": z[3:]}, data)
+
+
+def test_averages_and_saddle_do_not_depend_on_the_knob_or_the_noise():
+    (_, calm), (_, wild) = built(heterogeneity=0.0), built(heterogeneity=3.0, noise=2.0, samples=5)
+    for name, value in coefficients(calm).items():
+        torch.testing.assert_close(
+            value.mean((0, 1)), coefficients(wild)[name].mean((0, 1)), atol=1e-12, rtol=0
+        )
+    assert close(saddle(wild), saddle(calm), 1e-10)
+
+
+def test_without_heterogeneity_all_clients_are_alike():
+    for value in coefficients(built(heterogeneity=0.0)[1]).values():
+        assert bool((value == value[:1]).all())
+
+
+def test_deviations_grow_in_proportion_to_the_knob():
+    """Root mean square over clients at 1: spectral norms 1/2 of P and B, lengths 1 of c and d; Q is shared."""
+    alike, one, two = (coefficients(built(heterogeneity=h)[1]) for h in (0.0, 1.0, 2.0))
+    for name, expected in (("P", 0.5), ("B", 0.5), ("Q", 0.0), ("c", 1.0), ("d", 1.0)):
+        away = (one[name] - alike[name])[:, 0]
+        norms = torch.linalg.norm(away, 2, dim=tuple(range(1, away.ndim)))
+        assert float(norms.square().mean().sqrt()) == pytest.approx(expected, abs=1e-12)
+        torch.testing.assert_close((two[name] - alike[name])[:, 0], 2 * away, atol=1e-12, rtol=0)
+
+
+def test_eigenvalues_span_the_condition_number():
+    """4.0 with three and two of them: 1, 1/2, 1/4 and 1, 1/4; the largest singular value of B is 1."""
+    k = coefficients(built(heterogeneity=0.0)[1])
+    assert torch.linalg.eigvalsh(k["P"][0, 0]).tolist() == pytest.approx([0.25, 0.5, 1.0], abs=1e-12)
+    assert torch.linalg.eigvalsh(k["Q"][0, 0]).tolist() == pytest.approx([0.25, 1.0], abs=1e-12)
+    assert float(torch.linalg.matrix_norm(k["B"][0, 0], 2)) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_noise_makes_a_clients_samples_differ_by_its_standard_deviation_in_c_and_d_only():
+    """2,000 samples of 5 entries at 4 clients: the sample deviation of 0.3 errs by 0.3 / sqrt(80,000) = 0.001."""
+    k = coefficients(built(noise=0.3, samples=2000)[1])
+    assert float(torch.cat([k["c"], k["d"]], -1).std(1).mean()) == pytest.approx(0.3, abs=0.005)
+    assert all(bool((k[name] == k[name][:, :1]).all()) for name in ("P", "B", "Q"))
+
+
+def test_at_the_saddle_every_figure_of_optimality_is_zero():
+    problem, federation = built(heterogeneity=2.0)
+    z = saddle(federation)
+    found = figures(problem, federation, z)
+    assert found["stationarity"] < 1e-12 and found["distance"] < 1e-12
+    away = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0], dtype=torch.float64)
+    assert figures(problem, federation, z + away)["distance"] == pytest.approx(5**0.5, abs=1e-10)
+
+
+def test_stationarity_is_the_gradient_of_the_inner_maximum_and_not_of_f():
+    """MM4: Phi(x) = .25 x^2 + x + (x + 1)^2 / 4, so Phi'(0) = 1.5 whatever y is; distance to (-1.5, -.25)."""
+    problem, federation = quadratic_minimax()
+    data = federation.pool.at(federation.splits["train"])
+    for y in (0.0, 7.0):
+        point = {"x": torch.zeros(1).double(), "y": torch.tensor([y]).double()}
+        found = problem.measure(point, data)
+        assert found["stationarity"] == pytest.approx(1.5, abs=1e-12)
+        assert found["distance"] == pytest.approx((1.5**2 + (y + 0.25) ** 2) ** 0.5, abs=1e-12)
+
+
+def test_of_many_saddles_the_distance_is_to_the_nearest():
+    """F = -1/2 y^2 + x_1 y: stationary where x_1 = y = 0, whatever x_2. From (3, 9, 4): sqrt(9 + 16) = 5."""
+    singular = Minimax(
+        P=[[[0.0, 0.0], [0.0, 0.0]]], B=[[[1.0], [0.0]]], Q=[[[1.0]]], c=[[0.0, 0.0]], d=[[0.0]]
+    )
+    problem, federation = quadratic_minimax(singular)
+    point = {"x": torch.tensor([3.0, 9.0]).double(), "y": torch.tensor([4.0]).double()}
+    found = problem.measure(point, federation.pool.at(federation.splits["train"]))
+    assert found["distance"] == pytest.approx(5.0, abs=1e-12)
+
+
+def test_the_bias_of_local_steps_grows_with_the_knob_and_tracking_has_none():
+    """Exact gradients, five local steps. Alike clients: none; the bias is of second order in the knob, since it
+    takes a deviation of a matrix times one of a gradient. K-GT-Minimax ends at the saddle whatever the knob."""
+
+    def rest(name, h, **more):
+        problem, federation = built(heterogeneity=h)
+        state = run_algorithm(
+            name, problem, federation, 1500, lr_x=0.05, lr_y=0.05, local_steps=5, batch_size=None, **more
+        ).state
+        x, y = (value if value.ndim == 1 else value.mean(0) for value in (state.x, state.y))
+        return figures(problem, federation, torch.cat([x, y]))["distance"]
+
+    none, some, much = (rest("local_sgda", h) for h in (0.0, 0.1, 0.2))
+    assert none < 1e-9 and 3.5 < much / some < 4.5 and some > 1e-5
+    ring = torch.tensor([[2, 1, 0, 1], [1, 2, 1, 0], [0, 1, 2, 1], [1, 0, 1, 2]]).double() / 4
+    for h in (0.0, 0.2, 1.0):
+        assert rest("k_gt_minimax", h, mixing=ring) < 1e-8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"dims": (0, 1)}, {"condition": 0.5}, {"heterogeneity": -1.0}, {"noise": 0.1}, {"clients": 0}],
+)
+def test_settings_without_meaning_are_refused(settings):
+    with pytest.raises(UserError, match="at least"):
+        built(**settings)
