@@ -100,12 +100,6 @@ class Data(Section):
             raise unknown("data set", name, (*catalog.names(), *catalog.ALIASES))
         return catalog.ALIASES.get(name, name)
 
-    @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave away what is not asked of the labels: runs keep the names they had before one could."""
-        content: dict[str, Any] = write(self)
-        return {k: v for k, v in content.items() if v or k not in ("binary", "drop_negatives")}
-
 
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
