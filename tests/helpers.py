@@ -219,6 +219,23 @@ def quadratic_bilevel(settings: Bilevel = BL2) -> tuple[Problem, Federation]:
     return PROBLEMS["quadratic_bilevel"].build(Setting(settings, None, None))
 
 
+def weighed_logistic(sizes: Sequence[int] = (8, 8, 8)) -> tuple[Problem, Federation]:
+    """Return softmax regression whose loss an adversary scales, at the price of a square; y is free."""
+    plain = logistic()
+
+    def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        price = weighted_mean(y.square().sum().expand_as(batch.weight), batch.weight)  # nothing on padding
+        return (1 + y.sum()) * plain.loss(x, batch) - price
+
+    problem = replace(
+        plain,
+        kind="minimax",
+        init=lambda generator: {**plain.init(generator), "y": torch.zeros(2)},
+        loss=loss,
+    )
+    return problem, random_federation(sizes)
+
+
 def vertical_data(parties: Sequence[Tensor], labels: Tensor, classes: int = 2) -> Federation:
     """Return a vertical federation: the parties' columns ``(n, d)`` of the same n people."""
     return federation_of(parties, [labels] * len(parties), classes=classes)

@@ -1,0 +1,68 @@
+"""What minimax methods correct their clients with: anchors, control variates, first directions."""
+
+import pytest
+import torch
+from helpers import EXACT, close, make_algorithm, quadratic_minimax, run_algorithm, weighed_logistic
+
+from harness.core import Channel, Clients
+from harness.core.cost import Cost
+from harness.core.rows import Rows
+
+TINY = 1e-10
+MINIBATCH = {"lr_x": 0.3, "lr_y": 0.2, "local_steps": 1, "batch_size": 3}
+
+
+def cohort(problem, federation, round, ids=None):
+    ids = torch.arange(federation.clients) if ids is None else torch.tensor(ids)
+    return Clients(federation, problem, Rows("vmap"), seeds=(0,), round=round, ids=ids, cost=Cost())
+
+
+def first_gradients(world, stream):
+    """Return the start, and everybody's mean gradients there on the batches of a stream of round 0."""
+    problem, federation = world()
+    clients = cohort(problem, federation, 0)
+    start = run_algorithm("local_sgda", problem, federation, 0).state
+    (batch,) = clients.batches(make_algorithm("sagda", **MINIBATCH), steps=1, stream=stream)
+    gx, gy = clients.grads(clients.rows(start.x), clients.rows(start.y), batch)
+    return start, gx.mean(0), gy.mean(0)
+
+
+def test_sagda_that_resamples_steps_first_along_the_mean_anchor_gradient_whatever_the_batch():
+    """g(z; B) - g(z_0; B) = 0 at z = z_0: both gradients must be on one batch."""
+    start, gx, gy = first_gradients(weighed_logistic, "anchor")
+    found = run_algorithm("sagda", *weighed_logistic(), 1, resample_cv=True, **MINIBATCH).state
+    assert close(found.x, start.x - 0.3 * gx, TINY)
+    assert close(found.y, start.y + 0.2 * gy, TINY)
+    stored = run_algorithm("sagda", *weighed_logistic(), 1, resample_cv=False, **MINIBATCH).state
+    assert not close(stored.x, start.x - 0.3 * gx, 1e-4)
+
+
+def test_fednest_steps_first_along_the_mean_anchor_gradient_whatever_the_batch():
+    """As above; y goes first, at the x of the start."""
+    start, _, gy = first_gradients(weighed_logistic, "inner anchor 0")
+    found = run_algorithm("fednest", *weighed_logistic(), 1, **MINIBATCH).state
+    assert close(found.y, start.y + 0.2 * gy, TINY)
+    plain = run_algorithm("fednest", *weighed_logistic(), 1, svrg=False, **MINIBATCH).state
+    assert not close(plain.y, start.y + 0.2 * gy, 1e-4)
+
+
+@pytest.mark.parametrize("client", [0, 1, 3])
+def test_codasca_s_control_variate_is_the_difference_of_points_where_y_is_free(client):
+    """c_k - c + (x - x_k) / (Q lr), and (y_k - y) / (Q lr) for the ascent; a cohort of one shows x_k.
+
+    The others' control variates stay, the server's move by a quarter of the change.
+    """
+    problem, federation = quadratic_minimax()
+    settings = {"lr_x": 0.05, "lr_y": 0.04, "local_steps": 5, "prox": 0.3, "stage_rounds": 2}
+    algorithm = make_algorithm("codasca", **settings)
+    old = run_algorithm(algorithm, problem, federation, 3).state
+    clients = cohort(problem, federation, 3, [client])  # the second round of the second stage: lr / 3
+    new = algorithm.round(old, clients, Channel(clients, compression=EXACT))
+    cx = old.cxi[client] - old.cx + (old.x - new.x) / (5 * 0.05 / 3)
+    cy = old.cyi[client] - old.cy + (new.y - old.y) / (5 * 0.04 / 3)
+    assert close(new.cxi[client], cx, 1e-12)
+    assert close(new.cyi[client], cy, 1e-12)
+    others = torch.arange(4) != client
+    assert torch.equal(new.cxi[others], old.cxi[others]) and torch.equal(new.cyi[others], old.cyi[others])
+    assert close(new.cx - old.cx, (cx - old.cxi[client]) / 4, 1e-12)
+    assert close(new.cy, new.cyi.mean(0), 1e-12)
