@@ -31,8 +31,8 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from torch import Tensor
 
-from compression import Codec, find_codec, random_k, ratio_at, top_k
-from harness.core import gossip, random
+from compression import Codec, find_codec, top_k
+from harness.core import gossip, masks, random
 from harness.core.clients import Clients
 from harness.core.message import increments, joined, of_server, plain, restored, split
 from harness.core.parts import Assembly
@@ -122,8 +122,8 @@ class Channel:
         """Send vectors of the server, counted so many times for each of the cohort, ``(..., C)``."""
         slot = self._slot()
         joint, thin = joined(vectors), self._compression.downlink and self._compression.thin
-        shared = self._shared(slot, vectors) if thin else self._model_mask(vectors)
-        apart = self._apart(shared)
+        shared = self._shared(slot, vectors, thin=thin)
+        apart = masks.apart(self._clients, shared)
         if apart is None:
             decoded, sizes = self._encode(
                 joint, slot, thin=thin, sender="server", shared=of_server(shared, joint)
@@ -166,18 +166,18 @@ class Channel:
         shared = self._shared(slot, rows)
         sent = joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
         weights = self._weights("uniform" if even else weighting or "size").to(sent).unsqueeze(-2)
-        apart = self._apart(shared)
+        apart = masks.apart(self._clients, shared)
         sums = [(weights @ of).squeeze(-2) for of in ([sent] if apart is None else [sent, apart.to(sent)])]
         if self._assembly is not None:
             sums = self._assembly.post(sums)
         total = sums[0]
         if central:
             bound = self._bound(slot) / self._clients.n
-            union = shared if apart is None else self._everybodys(rows).any(-2)
+            union = shared if apart is None else masks.of_everybody(self._clients, rows).any(-2)
             total = total + self._noise(total, slot, bound, "server", of_server(union, total))
         if apart is not None:
             # Who lacks an entry has no say in its average. Who takes part is secret under central privacy.
-            held = self._everybodys(rows).to(total).mean(-2) if central else sums[1]
+            held = masks.of_everybody(self._clients, rows).to(total).mean(-2) if central else sums[1]
             total = total / torch.where(held > 0, held, 1.0)
         return plain(restored(split(self._clipped_by_server(total), rows), scale))
 
@@ -192,9 +192,10 @@ class Channel:
 
     def scatter(self, *rows: Tensor) -> Any:
         """Send each client its own row ``(..., C, P)``, a function of what the server has received."""
-        shared = self._model_mask(rows)
+        slot = self._slot()
+        shared = self._shared(slot, rows, thin=False)
         joint = joined(rows) if shared is None else joined(rows) * shared
-        decoded, sizes = self._encode(joint, self._slot(), thin=False, sender="server", shared=shared)
+        decoded, sizes = self._encode(joint, slot, thin=False, sender="server", shared=shared)
         self.cost.sent(sizes * self._clients.present, up=False)
         return plain(split(decoded, rows))
 
@@ -254,7 +255,7 @@ class Channel:
 
         def tell(parts: Sequence[Tensor]) -> list[Tensor]:
             joint, slot = joined(parts), self._slot()
-            shared = self._shared(slot, parts) if thin else self._model_mask(parts)
+            shared = self._shared(slot, parts, thin=thin)
             decoded, sizes = self._encode(joint, slot, thin=thin, sender="neighbor", shared=shared)
             self.cost.sent(sizes * copies, up=True)
             return split(decoded, parts)
@@ -262,7 +263,7 @@ class Channel:
         sent: list[Tensor] = []
         if rows:
             slot = self._slot()
-            shared = self._model_mask(rows) if onto else self._shared(slot, rows)
+            shared = self._shared(slot, rows, thin=not onto)
             sent = self._send(
                 slot, rows, base, scale, shared=shared, copies=None if onto else copies, code=not onto
             )
@@ -317,7 +318,7 @@ class Channel:
             joint = joint + self._remembered(name, joint)
         kept = None
         if thin and setting.select == "top_k":
-            kept = top_k(joint, self._ratio(), shared)
+            kept = top_k(joint, masks.ratio(self._clients, self._compression), shared)
         elif thin and setting.threshold is not None:
             kept = joint.abs() >= setting.threshold
             kept = kept if shared is None else kept & shared
@@ -410,57 +411,9 @@ class Channel:
                 f"central privacy protects averages only, and the algorithm {does}; use placement local"
             )
 
-    def _shared(self, slot: int, parts: Sequence[Tensor]) -> Tensor | None:
-        """Return which entries of a message travel at all, as everybody knows: ``(n,)`` or ``(R, 1, n)``."""
-        shared = self._model_mask(parts)
-        if not self._compression.thin or self._compression.select != "random_k":
-            return shared
-        if self._apart(shared) is not None:
-            raise Incompatible("compression: random_k uses one mask for all clients, alpha is one for each")
-        return self._public_mask(slot, parts, shared)
-
-    def _model_mask(self, parts: Sequence[Tensor], ids: Tensor | None = None) -> Tensor | None:
-        """Return which entries of a message belong to the pruned model: public, as that model is.
-
-        ``(n,)``, or ``(..., C, n)`` where each client has its own.
-        """
-        model = self._clients.thinned
-        if model is None or not any(model.inside(part) for part in parts):
-            return None
-        return model.mask_of(parts, self._clients.ids if ids is None else ids)
-
-    def _everybodys(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the masks of all clients of the federation, ``(total, n)``."""
-        masks = self._model_mask(parts, torch.arange(self._clients.total))
-        assert masks is not None
-        return masks
-
-    def _apart(self, shared: Tensor | None) -> Tensor | None:
-        """Return a message's masks if each client trains a model of its own size."""
-        model = self._clients.thinned
-        return None if model is None or model.which is None else shared
-
-    def _ratio(self) -> float | Tensor:
-        """Return the share of entries dropped in this round: one for all, or one for each of the cohort."""
-        ratio = ratio_at(self._compression.beta, max(0, self._clients.round))
-        if not isinstance(ratio, Tensor):
-            return ratio
-        if len(ratio) != self._clients.total:
-            raise Incompatible(f"compression.beta: {len(ratio)} ratios for {self._clients.total} clients")
-        return ratio[self._clients.ids.cpu()]
-
-    def _public_mask(self, slot: int, parts: Sequence[Tensor], among: Tensor | None) -> Tensor:
-        """Draw the entries, of those in play, that all clients send this round, from the seed that all know."""
-        ratio = self._ratio()
-        if isinstance(ratio, Tensor):
-            raise Incompatible("compression: random_k uses one ratio for all clients, its mask is common")
-        n = sum(part.shape[-1] for part in parts)
-        play = torch.arange(n) if among is None else among.nonzero()[:, 0].cpu()
-        mask = torch.zeros(len(self._clients.seeds), n, dtype=torch.bool)
-        for row, seed in zip(mask, self._clients.seeds, strict=True):
-            row[play] = random_k(len(play), ratio, random.stream(seed, "random-k", self._clients.round, slot))
-        mask = mask.to(parts[0].device)
-        return mask.unsqueeze(-2) if self._clients.axes > 1 else mask[0]
+    def _shared(self, slot: int, parts: Sequence[Tensor], *, thin: bool = True) -> Tensor | None:
+        """Return which entries of a message travel at all; unless ``thin``, those of the model."""
+        return masks.shared(self._clients, self._compression if thin else PLAIN, slot, parts)
 
     def _generators(
         self, make: Callable[..., G], purpose: str, slot: int, rows: Tensor, sender: str

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from compression import Codec, kept_count
+from harness.core import masks
 from harness.core.channel import Channel
 
 
@@ -33,7 +34,7 @@ class Counting(Channel):
         entries = n.expand(lead).flatten().tolist()
         ratios: list[float | None] = [None] * len(entries)  # all entries, without a choice of the sender
         if thin and setting.select == "top_k":
-            ratio = torch.as_tensor(self._ratio(), dtype=torch.float64)
+            ratio = torch.as_tensor(masks.ratio(self._clients, setting), dtype=torch.float64)
             ratios = list(ratio.expand(lead).flatten().tolist())
         elif thin and setting.select == "threshold":
             ratios = [0.0] * len(entries)  # how many pass cannot be foreseen: the plan takes all of them
