@@ -92,9 +92,10 @@ def project_simplex(y: Tensor) -> Tensor:
 
     Held, Wolfe, Crowder 1974; the sorting method.
     """
+    y = y - y.amax(-1, keepdim=True)  # changes nothing, and 1 is not lost beside entries of a billion
     ordered = y.sort(-1, descending=True).values
     excess = (ordered.cumsum(-1) - 1) / torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
-    support = (ordered > excess).sum(-1, keepdim=True)
+    support = (ordered > excess).sum(-1, keepdim=True).clamp(min=1)  # NaN stays NaN, for the run to end by
     return (y - excess.gather(-1, support - 1)).clamp(min=0)
 
 

@@ -82,3 +82,12 @@ def test_the_simplex_projection_by_hand():
     y = torch.tensor([[1.0, 0.5, -1.0], [0.2, 0.3, 0.5]])
     expected = torch.tensor([[0.75, 0.25, 0.0], [0.2, 0.3, 0.5]])
     assert torch.allclose(project_simplex(y), expected)
+
+
+def test_the_simplex_projection_of_huge_entries_in_single_precision():
+    """1 is less than the spacing of floats there; a difference of 2 ** 10 still decides. NaN stays NaN."""
+    y = torch.tensor([[2.0**33, 2.0**33 - 2.0**10, -1.0], [3e38, 1.0, -3e38], [torch.nan, 1.0, 2.0]])
+    found = project_simplex(y)
+    assert found[:2].tolist() == [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    assert found[2].isnan().any()
+    assert project_simplex(torch.full((4,), torch.inf)).isnan().all()
