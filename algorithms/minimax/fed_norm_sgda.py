@@ -9,7 +9,7 @@ x, y                 ``state.x``, ``state.y``
 eta_x, eta_y         ``lr_x``, ``lr_y``
 tau_i                ``own_steps``, by client number; else ``local_steps``
 a_i                  1 for every step
-tau_eff              mean of the numbers of steps
+tau_eff              mean of all clients' numbers of steps
 gamma_x, gamma_y     ``lr_x``, ``lr_y``
 x hat (variant +)    ``state.xs``, renewed every ``snapshot_rounds``
 ===================  =========================================================
@@ -78,7 +78,8 @@ class FedNormSGDA(Algorithm):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Own numbers of local steps, then a step along the mean of the normalized directions."""
         pattern = torch.tensor(self.own_steps or (self.local_steps,))
-        batches = clients.batches(self, steps=pattern[clients.ids.cpu() % len(pattern)])
+        steps = pattern[torch.arange(clients.total) % len(pattern)]
+        batches = clients.batches(self, steps=steps[clients.ids.cpu()])
         fresh = self.snapshot_rounds is not None and clients.round % self.snapshot_rounds == 0
         snapshot = state.x if fresh else state.xs
         x, y = channel.down(state.x, state.y)
@@ -91,8 +92,8 @@ class FedNormSGDA(Algorithm):
                 gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
             total_x, total_y = total_x + gx, total_y + gy
             x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
-        taken = batches.taken if self.normalize else 1.0
+        taken = batches.taken.clamp(min=1) if self.normalize else 1.0
         dx, dy = channel.mean(total_x / taken, total_y / taken)
-        tau = float(pattern.double().mean()) if self.normalize else 1.0
+        tau = float(steps.double().mean()) if self.normalize else 1.0
         y = clients.project(state.y + tau * self.lr_y * dy)
         return self.State(state.x - tau * self.lr_x * dx, y, snapshot)

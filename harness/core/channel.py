@@ -116,6 +116,10 @@ class Channel:
         If not everybody takes part in every round, nobody is taken to have been there, and all pay.
         """
         everybody = self._clients.n == self._clients.total
+        if everybody and self._down.stochastic:
+            raise Incompatible(
+                "compression.downlink: a random code does not say again what clients have kept"
+            )
         return self._broadcast(vectors, self._clients.present * (not everybody))
 
     def _broadcast(self, vectors: Sequence[Tensor], times: Tensor) -> Any:

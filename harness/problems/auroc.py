@@ -8,6 +8,10 @@ use it. With the score h = sigmoid(model(m, a)) of an input a, p the share of po
 averaged over samples. At the saddle of a and b (mean scores of the two classes) and w (their difference) it is
 ``p (1 - p) (mean over pairs of (1 - h(pos) + h(neg))^2 - 1)``. f is strongly concave in w, and the maximizer is
 known in closed form, so the gradient of ``Phi(x) = max_w F(x, w)`` is measured exactly.
+
+p must be the share of positives in what is averaged, or the pairs drop out. The methods average clients alike,
+however many samples they have, so p is the mean of the clients' own shares; for clients of one size that is the
+share among all samples.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from harness.core.vector import Ravel
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 CHUNK = 2048  # samples in one pass of `measure`
-PUBLIC = "the share of positives among all training samples"
+PUBLIC = "the clients' mean share of positives among their training samples"
 
 
 @dataclass(frozen=True)
@@ -118,16 +122,13 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     module = models.build(name, tuple(federation.pool.x.shape[1:]), 1, settings)
     train = federation.splits["train"]
     positive = federation.pool.y[train.clamp(min=0)] * (train >= 0)
+    own = positive.sum(-1).double() / federation.counts()
     if not setting.settings.own_p:
-        p = positive.sum() / (train >= 0).sum()
-        return auroc(module, p.double()), replace(federation, public=(*federation.public, PUBLIC))
+        return auroc(module, own.mean()), replace(federation, public=(*federation.public, PUBLIC))
     owner = torch.zeros_like(federation.pool.group)
     for number, held in enumerate(train):
         owner[held[held >= 0]] = number
-    own = positive.sum(-1) / federation.counts()
-    return auroc(module, own.double()), replace(
-        federation, pool=federation.pool._replace(group=owner), groups=()
-    )
+    return auroc(module, own), replace(federation, pool=federation.pool._replace(group=owner), groups=())
 
 
 PROBLEMS.add(

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 LONGEST_VALUE = 24  # characters; a longer setting (a matrix in YAML) is shown by a short digest
 
 #: What every partition has; its other fields belong to its kind and are printed with its name.
-DEALING = ("kind", "clients", "test", "stratify", "limit")
+DEALING = ("kind", "clients", "test", "stratify", "limit", "standardize")
 
-#: Parts of a spec that have a column of their own, hence are not repeated among the settings.
+#: Parts of a spec that are not repeated among the settings: they have a column, or (how often one looks) no effect.
 SHOWN = frozenset(
     {
         "seed",
         "rounds",
+        "eval_every",
         "data.name",
         "partition.kind",
         "partition.clients",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.report.cells import Cell, better_is_higher, cells, measured, part_name
+from harness.report.cells import Cell, better_is_higher, cells, flatten, measured, part_name
 from harness.report.columns import quantity, rows_of, variants, words
 from harness.report.leaderboard import leaderboard
 from harness.report.tables import write_atomic
@@ -265,15 +265,24 @@ def _panels(records: Sequence[RunRecord], metric: str) -> list[Panel]:
             means = {key: fmean(v.values()) for key, v in values.items() if v}
             if means:
                 order = sorted(means, key=lambda key: means[key], reverse=better_is_higher(choice))
-                panels.append(Panel(_title(rows[0]), choice, [found[key] for key in order]))
+                panels.append(Panel(_title(rows[0], found), choice, [found[key] for key in order]))
                 break
     return panels[:MOST_PANELS]
 
 
-def _title(row: dict[str, Any]) -> str:
+def _title(row: dict[str, Any], found: dict[str, Cell]) -> str:
+    """Return data, problem and partition, and the settings that tell the problem from others of its kind."""
+    own = flatten({"problem": found[row["cell"]].spec.get("problem")})
+    kin = [flatten({"problem": cell.spec.get("problem")}) for cell in found.values()]
+    kin = [other for other in kin if other.get("problem.kind") == own.get("problem.kind")]
+    telling = [
+        f"{name.partition('.')[2]}={value}"
+        for name, value in own.items()
+        if any(other.get(name) != value for other in kin)
+    ]
     lines = [
         (row["dataset"], row["problem"]),
-        (row["partition"],),
+        (row["partition"], *telling),
     ]  # one line would run into the next panel's
     texts = [" · ".join(str(part) for part in line if not pd.isna(part)) for line in lines]
     return "\n".join(text for text in texts if text)
@@ -330,10 +339,10 @@ def _write(
     down = math.ceil(len(panels) / across)
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(max(7.2, 4.4 * across), 3.5 * down + 0.9), layout="constrained")
-        axes = figure.subplots(down, across, squeeze=False).flat
+        axes = list(figure.subplots(down, across, squeeze=False).flat)
         for ax, panel in zip(axes, panels, strict=False):
             draw(ax, panel)
-        for ax in list(axes)[len(panels) :]:
+        for ax in axes[len(panels) :]:
             ax.set_axis_off()
         entries: dict[str, Any] = {}
         for ax in figure.axes:

@@ -117,15 +117,34 @@ def uneven():
     return federation_of(list(x.pool.x.split([4, 4, 2])), list(labels.split([4, 4, 2])))
 
 
-def test_p_is_one_number_of_all_training_samples_and_listed_as_public():
-    """6 of 10 samples are positive, so at h = a = b = 1/2 and w = 0 (model of zeros, start of a and b moved) the
-    positive's term is 0.4 (0) - 2 (0.4) / 2 = -0.4, whichever client holds it."""
+def test_p_is_the_clients_mean_share_of_positives_and_listed_as_public():
+    """(1/4 + 3/4 + 1) / 3 = 2/3, so at h = a = b = 1/2 and w = 0 (model of zeros, start of a and b moved) a
+    positive's term is (1/3) 0 - 2 (1/3) / 2 = -1/3, whichever client holds it."""
     problem, federation = built(uneven())
     assert "positives" in federation.public[-1]
     x = torch.tensor([0.0] * 5 + [0.5, 0.5], dtype=torch.float64)
     for place in (3, 4, 8):
         batch = federation.pool.at(torch.tensor([place]))
-        assert float(problem.loss(x, torch.zeros(1, dtype=torch.float64), batch)) == pytest.approx(-0.4)
+        assert float(problem.loss(x, torch.zeros(1, dtype=torch.float64), batch)) == pytest.approx(-1 / 3)
+
+
+def test_with_uneven_clients_the_saddle_is_the_surrogate_of_pairs_as_the_average_weighs_them():
+    """The mean of the clients' objectives weighs a sample by 1 / (3 n_i); so do the pairs of the identity.
+
+    With the share among all samples, 6 of 10, the identity fails, and another ranking is learned.
+    """
+    problem, federation = built(uneven())
+    x = torch.tensor([0.8, -0.4, 0.3, 0.1, 0.2], dtype=torch.float64)
+    scores = torch.cat([federation.pool.x @ x[:4] + x[4]]).sigmoid()
+    weight = torch.tensor([1 / 12] * 8 + [1 / 6] * 2, dtype=torch.float64)
+    up = federation.pool.y == 1
+    p, (wu, wd) = 2 / 3, (weight[up] / weight[up].sum(), weight[~up] / weight[~up].sum())
+    a, b = float(wu @ scores[up]), float(wd @ scores[~up])
+    pairs = float(wu @ (1 - scores[up][:, None] + scores[~up][None, :]) ** 2 @ wd)
+    at = torch.cat([x, torch.tensor([a, b], dtype=torch.float64)])
+    w = torch.tensor([b - a], dtype=torch.float64)
+    value = sum(float(problem.loss(at, w, federation.pool.at(i))) for i in federation.splits["train"]) / 3
+    assert value == pytest.approx(p * (1 - p) * (pairs - 1), abs=1e-12)
 
 
 def test_with_own_p_a_client_counts_its_own_samples_and_nothing_is_public():
@@ -172,11 +191,12 @@ def test_the_pruned_problem_keeps_a_and_b():
     thinned = thin(problem, x, 0.5, None)
     assert int(thinned.mask.sum()) == 4 * 4 + 4 + 4 + 1 + 2 and thinned.mask[-2:].all()
     x, w = thinned.masked(x), torch.tensor([0.1], dtype=torch.float64)
-    full, less = x.requires_grad_(), thinned.take(x.detach()).requires_grad_()
+    small = thinned.models[0]
+    full, less = x.requires_grad_(), small.take(x.detach()).requires_grad_()
     (expected,) = torch.autograd.grad(problem.loss(full, w, batch), full)
-    (found,) = torch.autograd.grad(thinned.problem.loss(less, w, batch), less)
-    torch.testing.assert_close(thinned.put(found, x), expected * thinned.mask)
-    again = thin(problem, x.detach(), 0.75, thinned.mask)
+    (found,) = torch.autograd.grad(small.problem.loss(less, w, batch), less)
+    torch.testing.assert_close(small.put(found, x), expected * thinned.mask)
+    again = thin(problem, x.detach(), 0.75, thinned)
     assert not (again.mask & ~thinned.mask).any() and int(again.mask.sum()) == 2 * 6 + 1 + 2
 
 

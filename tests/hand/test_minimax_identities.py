@@ -140,3 +140,11 @@ def test_clients_in_another_order_with_their_steps_come_to_the_same_point():
         for world, steps in ((MM4, own), (mixed, tuple(own[i] for i in order)))
     ]
     assert largest_difference(*found) < 1e-12
+
+
+def test_the_mean_number_of_steps_is_that_of_the_clients_and_not_of_the_pattern():
+    """Steps (1, 3, 2) dealt to four clients are 1, 3, 2, 1; from (0, 0) with lr 1e-6 a step barely moves, so the
+    normalized directions are the gradients there, with means c = 1 and d = 1: x = -tau lr, tau = 7 / 4."""
+    settings = {"own_steps": (1, 3, 2), "lr_x": 1e-6, "lr_y": 1e-6}
+    state = run_algorithm("fed_norm_sgda", *quadratic_minimax(), 1, **settings).state
+    assert close(1e6 * torch.cat([state.x, state.y]), (-1.75, 1.75), 1e-4)

@@ -269,3 +269,13 @@ def test_what_gossip_cannot_do_is_refused_before_it_runs_and_skipped_in_a_suite(
     assert cell.spec is None and reason in str(cell.reason)
     (row,) = plan([Cell({}, spec)])
     assert row["status"] == "skipped" and reason in row["reason"]
+
+
+def test_what_clients_have_kept_cannot_be_told_by_a_random_code() -> None:
+    """A deterministic code says the same again, for nothing."""
+    vector = rows(6)[0]
+    way = channel(None, Compression(codec="float16", downlink=True))
+    assert torch.equal(way.known(vector), way.down(vector))
+    assert int(way.cost.down) == 4 * 6 * 2
+    with pytest.raises(Incompatible, match="does not say again what clients have kept"):
+        channel(None, Compression(codec="q3", downlink=True)).known(vector)
