@@ -95,8 +95,8 @@ def parser() -> argparse.ArgumentParser:
         "leaderboard", do.leaderboard_command, "print and write the comparison table of a results folder"
     )
     board.add_argument("dir", type=Path, metavar="DIR")
-    board.add_argument("--suite", help="only this suite's runs")
-    board.add_argument("--by", default="accuracy", help="ranking: a metric, bytes, flops, seconds, epsilon")
+    board.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
+    board.add_argument("--by", help="ranking: a metric, bytes, flops, seconds, epsilon")
     board.add_argument("--baseline", help="algorithm to take paired differences to")
     board.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
@@ -106,8 +106,8 @@ def parser() -> argparse.ArgumentParser:
 
     report = command("report", do.report_command, "write table, pictures and HTML page of a results folder")
     report.add_argument("dir", type=Path, metavar="DIR")
-    report.add_argument("--suite", help="only this suite's runs")
-    report.add_argument("--by", default="accuracy", help="ranking: a metric, bytes, flops, seconds, epsilon")
+    report.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
+    report.add_argument("--by", help="ranking: a metric, bytes, flops, seconds, epsilon")
     report.add_argument("--baseline", help="algorithm to take paired differences to")
     report.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
     report.add_argument(

@@ -7,7 +7,7 @@ import json
 import shlex
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,9 +148,13 @@ def run_command(given: argparse.Namespace) -> int:
 def suite_command(given: argparse.Namespace) -> int:
     """Run a suite and write its report."""
     execution, chosen = _execution(given), suite.read_suite(given.suite, given.profile)
-    look = Look(
-        chosen.by, chosen.baseline, read_target(chosen.target), tuple(Pivot(*p) for p in chosen.pivots)
-    )
+    wanted = {
+        "by": chosen.by,
+        "baseline": chosen.baseline,
+        "target": chosen.target,
+        "pivot": [list(pivot) for pivot in chosen.pivots],
+    }
+    look = _look(wanted)
     leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
     store = Store(given.out).open()
     cells = vetted(_given_cells(given, chosen.cells))
@@ -164,7 +168,14 @@ def suite_command(given: argparse.Namespace) -> int:
         for cell in cells
     ]
     store.write_suite(
-        chosen.name, {"suite": chosen.name, "profile": chosen.profile, "title": chosen.title, "cells": listed}
+        chosen.name,
+        {
+            "suite": chosen.name,
+            "profile": chosen.profile,
+            "title": chosen.title,
+            "report": wanted,
+            "cells": listed,
+        },
     )
     skipped = len(cells) - len(specs)
     log.print(f"suite {chosen.name} ({chosen.profile}): {len(specs)} runs, {skipped} combinations skipped")
@@ -186,6 +197,22 @@ def suite_command(given: argparse.Namespace) -> int:
     for name, path in paths.items():
         out.print(f"{name}: {path}", markup=False)
     return 1 if done["failed"] else 0
+
+
+def _look(wanted: Mapping[str, Any]) -> Look:
+    return Look(
+        wanted.get("by") or "accuracy",
+        wanted.get("baseline"),
+        read_target(wanted.get("target")),
+        tuple(Pivot(*pivot) for pivot in wanted.get("pivot", ())),
+    )
+
+
+def _given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> Look:
+    """Return how to report: as the suite's file says, where the options do not say otherwise."""
+    asked = {name: getattr(given, name) for name in ("by", "baseline", "target")} | {"pivot": pivots}
+    settings = Store(given.dir).report_settings(given.suite) if given.suite else {}
+    return _look(settings | {name: value for name, value in asked.items() if value})
 
 
 def _write(store: Store, name: str | None, look: Look) -> dict[str, Path]:
@@ -259,7 +286,8 @@ def leaderboard_command(given: argparse.Namespace) -> int:
     records = Store(given.dir).records(given.suite)
     if not records:
         raise UserError(f"{given.dir} holds no runs" + (f" of suite {given.suite}" if given.suite else ""))
-    frame = leaderboard(records, given.by, given.baseline, read_target(given.target))
+    look = _given_look(given)
+    frame = leaderboard(records, look.by, look.baseline, look.target)
     for path, write in ((given.csv, write_csv), (given.markdown, write_markdown), (given.latex, write_latex)):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -276,11 +304,10 @@ def report_command(given: argparse.Namespace) -> int:
     """Write table, pictures and page."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
-    pivots = [Pivot(*text.split(",")) for text in given.pivot if 2 <= len(text.split(",")) <= 3]
-    if len(pivots) < len(given.pivot):
+    pivots = [text.split(",") for text in given.pivot]
+    if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(given.pivot)}")
-    look = Look(given.by, given.baseline, read_target(given.target), tuple(pivots))
-    for name, path in _write(Store(given.dir), given.suite, look).items():
+    for name, path in _write(Store(given.dir), given.suite, _given_look(given, pivots)).items():
         out.print(f"{name}: {path}", markup=False)
     return 0
 

@@ -212,6 +212,11 @@ class Store:
         (self.root / suite).mkdir(parents=True, exist_ok=True)
         write_json(self.root / suite / "suite.json", content)
 
+    def report_settings(self, suite: str) -> dict[str, Any]:
+        """Return how a suite's file wants its report to be; nothing if it does not say or is not here."""
+        path = self.root / suite / "suite.json"
+        return dict(read_json(path).get("report", {})) if path.exists() else {}
+
     def records(self, suite: str | None = None) -> list[RunRecord]:
         """Return all runs: those of each suite (or of one), then those of none."""
         found: list[RunRecord] = []

@@ -353,3 +353,35 @@ def test_two_processes_on_one_folder_do_a_run_once(tmp_path):
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
     tmp_path.chmod(0o500)
     assert main(["run", "--spec", write(tmp_path / "run.yaml", DIGITS), "--out", str(tmp_path / "out")]) == 2
+
+
+def test_a_report_made_again_looks_as_the_suite_s_file_wants_it(tmp_path):
+    """Ranking, target and tables are kept with the suite; options say otherwise."""
+    content = {
+        "suite": "small",
+        "base": {
+            "problem": {"kind": "quadratic_minimax", "P": [1, 1], "B": [0, 0], "Q": [1, 1], "c": [1, 3], "d": [0, 0]},
+            "rounds": 20,
+            "eval_every": 1,
+        },
+        "sweep": {
+            "algorithm": [{"name": "local_sgda", "local_steps": 1}],
+            "algorithm.lr_x": [0.1, 0.5],
+            "algorithm.local_steps": [1, 2],
+        },
+        "report": {
+            "by": "stationarity",
+            "target": {"stationarity": 0.1},
+            "pivot": ["algorithm.lr_x", "algorithm.local_steps", "rounds_to_target"],
+        },
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(content))
+    assert main(["suite", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    pivot = tmp_path / "out" / "small" / "pivot.md"
+    first = pivot.read_text()
+    assert "To stationarity <= 0.1" in first
+    pivot.unlink()
+    assert main(["report", str(tmp_path / "out"), "--suite", "small"]) == 0
+    assert pivot.read_text() == first
+    assert main(["report", str(tmp_path / "out"), "--suite", "small", "--target", "stationarity=0.01"]) == 0
+    assert "To stationarity <= 0.01" in pivot.read_text()
