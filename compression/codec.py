@@ -75,6 +75,11 @@ class Codec:
         """Whether the codec draws from generators."""
         return self.values.stochastic
 
+    @property
+    def entrywise(self) -> bool:
+        """Say whether a number arrives alike in every dense message, whatever else is in it."""
+        return isinstance(self.values, Cast)
+
     def encode(
         self,
         vector: Tensor,

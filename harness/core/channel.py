@@ -116,9 +116,11 @@ class Channel:
         If not everybody takes part in every round, nobody is taken to have been there, and all pay.
         """
         everybody = self._clients.n == self._clients.total
-        if everybody and self._down.stochastic:
+        again = self._down.entrywise and not (self._compression.downlink and self._compression.thin)
+        if everybody and not again:
             raise Incompatible(
-                "compression.downlink: a random code does not say again what clients have kept"
+                "compression.downlink: a message in which other entries are kept, or that is coded by chance or as "
+                "a whole, does not say again what clients have kept"
             )
         return self._broadcast(vectors, self._clients.present * (not everybody))
 

@@ -129,6 +129,11 @@ class Clients:
         self.thinned = thinned
         self._rows = rows
         self._record = privacy if privacy is not None and privacy.unit == "record" else None
+        if self._record is not None and not problem.alone:
+            raise Incompatible(
+                f"record-level privacy clips what each sample contributes, and in problem {problem.name}, as it is "
+                "set, a sample also changes what the others contribute"
+            )
         self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> its draw
         self._calls: dict[tuple[str, int], int] = {}  # how often a draw has been used
         self.sizes = self.take(federation.counts()[..., None])[..., 0]

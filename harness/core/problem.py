@@ -54,6 +54,9 @@ class Problem:
     dense : bool
         Whether the computation is dense algebra (vectorizes over clients) or convolution (does not, on a
         CPU).
+    alone : bool
+        Whether the loss of one sample is a function of that sample and of public numbers only. Privacy with
+        unit "record" rests on it: it clips what each sample contributes.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Problem:
     module: nn.Module | None = None
     rebuild: Callable[[nn.Module], Problem] | None = None
     dense: bool = True
+    alone: bool = True
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ class Settings:
     own_p : bool
         Every client uses the share of positives among its own samples, instead of one public number. The
         objective then is a mean of surrogates within clients. Samples carry their client's number in place of
-        their sensitive group, so there are no figures of groups.
+        their sensitive group, so there are no figures of groups. One sample changes the terms of all others of
+        its client, so privacy with unit "record" is refused.
     """
 
     own_p: bool = False
@@ -108,6 +109,7 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
         module=module,
         rebuild=lambda smaller: auroc(smaller, p),
         dense=not any(isinstance(layer, nn.Conv2d) for layer in module.modules()),
+        alone=p.ndim == 0,
     )
 
 

@@ -12,7 +12,9 @@ from torch.nn import functional
 from datasets.federation import Batch, Federation
 from harness.core.algorithm import ALGORITHMS
 from harness.core.problem import Problem
+from harness.core.registry import Incompatible
 from harness.core.vector import Ravel
+from harness.problems.auroc import auroc
 from harness.problems.classify import classifier
 from harness.settle import draft
 from harness.simulate import Run
@@ -107,6 +109,22 @@ def test_both_gradients_of_a_minimax_problem_are_clipped_together() -> None:
     gx, gy = clients.grads(zero, zero, batch)
     torch.testing.assert_close(gx, torch.full_like(gx, 0.6))
     torch.testing.assert_close(gy, torch.full_like(gy, 0.8))
+
+
+def test_where_a_record_changes_what_the_others_contribute_it_is_refused(data) -> None:
+    """AUROC with each client's own share of positives: of 1 positive and 99 negatives, take the positive away.
+    The share falls from 1/100 to 0, and with it all 99 gradients of negatives: 100 clip norms, where 1 is booked.
+    With one public share nothing of the others changes."""
+    one = auroc(nn.Linear(3, 1), torch.tensor(0.3))
+    cohort(mechanism=record(z=1.0), problem=one)
+    with pytest.raises(Incompatible, match="in problem auroc, as it is set, a sample also changes"):
+        cohort(mechanism=record(z=1.0), problem=auroc(nn.Linear(3, 1), torch.full((4,), 0.3)))
+    fields = {"problem": {"kind": "auroc", "own_p": True}}
+    ready(
+        data, "local_sgda", **fields, privacy={"clip": 1.0, "epsilon": 4.0}
+    )  # a client's message is clipped whole
+    with pytest.raises(Incompatible, match="a sample also changes"):
+        ready(data, "local_sgda", **fields, privacy={"unit": "record", "clip": 1.0, "epsilon": 4.0})
 
 
 def test_two_gradients_on_one_batch_are_two_releases_of_one_draw() -> None:
