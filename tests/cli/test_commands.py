@@ -360,7 +360,14 @@ def test_a_report_made_again_looks_as_the_suite_s_file_wants_it(tmp_path):
     content = {
         "suite": "small",
         "base": {
-            "problem": {"kind": "quadratic_minimax", "P": [1, 1], "B": [0, 0], "Q": [1, 1], "c": [1, 3], "d": [0, 0]},
+            "problem": {
+                "kind": "quadratic_minimax",
+                "P": [1, 1],
+                "B": [0, 0],
+                "Q": [1, 1],
+                "c": [1, 3],
+                "d": [0, 0],
+            },
             "rounds": 20,
             "eval_every": 1,
         },
