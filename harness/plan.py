@@ -11,6 +11,7 @@ from compression import ratio_at
 from harness.core.registry import Incompatible
 from harness.setup import Setup, prepare
 from harness.simulate import Run, everybody, settled
+from harness.spec import CompressionSpec
 from harness.suite import Cell
 
 
@@ -45,12 +46,13 @@ def vetted(cells: Sequence[Cell]) -> list[Cell]:
     known: dict[str, str | None] = {}
     found = []
     for cell in cells:
-        if cell.spec is None or (
-            cell.spec.privacy is None and cell.spec.compression.alpha == 0 and cell.spec.topology is None
+        spec = cell.spec
+        if spec is None or (
+            spec.privacy is None and spec.compression == CompressionSpec() and spec.topology is None
         ):
             found.append(cell)
             continue
-        key = cell.spec.model_copy(update={"seed": 0}).model_dump_json()
+        key = spec.model_copy(update={"seed": 0}).model_dump_json()
         if key not in known:
             known[key] = refusal(cell)
         found.append(Cell(cell.given, None, known[key]) if known[key] else cell)

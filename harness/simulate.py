@@ -21,7 +21,7 @@ from harness.core.clients import Clients
 from harness.core.cost import Cost
 from harness.core.counting import Counting
 from harness.core.parts import round_in_parts
-from harness.core.policy import Books
+from harness.core.policy import PLAIN, Books
 from harness.core.registry import Incompatible
 from harness.core.thinning import Thinned, thin, thinned
 from harness.evaluate import measure, solution
@@ -226,11 +226,13 @@ class Run:
 def settled(setup: Setup) -> Setup:
     """Return the setup with the noise that its budget asks for.
 
-    A dry round of everybody shows how many releases there will be at most, and what gossip refuses.
+    A dry round shows how many releases there will be at most, and what gossip or the compression refuses. For unit
+    record it is one of everybody: in a cohort clients may take fewer steps, and release less.
     """
-    if setup.privacy is None and setup.mixing is None:
+    if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
         return setup
-    dry = Run(everybody(setup), dry="expected")
+    record = setup.privacy is not None and setup.privacy.unit == "record"
+    dry = Run(everybody(setup) if record else setup, dry="expected")
     before, dry.books.ledger = dry.books.ledger, Ledger()
     dry.advance()
     if setup.privacy is None or setup.spec.privacy is None:

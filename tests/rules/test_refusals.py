@@ -294,3 +294,38 @@ def test_a_code_that_says_something_else_the_second_time_cannot_tell_what_client
     paying = channel(None, setting, ids=(0, 2))
     paying.known(rows(6)[0])
     assert int(paying.cost.down) > 0
+
+
+THINNED = {"beta": 0.5, "downlink": True}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "compression", "reason"),
+    [
+        ("fedavg", {"beta": [0.1] * 7, "select": "random_k"}, "random_k uses one ratio"),
+        ("fedavg", {"alpha": [0.1] * 7, "beta": 0.5, "select": "random_k"}, "random_k uses one mask"),
+        ("local_sgda_plus", THINNED, "does not say again"),
+    ],
+)
+def test_what_the_compression_refuses_is_planned_as_skipped_without_privacy_too(
+    data: Any, algorithm: str, compression: dict[str, Any], reason: str
+) -> None:
+    """One such cell must not end a plan, nor fail in a suite seed by seed."""
+    kind = "classify" if algorithm == "fedavg" else "fair_classification"
+    fields = {"problem": kind, "model": {"name": "mlp", "hidden": [8]}, "compression": compression}
+    spec = read_spec(given(data, algorithm, **fields))
+    (row,) = plan([Cell({}, spec)])
+    assert row["status"] == "skipped" and reason in row["reason"]
+    (cell,) = vetted([Cell({}, spec)])
+    assert cell.spec is None and reason in str(cell.reason)
+
+
+@pytest.mark.parametrize("protected", [{}, {"privacy": {"clip": 1.0, "noise_multiplier": 1.0}}])
+def test_what_only_a_full_cohort_is_refused_is_not_refused_a_partial_one(
+    data: Any, protected: dict[str, Any]
+) -> None:
+    """Three of seven pay for the snapshot in every round, so it may be sent thinned like anything else."""
+    fields = {"problem": "fair_classification", "compression": THINNED, **protected}
+    ready(data, "local_sgda_plus", **fields, cohort={"size": 3})
+    with pytest.raises(Incompatible, match="does not say again"):
+        ready(data, "local_sgda_plus", **fields)
