@@ -139,7 +139,7 @@ def run(
     ids = torch.arange(federation.clients)
     ids = ids.expand(len(seeds), -1) if stacked else ids
     cost = Cost(tuple(ids.shape[:-1]))
-    mixing = mixing_matrix(Complete(), federation.clients)
+    mixing = mixing_matrix(Complete(), federation.clients) if algorithm.meta.gossip else None
 
     def sides(round: int) -> tuple[Clients, Channel]:
         here = ids if cohort is None or round < 0 else torch.tensor(cohort)

@@ -206,7 +206,7 @@ def _run(
     def members(*arguments: Any, **others: Any) -> Clients:
         return Clients(*arguments, **{**others, "books": books, "privacy": mechanism, "thinned": thinned})
 
-    def out(clients: Clients, *, mixing: Tensor, **_: Any) -> Channel:
+    def out(clients: Clients, *, mixing: Tensor | None, **_: Any) -> Channel:
         memory = ways[-1].state if ways else {}
         ways.append(channel(clients, mixing=mixing, privacy=mechanism, compression=compression, state=memory))
         return ways[-1]

@@ -244,7 +244,9 @@ class Channel:
             The mix of what all sent (with ``onto`` added), and of what was known.
         """
         if self._mixing is None:
-            raise ValueError("this run has no topology to mix over")
+            raise ValueError(
+                "this run has no topology to mix over; an algorithm that gossips says so: Meta(..., gossip=True)"
+            )
         if self._clients.thinned is not None and self._clients.thinned.which is not None:
             raise Incompatible("compression.alpha: gossip averages rows of models of one size")
         if hops < 1 or not (rows or known):

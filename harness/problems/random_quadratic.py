@@ -65,11 +65,11 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
             raise UserError(f"problem random_quadratic: {name} must be at least {bound}, given {value}")
     if s.noise > 0 and s.samples < 2:
         raise UserError("problem random_quadratic: noise distinguishes samples; give samples of at least 2")
-    (dx, dy), known = s.dims, random.stream(s.seed, "quadratic", "averages")
-    p, q = (_spectrum(size, s.condition, known) for size in (dx, dy))
-    b = _normal(known, dx, dy)
+    (dx, dy), common = s.dims, random.stream(s.seed, "quadratic", "averages")
+    p, q = (_spectrum(size, s.condition, common) for size in (dx, dy))
+    b = _normal(common, dx, dy)
     b = b / torch.linalg.matrix_norm(b, 2)
-    x, y = _normal(known, dx), _normal(known, dy)  # the saddle; c and d follow
+    x, y = _normal(common, dx), _normal(common, dy)  # the saddle; c and d follow
     c, d = -(p @ x + b @ y), q @ y - b.mT @ x
 
     own = random.stream(s.seed, "quadratic", "deviations")

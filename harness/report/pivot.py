@@ -3,7 +3,7 @@
 Cells that differ in anything else than the two settings and the algorithm's hyper-parameters stand in tables of
 their own; of what it took to reach a target, runs of any length share one. A topology stands beside the name of
 the algorithm, unless it is one of the two settings. Of several hyper-parameters in one place the best is shown, and
-the table says so.
+the table says so; one whose seeds are all done comes before one of which some failed, however good the rest.
 """
 
 from __future__ import annotations
@@ -195,14 +195,18 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
         else:
             values = cell.values(measure)
         if values:
-            scored.append((sign * fmean(values.values()), cell.key, values, cell))
+            short = len(values) < len(cell.records)  # the mean over those that made it would flatter
+            scored.append((short, sign * fmean(values.values()), cell.key, values, cell))
     if not scored:
         statuses = {record.status for cell in rivals for record in cell.records}
         missed = measure in COSTS_TO_TARGET and "done" in statuses
         return Place("not reached" if missed else "/".join(sorted(statuses - {"done"})), {}, "")
-    _, _, values, best = min(scored, key=lambda entry: entry[:2])
+    short, _, _, values, best = min(scored, key=lambda entry: entry[:3])
     own = {k.partition(".")[2]: v for k, v in flatten(best.spec).items() if k.startswith("algorithm.")}
-    return Place(_text(list(values.values()), measure), values, " ".join(f"{k}={v}" for k, v in own.items()))
+    text = _text(list(values.values()), measure) + (
+        f" ({len(values)}/{len(best.records)} seeds)" if short else ""
+    )
+    return Place(text, values, " ".join(f"{k}={v}" for k, v in own.items()))
 
 
 def _text(values: Sequence[float], measure: str) -> str:
@@ -235,7 +239,7 @@ def grids_markdown(grids: Sequence[Grid]) -> str:
     lines: list[str] = []
     for grid in grids:
         lines += [f"### {grid.title}", "", grid.note, ""]
-        lines.append(f"| {grid.corner} | " + " | ".join(grid.columns) + " |".replace("\\", "\\\\"))
+        lines.append(f"| {grid.corner} | " + " | ".join(grid.columns) + " |")
         lines.append("| :--- |" + " ---: |" * len(grid.columns))
         lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in grid.lines()]
         lines.append("")

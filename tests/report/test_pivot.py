@@ -100,6 +100,18 @@ def test_a_pivot_shows_the_best_setting_of_every_place():
     assert "best of up to 2 settings" in grid.note
 
 
+def test_a_setting_of_which_a_seed_failed_is_not_the_best():
+    """At lr 0.5 seed 0 is better than all at lr 0.1, and seed 1 diverged: shown is lr 0.1, (4 + 5) / 2. Where there
+    is no other, the one seed of two is shown as such."""
+    lost = [falling("fedavg", 0, (10.0, 1.0), lr=0.5, own={"local_steps": k}) for k in (1, 5)] + [
+        undone(spec("fedavg", 1, lr=0.5, own={"local_steps": k}), "failed", "diverged") for k in (1, 5)
+    ]
+    whole = [falling("fedavg", seed, (10.0, 4.0 + seed), own={"local_steps": 1}) for seed in (0, 1)]
+    (grid,) = tabulate([*lost, *whole], BY_K, by="stationarity")
+    assert grid.lines() == [("1", ["4.5 ± 0.707"]), ("5", ["1 (1/2 seeds)"])]
+    assert "lr=0.1" in grid.places["1", "fedavg"].settings
+
+
 def test_rows_are_in_the_order_of_numbers():
     runs = [falling("fedavg", 0, (1.0,), own={"local_steps": k}) for k in (10, 9, 100)]
     (grid,) = tabulate(runs, BY_K, by="stationarity")

@@ -1,9 +1,10 @@
 """The conformance checks of the channel fail for algorithms that go around it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from harness.check import check
 from harness.check_channel import CHANNEL_CHECKS
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients import Clients
@@ -31,13 +32,20 @@ class Restorer(FEDAVG):
         return self.State(super().round(state, clients, channel).x + 1.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Undeclared(ALGORITHMS["decentralized_local_sgda"]):
+    """Gossips, and does not say that it needs a topology."""
+
+    meta = replace(ALGORITHMS["decentralized_local_sgda"].meta, gossip=False)
+
+
 def failing(algorithm) -> set[str]:
     found = set()
-    for check in CHANNEL_CHECKS:
+    for one in CHANNEL_CHECKS:
         try:
-            check(algorithm)
+            one(algorithm)
         except AssertionError:
-            found.add(check.__name__)
+            found.add(one.__name__)
     return found
 
 
@@ -47,6 +55,12 @@ def failing(algorithm) -> set[str]:
 def test_who_goes_around_the_channel_is_caught(algorithm, expected: set[str]) -> None:
     assert expected <= failing(algorithm)
     assert expected or not failing(algorithm)
+
+
+def test_gossip_that_is_not_declared_is_caught_with_the_way_out() -> None:
+    """A run of it would get no topology, so its check gets none either."""
+    rows = check(Undeclared)
+    assert any("Meta(..., gossip=True)" in str(row["why"]) for row in rows if row["result"] == "failed")
 
 
 @pytest.mark.parametrize("kept", ["one in two", "at rate 1"])
