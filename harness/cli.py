@@ -21,7 +21,9 @@ from datasets.dataset import DataError
 from datasets.federation import FederationError
 from datasets.partition import PartitionError
 from datasets.topology import TopologyError
-from harness import commands as do
+from harness.commands import about, reports, runs
+from harness.commands.asked import NUMBERS, SECTIONS
+from harness.commands.show import log
 from harness.core.registry import UserError
 from harness.journal import Diverged
 
@@ -37,16 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = given.do(given)
     except REFUSALS as error:
-        do.log.print(f"error: {error}", style="red", markup=False)
+        log.print(f"error: {error}", style="red", markup=False)
         return 2
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has gone; nothing is lost
         return 0
     except OSError as error:
-        do.log.print(f"error: {error.filename or ''} {error.strerror or error}", style="red", markup=False)
+        log.print(f"error: {error.filename or ''} {error.strerror or error}", style="red", markup=False)
         return 2
     except KeyboardInterrupt:
-        do.log.print("interrupted; the same command goes on from here", markup=False)
+        log.print("interrupted; the same command goes on from here", markup=False)
         return 130
     return code
 
@@ -64,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(do=do)
         return made
 
-    run = command("run", do.run_command, "run one benchmark")
+    run = command("run", runs.run_command, "run one benchmark")
     _spec_options(run)
     _execution_options(run)
     run.add_argument(
@@ -72,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--json", action="store_true", help="print the final evaluation as JSON")
 
-    many = command("suite", do.suite_command, "run a suite: a name, or a YAML file")
+    many = command("suite", runs.suite_command, "run a suite: a name, or a YAML file")
     many.add_argument("suite", metavar="NAME|FILE")
     many.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
     many.add_argument(
@@ -88,18 +90,18 @@ def parser() -> argparse.ArgumentParser:
     _execution_options(many)
     _strict_option(many)
 
-    planned = command("plan", do.plan_command, "say what a suite or run would cost, before it runs")
+    planned = command("plan", runs.plan_command, "say what a suite or run would cost, before it runs")
     planned.add_argument("suite", nargs="?", metavar="NAME|FILE")
     planned.add_argument("--profile", default="smoke", help="size: smoke or paper")
     planned.add_argument("--json", action="store_true", help="print JSON")
     _spec_options(planned)
 
-    status = command("status", do.status_command, "say how far the runs of a results folder are")
+    status = command("status", runs.status_command, "say how far the runs of a results folder are")
     status.add_argument("dir", type=Path, metavar="DIR")
     status.add_argument("--json", action="store_true", help="print JSON")
 
     board = command(
-        "leaderboard", do.leaderboard_command, "print and write the comparison table of a results folder"
+        "leaderboard", reports.leaderboard_command, "print and write the comparison table of a results folder"
     )
     board.add_argument("dir", type=Path, metavar="DIR")
     board.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
@@ -111,7 +113,9 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
     board.add_argument("--json", action="store_true", help="print JSON")
 
-    report = command("report", do.report_command, "write table, pictures and HTML page of a results folder")
+    report = command(
+        "report", reports.report_command, "write table, pictures and HTML page of a results folder"
+    )
     report.add_argument("dir", type=Path, metavar="DIR")
     report.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
     report.add_argument("--by", help="ranking: a metric, bytes, flops, seconds, epsilon")
@@ -125,11 +129,11 @@ def parser() -> argparse.ArgumentParser:
         help="a table by two settings, as algorithm.local_steps,algorithm.alpha (may be repeated)",
     )
 
-    listing = command("list", do.list_command, "list what there is")
+    listing = command("list", about.list_command, "list what there is")
     listing.add_argument("what", choices=LISTS)
     listing.add_argument("--json", action="store_true", help="print JSON")
 
-    data = command("data", do.data_command, "list and fetch data sets, draw partitions")
+    data = command("data", about.data_command, "list and fetch data sets, draw partitions")
     what = data.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
     listed = what.add_parser("list", help="list data sets and whether they can be loaded now")
     listed.add_argument("--json", action="store_true", help="print JSON")
@@ -139,12 +143,12 @@ def parser() -> argparse.ArgumentParser:
     drawn.add_argument("file", type=Path, metavar="FILE.png|svg")
     _spec_options(drawn)
 
-    checked = command("check", do.check_command, "run the conformance checks on algorithms")
+    checked = command("check", about.check_command, "run the conformance checks on algorithms")
     checked.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     checked.add_argument("--json", action="store_true", help="print JSON")
 
     audited = command(
-        "audit", do.audit_command, "test a run's privacy claim: its mechanism, and a run with canaries"
+        "audit", about.audit_command, "test a run's privacy claim: its mechanism, and a run with canaries"
     )
     _spec_options(audited)
     audited.add_argument(
@@ -168,13 +172,13 @@ def _stack(text: str) -> int | None:
 
 def _spec_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below change it")
-    for name in do.SECTIONS:
+    for name in SECTIONS:
         to.add_argument(
             f"--{name}", metavar="NAME|YAML", help=f"{name}: a name, or YAML such as '{{kind: ...}}'"
         )
     _strict_option(to)
     to.add_argument("--clients", type=int, help="number of clients (default 10 where it is free)")
-    for name in do.NUMBERS:
+    for name in NUMBERS:
         to.add_argument(f"--{name}", type=int, metavar="N")
     to.add_argument(
         "--set",
