@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -512,10 +512,26 @@ class RunSpec(Section):
             return self
         return self.model_copy(update={"privacy": self.privacy.model_copy(update={"strict": True})})
 
+    def _named_settings(self) -> dict[str, tuple[Named, Named]]:
+        """Return settings and defaults of everything that the run names."""
+        found = {
+            "algorithm": (self.algorithm, defaults(ALGORITHMS[self.algorithm["name"]])),
+            "problem": (self.problem, defaults(PROBLEMS[self.problem["kind"]].settings)),
+        }
+        if self.model is not None:
+            found["model"] = (self.model, models.complete(self.model["name"], {}))
+        if self.topology is not None:
+            found["topology"] = (self.topology, defaults(TOPOLOGIES[self.topology["kind"]]))
+        if self.partition is not None:
+            kind = {**PARTITIONS, **VERTICAL}[self.partition.kind]
+            found["partition"] = (self.partition.settings, defaults(kind))
+        return found
+
     def identity(self, digest: str) -> str:
         """Return the run's name: a hash of all that decides its result.
 
         Settings at their defaults are left out of it, so that a new option does not rename older runs.
+        A default that changes needs a new version of what it belongs to (tests/golden/defaults.json).
 
         Parameters
         ----------
@@ -529,6 +545,10 @@ class RunSpec(Section):
             "partition": dealt[self.partition.kind].version if self.partition else 1,
         }
         spec = self.model_dump(mode="json", exclude_defaults=True)
+        for section, (settings, usual) in self._named_settings().items():
+            for key, value in settings.items():
+                if key in usual and value == usual[key]:
+                    spec.get(section, {}).pop(key, None)
         if "data" in spec:
             spec["data"].pop("path", None)  # the digest says what was read; where it lay does not matter
         text = json.dumps({"spec": spec, "data": digest, "versions": versions}, sort_keys=True)
@@ -624,6 +644,17 @@ def _named(section: str, given: object, key: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(given, Mapping) or not isinstance(given.get(key), str):
         raise UserError(f"{section}: give a name, or {key} and settings, given {given!r}")
     return given[key], {k: v for k, v in given.items() if k != key}
+
+
+def defaults(cls: type) -> Named:
+    """Return the defaults of a dataclass; fields that must be given have none."""
+    found = {}
+    for field in fields(cls):
+        if field.default is not MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            found[field.name] = field.default_factory()
+    return found
 
 
 def _settings(thing: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 
+from harness import spec as spec_module
 from harness.core.registry import Incompatible, UserError
 from harness.spec import CompressionSpec, Partition, PrivacySpec, RunSpec, read_spec, read_yaml
 
@@ -366,6 +367,22 @@ def test_a_default_is_part_of_the_names_of_all_runs_that_leave_it():
         "run.eval_every": 10,
         "run.compression": CompressionSpec(),
     }
+
+
+def test_a_new_setting_renames_no_run(monkeypatch):
+    """Settings at their defaults are left out one by one, also those of algorithms, models and partitions."""
+    before = name(WHOLE)
+    usual = spec_module.defaults
+
+    def without(cls):
+        return {key: value for key, value in usual(cls).items() if key != "server_lr"}
+
+    monkeypatch.setattr(spec_module, "defaults", without)
+    assert name(WHOLE) != before  # the setting then stands in the name
+    shorter = read_spec(WHOLE).model_copy(
+        update={"algorithm": {k: v for k, v in read_spec(WHOLE).algorithm.items() if k != "server_lr"}}
+    )
+    assert shorter.identity("d") == before
 
 
 def test_strict_is_said_of_private_runs_only():

@@ -1,10 +1,12 @@
 """What an algorithm computes changes only on purpose: with a new row here and a new version in its meta."""
 
+import json
+
 import pytest
 
 import algorithms
 from harness.core import ALGORITHMS
-from tests.golden.update import figures, read
+from tests.golden.update import DEFAULTS, figures, moved, read, usual
 
 algorithms.load()
 KEPT = read()
@@ -27,3 +29,18 @@ def test_the_numbers_are_those_that_were_kept(name):
     )
     assert found["version"] == kept["version"], mend
     assert numbers(found) == pytest.approx(numbers(kept), rel=1e-6, abs=1e-12), mend
+
+
+def test_defaults_change_only_with_a_version():
+    """Names of runs leave out what is at its default, so a changed default would give one name to two runs."""
+    kept, found = json.loads(DEFAULTS.read_text()), usual()
+    assert moved(kept, found) == []
+    assert found == kept, "python -m tests.golden.update NAME writes new defaults"
+
+
+def test_a_changed_default_is_noticed():
+    kept = {"algorithm a": {"version": 1, "defaults": {"lr": 0.1, "mu": 0}}}
+    assert moved(kept, {"algorithm a": {"version": 1, "defaults": {"lr": 0.2, "mu": 0, "new": 1}}}) == [
+        "algorithm a: lr was 0.1, is 0.2, at version 1"
+    ]
+    assert moved(kept, {"algorithm a": {"version": 2, "defaults": {"lr": 0.2, "mu": 0}}}) == []

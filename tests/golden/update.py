@@ -1,18 +1,30 @@
-"""Final numbers of every algorithm on a small task; `python -m tests.golden.update [NAME...]` writes them anew."""
+"""Final numbers of every algorithm on a small task, and the defaults of everything that a run may name.
+
+`python -m tests.golden.update [NAME...]` writes the numbers of these algorithms anew, and all defaults.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import algorithms
+from datasets.partition import PARTITIONS
+from datasets.topology import TOPOLOGIES
+from datasets.vertical import VERTICAL
+from harness import models
 from harness.check import run, task
 from harness.core import ALGORITHMS
+from harness.problems import PROBLEMS
+from harness.spec import defaults
 
 FILE = Path(__file__).with_name("golden.csv")
+DEFAULTS = Path(__file__).with_name("defaults.json")
 ROUNDS = 5
 
 
@@ -35,6 +47,53 @@ def read() -> dict[str, dict[str, str]]:
         return {row["algorithm"]: row for row in csv.DictReader(file)}
 
 
+def usual() -> dict[str, dict[str, Any]]:
+    """Return version and defaults of every algorithm, problem, partition, topology and model."""
+    found = {
+        f"algorithm {name}": {
+            "version": ALGORITHMS[name].meta.version,
+            "defaults": defaults(ALGORITHMS[name]),
+        }
+        for name in ALGORITHMS
+    }
+    found |= {
+        f"problem {name}": {"version": PROBLEMS[name].version, "defaults": defaults(PROBLEMS[name].settings)}
+        for name in PROBLEMS
+    }
+    found |= {
+        f"partition {name}": {"version": cls.version, "defaults": defaults(cls)}
+        for name, cls in {**PARTITIONS, **VERTICAL}.items()
+    }
+    found |= {
+        f"topology {name}": {"version": 1, "defaults": defaults(cls)} for name, cls in TOPOLOGIES.items()
+    }
+    found |= {
+        f"model {name}": {"version": 1, "defaults": models.complete(name, {})} for name in models.names()
+    }
+    content: dict[str, dict[str, Any]] = json.loads(json.dumps(found))
+    return content
+
+
+def moved(kept: dict[str, dict[str, Any]], found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the defaults that changed under an unchanged version: one name would mean two runs."""
+    return [
+        f"{name}: {setting} was {value!r}, is {found[name]['defaults'][setting]!r}, at version {one['version']}"
+        for name, one in kept.items()
+        if name in found and found[name]["version"] == one["version"]
+        for setting, value in one["defaults"].items()
+        if setting in found[name]["defaults"] and found[name]["defaults"][setting] != value
+    ]
+
+
+def write_defaults() -> None:
+    """Write all defaults anew; refuse if one of them changed without its version."""
+    found = usual()
+    wrong = moved(json.loads(DEFAULTS.read_text()), found) if DEFAULTS.exists() else []
+    if wrong:
+        raise SystemExit("raise the version, or give the setting another name:\n" + "\n".join(wrong))
+    DEFAULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+
 def write(names: list[str]) -> None:
     """Make the rows of these algorithms anew and keep the others."""
     rows = read() if FILE.exists() else {}
@@ -49,4 +108,5 @@ def write(names: list[str]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     algorithms.load()
+    write_defaults()
     write(sys.argv[1:] or list(ALGORITHMS))
