@@ -77,24 +77,22 @@ def parser() -> argparse.ArgumentParser:
     many = command("suite", runs.suite_command, "run a suite: a name, or a YAML file")
     many.add_argument("suite", metavar="NAME|FILE")
     many.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
-    many.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: one a core)"
-    )
-    many.add_argument(
-        "--stack",
-        default="auto",
-        type=_stack,
-        metavar="auto|off|N",
-        help="runs that differ in their seed are computed side by side: as many as pay, none, or at most N",
-    )
-    _execution_options(many)
     _strict_option(many)
+    swept = command(
+        "sweep", runs.suite_command, "run a benchmark over lists of values, as a suite of its own"
+    )
+    _spec_options(swept)
+    for each in (many, swept):
+        _sweep_options(each)
+        _jobs_options(each)
+        _execution_options(each)
 
     planned = command("plan", runs.plan_command, "say what a suite or run would cost, before it runs")
     planned.add_argument("suite", nargs="?", metavar="NAME|FILE")
     planned.add_argument("--profile", default="smoke", help="size: smoke or paper")
     planned.add_argument("--json", action="store_true", help="print JSON")
     _spec_options(planned)
+    _sweep_options(planned)
 
     status = command("status", runs.status_command, "say how far the runs of a results folder are")
     status.add_argument("dir", type=Path, metavar="DIR")
@@ -186,6 +184,42 @@ def _spec_options(to: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="any field by its dotted path, repeatable",
+    )
+
+
+def _sweep_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--name", help="name of the suite in the results folder (default: its own, or sweep)")
+    to.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="values of any field, instead of those in the file; 0..9 is a range; repeated, their cross product",
+    )
+    to.add_argument(
+        "--random",
+        action="append",
+        default=[],
+        metavar="KEY={KIND: [LOW, HIGH]}",
+        help="draw a field: uniform, log_uniform or integer between bounds, choice from a list; repeatable",
+    )
+    to.add_argument("--draws", type=int, metavar="N", help="how many draws (default: 10)")
+    to.add_argument(
+        "--limit-hours", type=float, metavar="H", help="refuse to start what is estimated to take longer"
+    )
+    to.add_argument("--trim", action="store_true", help="leave out seeds until the others fit --limit-hours")
+
+
+def _jobs_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: one a core)"
+    )
+    to.add_argument(
+        "--stack",
+        default="auto",
+        type=_stack,
+        metavar="auto|off|N",
+        help="runs that differ in their seed are computed side by side: as many as pay, none, or at most N",
     )
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal
 
 from compression import ratio_at
 from harness.core.policy import Books
-from harness.core.registry import Incompatible
-from harness.setup import Setup, prepare
+from harness.core.registry import Incompatible, UserError
+from harness.evaluate import measure
+from harness.setup import Setup, identify, prepare
 from harness.simulate import Run, everybody, settled
-from harness.spec import CompressionSpec
-from harness.suite import Cell
+from harness.spec import CompressionSpec, RunSpec
+from harness.sweep import Cell
 
 
 def plan(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -22,8 +24,8 @@ def plan(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     Releases and epsilon are exact (unit record: never exceeded, where clients differ in their local steps).
     Bytes, operations and oracle calls are exact where every round sends and computes alike; where chance
     decides (which entries are largest, who is in a Poisson cohort) ``bytes_up`` and ``bytes_down`` are expected
-    values, which ``bytes_up_most`` and ``bytes_down_most`` bound. Seconds are estimated from one real round on
-    this machine; runs that differ in their seed alone take alike.
+    values, which ``bytes_up_most`` and ``bytes_down_most`` bound. Seconds are estimated from two real rounds and
+    an evaluation on this machine, for a run that is alone; runs that differ in their seed only take alike.
     """
     measured: dict[str, float] = {}
     return [_row(cell, measured) for cell in cells]
@@ -54,11 +56,94 @@ def vetted(cells: Sequence[Cell]) -> list[Cell]:
         ):
             found.append(cell)
             continue
-        key = spec.model_copy(update={"seed": 0}).model_dump_json()
+        key = _kind(spec)
         if key not in known:
             known[key] = refusal(cell)
         found.append(Cell(cell.given, None, known[key]) if known[key] else cell)
     return found
+
+
+def affordable(
+    cells: Sequence[Cell], hours: float, jobs: int = 1, done: Collection[str] = (), trim: bool = False
+) -> list[Cell]:
+    """Return the cells if they fit into so many hours, by the estimate of `plan`.
+
+    Parameters
+    ----------
+    cells : Sequence[Cell]
+        What is to be run, seeds and all.
+    hours : float
+        Of this machine.
+    jobs : int
+        Runs at a time.
+    done : Collection[str]
+        Identities of runs that need not be made.
+    trim : bool
+        Leave out seeds, the last ones first, until the others fit. What is left out stays as a skipped cell.
+
+    Raises
+    ------
+    UserError
+        If they do not fit; with `trim`, if not even one seed does.
+    """
+    measured: dict[str, float] = {}
+
+    def cost(cell: Cell) -> float:
+        if cell.spec is None or identify(cell.spec) in done:
+            return 0.0
+        kind = _kind(cell.spec)
+        if kind not in measured:
+            measured[kind] = seconds(settled(prepare(cell.spec)))
+        return measured[kind] / jobs / 3600
+
+    costs = [cost(cell) for cell in cells]
+    asked = sum(costs)
+    if asked <= hours:
+        return list(cells)
+    about = f"about {asked:.2g} hours with {jobs} at a time, and the limit is {hours:g}"
+    if not trim:
+        raise UserError(f"--limit-hours: these runs take {about}; --trim leaves out seeds until they fit")
+    seeds = sorted({cell.spec.seed for cell in cells if cell.spec})
+    for kept in range(len(seeds) - 1, 0, -1):
+        left = set(seeds[:kept])
+        if (
+            sum(each for cell, each in zip(cells, costs, strict=True) if cell.spec and cell.spec.seed in left)
+            <= hours
+        ):
+            reason = f"left out by --limit-hours {hours:g}: all seeds would take {about}"
+            return [
+                _left_out(cell, reason) if cell.spec and cell.spec.seed not in left else cell
+                for cell in cells
+            ]
+    raise UserError(f"--limit-hours: not even one seed fits; all would take {about}")
+
+
+def _left_out(cell: Cell, reason: str) -> Cell:
+    assert cell.spec is not None
+    return replace(cell, given=cell.spec.model_dump(mode="json"), spec=None, reason=reason)
+
+
+def seconds(setup: Setup) -> float:
+    """Estimate how long a run takes alone: two rounds and an evaluation are really made.
+
+    The first round stands for itself, as it also loads and settles.
+    """
+    spec, began, run = setup.spec, time.perf_counter(), Run(setup)
+    run.advance()
+    first = again = time.perf_counter() - began
+    if spec.rounds > 1:
+        began = time.perf_counter()
+        run.advance()
+        again = time.perf_counter() - began
+    began = time.perf_counter()
+    measure(setup, run.state, run.round)
+    evaluation = time.perf_counter() - began
+    return first + (spec.rounds - 1) * again + (1 + -(-spec.rounds // spec.eval_every)) * evaluation
+
+
+def _kind(spec: RunSpec) -> str:
+    """Return what runs that differ in their seed alone have in common."""
+    return spec.model_copy(update={"seed": 0}).model_dump_json()
 
 
 def _row(cell: Cell, measured: dict[str, float]) -> dict[str, Any]:
@@ -69,11 +154,9 @@ def _row(cell: Cell, measured: dict[str, float]) -> dict[str, Any]:
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
     expected, most = _cost(setup, "expected"), _cost(setup, "largest")
-    kind = cell.spec.model_copy(update={"seed": 0}).model_dump_json()
+    kind = _kind(cell.spec)
     if kind not in measured:
-        began, real = time.perf_counter(), Run(setup)
-        real.advance()
-        measured[kind] = time.perf_counter() - began
+        measured[kind] = seconds(setup)
     record = setup.privacy is not None and setup.privacy.unit == "record"
     privacy = (_cost(everybody(setup), "expected") if record else expected).statement() or {}
     claims = ("epsilon_release", "epsilon_total", "noise_multiplier", "releases", "accountant", "delta")
@@ -94,7 +177,7 @@ def _row(cell: Cell, measured: dict[str, float]) -> dict[str, Any]:
         "bytes_down_most": int(most.cost.down),
         "flops": int(expected.cost.flops),
         "oracle_calls": int(expected.cost.oracle_calls),
-        "seconds": round(measured[kind] * cell.spec.rounds, 3),
+        "seconds": round(measured[kind], 3),
         "status": "planned",
         "reason": None,
     }

@@ -104,6 +104,7 @@ class Data(Section):
 
 
 RECORD = {"sampling": "poisson", "adjacency": "add-remove"}  # how records are drawn, and whom that protects
+BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
 
@@ -158,11 +159,10 @@ class PrivacySpec(Section):
 
     @model_validator(mode="after")
     def _sound(self) -> PrivacySpec:
-        budgets = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
-        named = [name for name in budgets if getattr(self, name) is not None]
+        named = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(named) != 1:
             raise UserError(
-                f"privacy: give exactly one of {', '.join(budgets)}; given {' and '.join(named) or 'none'}"
+                f"privacy: give exactly one of {', '.join(BUDGETS)}; given {' and '.join(named) or 'none'}"
             )
         norms = self.clip if isinstance(self.clip, tuple) else (self.clip,)
         if not norms or any(not isinstance(norm, str) and not norm > 0 for norm in norms):

@@ -5,7 +5,7 @@
     suite: quickstart                  # its name, also its folder
     title: what it shows
     base: {...}                        # a run file's fields
-    sweep:                             # lists expand by cross product; a list of such blocks is their union
+    sweep:                             # lists expand by cross product, see `harness.sweep`; blocks add up
       algorithm: [fedavg, {name: scaffold, lr: 0.05}]
       partition.alpha: [0.1, 1.0]      # dotted paths reach into sections
       seed: [0, 1, 2]
@@ -31,40 +31,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from harness.core.registry import Incompatible, UserError, unknown
-from harness.spec import RunSpec, read_spec, read_yaml
+from harness.core.registry import UserError, unknown
+from harness.spec import RunSpec, read_yaml
+from harness.sweep import Cell, assign, expand, mapping
 
 FOLDER = Path(__file__).parent / "suites"
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
 REPORT_FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select")
 AGAINST = ("round", "bytes")
-LARGEST = 100_000
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One combination of a suite.
-
-    Attributes
-    ----------
-    given : dict
-        What the file says about it.
-    spec : RunSpec or None
-        The run; None if the combination cannot work.
-    reason : str or None
-        Why not.
-    """
-
-    given: dict[str, Any]
-    spec: RunSpec | None
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,8 +91,17 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def read_suite(name: str, profile: str = "smoke") -> Suite:
+def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | None = None) -> Suite:
     """Read a suite by its name or from a file, and expand it.
+
+    Parameters
+    ----------
+    name : str
+        A suite's name, or a YAML file.
+    profile : str
+        One of its sizes.
+    instead : Mapping, optional
+        Lists that take the place of those in every block of its sweep.
 
     Raises
     ------
@@ -124,44 +113,55 @@ def read_suite(name: str, profile: str = "smoke") -> Suite:
         if name not in names():
             raise unknown("suite", name, names())
         path = FOLDER / f"{name}.yaml"
-    return make_suite(read_yaml(path), profile, path.stem)
+    return make_suite(read_yaml(path), profile, path.stem, instead)
 
 
-def make_suite(content: Mapping[str, Any], profile: str, name: str = "suite") -> Suite:
-    """Check and expand the content of a suite file."""
+def make_suite(
+    content: Mapping[str, Any],
+    profile: str = "smoke",
+    name: str = "suite",
+    instead: Mapping[str, Any] | None = None,
+) -> Suite:
+    """Check and expand the content of a suite file, see `read_suite`."""
     for key in content:
         if key not in FIELDS:
             raise unknown("field of a suite", key, FIELDS)
-    name = content.get("suite", name)
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or name == "runs":
-        raise UserError(f"suite: a name of letters, digits, '-', '_' and '.', given {name!r}")
-    profiles = _mapping("profiles", content.get("profiles", {}))
+    name = checked_name(content.get("suite", name))
+    profiles = mapping("profiles", content.get("profiles", {}))
     if profile not in profiles and profiles:
         raise unknown("profile", profile, profiles)
-    chosen = _mapping(f"profiles.{profile}", profiles.get(profile, {}))
+    chosen = mapping(f"profiles.{profile}", profiles.get(profile, {}))
     for key in chosen:
         if key not in ("base", "sweep"):
             raise unknown(f"field of profiles.{profile}", key, ("base", "sweep"))
-    base = deepcopy(dict(_mapping("base", content.get("base", {}))))
-    for path, value in _mapping("base", chosen.get("base", {})).items():
+    base = deepcopy(dict(mapping("base", content.get("base", {}))))
+    for path, value in mapping("base", chosen.get("base", {})).items():
         assign(base, path, value)
     blocks = chosen.get("sweep", content.get("sweep", {}))
-    report = _mapping("report", content.get("report", {}))
+    report = mapping("report", content.get("report", {}))
     for key in report:
         if key not in REPORT_FIELDS:
             raise unknown("field of report", key, REPORT_FIELDS)
-    cells = expand(base, blocks if isinstance(blocks, list) else [blocks])
+    blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
+    cells = expand(base, [{**block, **(instead or {})} for block in blocks])
     title = str(content.get("title", name))
-    target = _mapping("report.target", report["target"]) if "target" in report else None
+    target = mapping("report.target", report["target"]) if "target" in report else None
     by, pivots = report.get("by", "accuracy"), _pivots(report.get("pivot", []))
     along = report.get("along")
     if along is not None and (not isinstance(along, str) or along.split(".")[0] not in RunSpec.model_fields):
         raise unknown("section of a run", along, RunSpec.model_fields)
-    select = _mapping("report.select", report["select"]) if "select" in report else None
+    select = mapping("report.select", report["select"]) if "select" in report else None
     curves = _curves(report.get("curves", []))
     return Suite(
         name, title, profile, cells, by, report.get("baseline"), target, pivots, curves, select, along
     )
+
+
+def checked_name(name: Any) -> str:
+    """Return a suite's name, which is also that of its folder, or raise."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or name == "runs":
+        raise UserError(f"suite: a name of letters, digits, '-', '_' and '.', given {name!r}")
+    return name
 
 
 def _listed(given: Any) -> list[Any]:
@@ -189,47 +189,3 @@ def _pivots(given: Any) -> tuple[tuple[str, ...], ...]:
             if name.split(".")[0] not in RunSpec.model_fields:
                 raise unknown("section of a run", name.split(".")[0], RunSpec.model_fields)
     return tuple(tuple(one) for one in listed)
-
-
-def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
-    """Return every combination of every block, each different one once."""
-    cells: list[Cell] = []
-    known: set[str] = set()
-    for block in blocks:
-        sweep = _mapping("sweep", block)
-        lists = [value if isinstance(value, list) else [value] for value in sweep.values()]
-        for values in product(*lists):
-            given = deepcopy(dict(base))
-            for path, value in zip(sweep, values, strict=True):
-                assign(given, path, deepcopy(value))
-            try:
-                cell = Cell(given, read_spec(given))
-            except Incompatible as error:
-                cell = Cell(given, None, str(error))
-            key = cell.spec.model_dump_json() if cell.spec else repr(given)
-            if key not in known:
-                known.add(key)
-                cells.append(cell)
-            if len(cells) > LARGEST:
-                raise UserError(f"sweep: more than {LARGEST:,} runs")
-    return tuple(cells)
-
-
-def assign(target: dict[str, Any], path: str, value: Any) -> None:
-    """Set a field by its dotted path; a section given by its name alone becomes one with settings."""
-    *sections, last = str(path).split(".")
-    for section in sections:
-        inner = target.get(section)
-        if isinstance(inner, str):
-            inner = {"kind" if section in ("partition", "problem", "topology") else "name": inner}
-        if not isinstance(inner, Mapping):
-            inner = {}
-        target[section] = dict(inner)
-        target = target[section]
-    target[last] = value
-
-
-def _mapping(where: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UserError(f"{where}: named fields are needed, given {value!r}")
-    return value

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 import yaml
 
-from harness import suite
 from harness.core.registry import UserError
 from harness.setup import Execution
 from harness.spec import RunSpec, read_spec, read_yaml
+from harness.suite import Suite, checked_name, make_suite, read_suite
+from harness.sweep import assign
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
 
@@ -22,6 +23,15 @@ NUMBERS = ("rounds", "eval-every", "seed")
 
 def given_spec(given: argparse.Namespace) -> RunSpec:
     """Put a spec together from file and options."""
+    content = given_content(given)
+    if "algorithm" not in content:
+        raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
+    spec = read_spec(content)
+    return spec.strictly() if given.strict else spec
+
+
+def given_content(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a run that file and options name."""
     content: dict[str, Any] = read_yaml(given.spec) if given.spec else {}
     for name in SECTIONS:
         if getattr(given, name) is not None:
@@ -33,12 +43,9 @@ def given_spec(given: argparse.Namespace) -> RunSpec:
         if value is not None:
             content[name.replace("-", "_")] = value
     for item in given.set:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UserError(f"--set needs KEY=VALUE, given {item!r}")
-        suite.assign(content, key, parsed(value))
+        assign(content, *_pair("--set", item))
     if given.clients is not None:
-        suite.assign(content, "partition.clients", given.clients)
+        assign(content, "partition.clients", given.clients)
     if "data" in content and not given.spec:
         content.setdefault("model", "logistic")
         content.setdefault("partition", "iid")
@@ -46,17 +53,42 @@ def given_spec(given: argparse.Namespace) -> RunSpec:
         part.setdefault("kind", "iid")
         if part["kind"] not in ("natural", "sensitive"):
             part.setdefault("clients", 10)
-    if "algorithm" not in content:
-        raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
-    spec = read_spec(content)
-    return spec.strictly() if given.strict else spec
+    return content
 
 
-def given_cells(given: argparse.Namespace, cells: tuple[suite.Cell, ...]) -> tuple[suite.Cell, ...]:
-    """Return a suite's cells as the options ask for them."""
-    if not given.strict:
-        return cells
-    return tuple(replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in cells)
+def given_suite(given: argparse.Namespace) -> Suite:
+    """Return the runs that a suite, or a sweep over one run, asks for."""
+    lists = dict(_pair("--sweep", item, listed=True) for item in given.sweep)
+    over = dict(_pair("--random", item) for item in given.random)
+    if over:
+        lists["random"] = {"draws": 10 if given.draws is None else given.draws, "over": over}
+    elif given.draws is not None:
+        raise UserError("--draws says how many, and --random KEY=... of what")
+    if getattr(given, "suite", None):
+        of_runs = ("spec", *SECTIONS, "clients", *NUMBERS, "set")
+        idle = [name for name in of_runs if getattr(given, name.replace("-", "_"), None) not in (None, [])]
+        if idle:
+            raise UserError(
+                f"--{idle[0]} belongs to a single run; --sweep KEY=VALUE changes suite {given.suite}"
+            )
+        chosen = read_suite(given.suite, given.profile, lists)
+    else:
+        name, title = given.name or "sweep", "; ".join([*given.sweep, *given.random])
+        content = {"suite": name, "base": given_content(given), "sweep": lists}
+        chosen = make_suite(content | ({"title": title} if title else {}), profile="")
+    chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
+    if given.strict:
+        strict = tuple(replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in chosen.cells)
+        chosen = replace(chosen, cells=strict)
+    return chosen
+
+
+def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
+    """Read ``KEY=VALUE``, or ``KEY=VALUE,VALUE,...``."""
+    key, equals, text = item.partition("=")
+    if not equals or not key:
+        raise UserError(f"{option} needs KEY=VALUE{',...' if listed else ''}, given {item!r}")
+    return key, parsed(f"[{text}]" if listed else text)
 
 
 def given_execution(given: argparse.Namespace) -> Execution:

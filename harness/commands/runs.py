@@ -8,18 +8,18 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from harness import suite
-from harness.commands.asked import given_cells, given_execution, given_spec
+from harness.commands.asked import given_execution, given_spec, given_suite
 from harness.commands.reports import read_look, write_all
 from harness.commands.show import figures, log, out, print_rows, progress_bar, short, show
 from harness.core.registry import UserError
 from harness.executors import Outcome, run_all, run_one
-from harness.plan import plan, vetted
+from harness.plan import affordable, plan, vetted
 from harness.report import leaderboard
 from harness.setup import identify, prepare
 from harness.simulate import settled
 from harness.spec import RunSpec
 from harness.store import Store
+from harness.sweep import Cell
 
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
 
@@ -58,8 +58,8 @@ def run_command(given: argparse.Namespace) -> int:
 
 
 def suite_command(given: argparse.Namespace) -> int:
-    """Run a suite and write its report."""
-    execution, chosen = given_execution(given), suite.read_suite(given.suite, given.profile)
+    """Run a suite, or a sweep over one run, and write its report."""
+    execution, chosen = given_execution(given), given_suite(given)
     wanted = {
         "by": chosen.by,
         "baseline": chosen.baseline,
@@ -72,7 +72,9 @@ def suite_command(given: argparse.Namespace) -> int:
     look = read_look(wanted)
     leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
     store = Store(given.out).open()
-    cells = vetted(given_cells(given, chosen.cells))
+    cells: Sequence[Cell] = vetted(chosen.cells)
+    jobs = min(given.jobs, max(1, len(cells)))
+    cells = _within_limit(given, cells, jobs, store)
     specs = [cell.spec for cell in cells if cell.spec is not None]
     listed = [
         {
@@ -106,7 +108,6 @@ def suite_command(given: argparse.Namespace) -> int:
             if outcome.reason:
                 log.print(f"{outcome.id} {outcome.status}: {outcome.reason}", markup=False)
 
-        jobs = min(given.jobs, max(1, len(specs)))
         run_all(specs, given.out, jobs=jobs, execution=execution, retry=given.retry, report=finished)
     paths = write_all(store, chosen.name, look)
     for name, path in paths.items():
@@ -114,13 +115,23 @@ def suite_command(given: argparse.Namespace) -> int:
     return 1 if done["failed"] else 0
 
 
+def _within_limit(
+    given: argparse.Namespace, cells: Sequence[Cell], jobs: int = 1, store: Store | None = None
+) -> Sequence[Cell]:
+    """Return what the option --limit-hours leaves of a suite, or refuse it; runs that are done cost nothing."""
+    if given.limit_hours is None:
+        if given.trim:
+            raise UserError("--trim leaves out seeds until the others fit: give --limit-hours")
+        return cells
+    records = store.records() if store else []
+    done = {record.id for record in records if record.id and record.status == "done"}
+    return affordable(vetted(cells), given.limit_hours, jobs, done, given.trim)
+
+
 def plan_command(given: argparse.Namespace) -> int:
     """Print what runs would cost."""
-    if given.suite:
-        cells = given_cells(given, suite.read_suite(given.suite, given.profile).cells)
-    else:
-        cells = (suite.Cell({}, given_spec(given)),)
-    rows = plan(cells)
+    cells = given_suite(given).cells
+    rows = plan(_within_limit(given, cells))
     if given.json:
         print(json.dumps(rows, indent=1))
     else:

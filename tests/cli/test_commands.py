@@ -424,3 +424,44 @@ def test_a_report_made_again_looks_as_the_suite_s_file_wants_it(tmp_path):
     assert pivot.read_text() == first
     assert main(["report", str(tmp_path / "out"), "--suite", "small", "--target", "stationarity=0.01"]) == 0
     assert "To stationarity <= 0.01" in pivot.read_text()
+
+
+def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
+    """Two budgets, one of them none, and two seeds: four runs under a name, planned before and listed after."""
+    spec = write(tmp_path / "run.yaml", DIGITS | {"privacy": {"clip": 1}})
+    asked = ["--spec", spec, "--sweep", "privacy.epsilon=null,8", "--sweep", "seed=0..1"]
+    assert main(["plan", *asked, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    out = str(tmp_path / "results")
+    assert main(["sweep", *asked, "--name", "ladder", "--out", out, "--jobs", "1", "--limit-hours", "1"]) == 0
+    with open(tmp_path / "results" / "ladder" / "leaderboard.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["epsilon_asked"], row["seeds"], row["done"]) for row in rows] == [
+        ("", "2", "2"),
+        ("8.0", "2", "2"),
+    ]
+    runs = {path.name for path in (tmp_path / "results" / "runs").iterdir()}
+    assert {row["id"] for row in planned} == runs
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit-hours", "1e-9"], "--trim leaves out seeds"),
+        (["--trim"], "give --limit-hours"),
+        (["--draws", "3"], "--random KEY=... of what"),
+        (["--sweep", "seed"], "--sweep needs KEY=VALUE,..."),
+        (["--sweep", "seed=[1"], "is not valid YAML"),
+        (["--name", "../elsewhere"], "suite: a name of letters"),
+    ],
+)
+def test_a_sweep_that_cannot_be_started_leaves_nothing_behind(tmp_path, capsys, options, message):
+    spec = write(tmp_path / "run.yaml", DIGITS)
+    assert main(["sweep", "--spec", spec, "--out", str(tmp_path / "results"), "--jobs", "1", *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("results/*/*"))
+
+
+def test_options_of_a_run_are_refused_for_a_suite(capsys):
+    assert main(["plan", "quickstart", "--rounds", "3"]) == 2
+    assert "--sweep KEY=VALUE changes suite" in " ".join(capsys.readouterr().err.split())

@@ -16,7 +16,7 @@ from harness.plan import plan
 from harness.setup import prepare
 from harness.simulate import Run, simulate
 from harness.spec import read_spec
-from harness.suite import Cell
+from harness.sweep import Cell
 from privacy import gaussian_epsilon
 
 STEPS = {"local_steps": 2, "batch_size": 8}

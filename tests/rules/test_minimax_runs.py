@@ -5,7 +5,7 @@ from rules_support import finished, given, ready
 
 from harness.plan import plan
 from harness.spec import read_spec
-from harness.suite import Cell
+from harness.sweep import Cell
 
 WORK = {"local_steps": 2, "batch_size": 8}
 METHODS = {

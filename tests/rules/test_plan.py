@@ -10,7 +10,7 @@ from harness.plan import plan
 from harness.setup import prepare
 from harness.simulate import settled
 from harness.spec import read_spec
-from harness.suite import Cell
+from harness.sweep import Cell
 
 MLP = {"name": "mlp", "hidden": [40]}
 LOCAL = {"clip": 1.0, "epsilon": 4.0}

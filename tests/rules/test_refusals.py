@@ -12,7 +12,7 @@ from harness.plan import plan, vetted
 from harness.setup import prepare
 from harness.simulate import settled, simulate
 from harness.spec import read_spec
-from harness.suite import Cell
+from harness.sweep import Cell
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
 

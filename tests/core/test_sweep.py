@@ -1,0 +1,124 @@
+"""What a sweep expands to: lists, ranges, ladders of budgets, draws, and what a limit of time leaves of them."""
+
+import math
+
+import pytest
+
+from harness.core.registry import UserError
+from harness.plan import affordable
+from harness.setup import identify
+from harness.suite import make_suite
+from harness.sweep import expand
+
+BASE = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 3},
+    "model": "logistic",
+    "algorithm": "fedavg",
+    "rounds": 2,
+    "privacy": {"clip": 1, "noise_multiplier": 0},
+}
+
+
+def specs(**block):
+    return [cell.spec for cell in expand(BASE, [block])]
+
+
+def over(draws=5, seed=0, **fields):
+    ways = {f"algorithm.{name}": way for name, way in fields.items()}
+    return {"random": {"draws": draws, "seed": seed, "over": ways}}
+
+
+def test_a_range_is_a_list_of_whole_numbers():
+    assert [spec.seed for spec in specs(seed="3..6")] == [3, 4, 5, 6]
+    assert [spec.seed for spec in specs(seed=["0..1", 7])] == [0, 1, 7]
+
+
+def test_a_ladder_of_budgets_may_begin_without_privacy():
+    base = BASE | {"privacy": {"clip": 1}}
+    first, second = (cell.spec for cell in expand(base, [{"privacy.epsilon": [None, 8]}]))
+    assert first.privacy is None
+    assert (second.privacy.epsilon, second.privacy.clip) == (8, 1)
+
+
+def test_draws_lie_between_their_bounds_and_are_crossed_with_lists():
+    ways = {"lr": {"log_uniform": [1e-3, 1]}, "local_steps": {"integer": [1, 4]}}
+    ways |= {"batch_size": {"choice": [8, 16]}, "server_lr": {"uniform": [0.5, 1]}}
+    found = specs(seed="0..1", **over(20, **ways))
+    assert len(found) == 40
+    drawn = [spec.algorithm for spec in found if spec.seed == 0]
+    assert [spec.algorithm for spec in found if spec.seed == 1] == drawn
+    assert all(1e-3 <= one["lr"] <= 1 and 0.5 <= one["server_lr"] <= 1 for one in drawn)
+    assert {one["local_steps"] for one in drawn} == {1, 2, 3, 4}
+    assert {one["batch_size"] for one in drawn} == {8, 16}
+    below = sum(one["lr"] < math.sqrt(1e-3) for one in drawn)
+    assert 3 <= below <= 17, "half of log-uniform draws lie below the geometric middle"
+
+
+def test_draws_stay_when_there_are_more_of_them_or_of_fields():
+    few = [spec.algorithm["lr"] for spec in specs(**over(3, lr={"uniform": [0, 1]}))]
+    more = specs(**over(6, lr={"uniform": [0, 1]}, local_steps={"integer": [1, 9]}))
+    assert [spec.algorithm["lr"] for spec in more[:3]] == few
+    other = [spec.algorithm["lr"] for spec in specs(**over(3, seed=1, lr={"uniform": [0, 1]}))]
+    assert not set(other) & set(few)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"seed": "5..2"}, "a range ends after it begins"),
+        ({"seed": "0..999999999"}, "within 100,000 numbers"),
+        ({"seed": "0..9999", "rounds": "1..9999"}, "more than 100,000 runs"),
+        ({"random": {"draws": 3}}, "name the fields to draw"),
+        ({"random": {"draw": 3, "over": {"seed": {"integer": [0, 1]}}}}, "Did you mean 'draws'"),
+        (over(-1, lr={"uniform": [0, 1]}), "draws: a whole number"),
+        (over(lr={"loguniform": [0.1, 1]}), "Did you mean 'log_uniform'"),
+        (over(lr={"log_uniform": [0, 1]}), "above 0"),
+        (over(lr={"uniform": [1, 0]}), r"\[lowest, highest\]"),
+        (over(lr={"uniform": [0, math.inf]}), r"\[lowest, highest\]"),
+        (over(local_steps={"integer": [1, 2.5]}), "whole numbers"),
+        (over(lr={"choice": []}), "a list of values"),
+        (over(lr=0.1), "named fields"),
+        ({"algorithm.lrr": [1]}, "Did you mean 'lr'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(block, message):
+    with pytest.raises(UserError, match=message):
+        specs(**block)
+
+
+def test_the_command_line_takes_the_place_of_a_suites_lists():
+    content = {"base": BASE, "sweep": [{"seed": [0, 1]}, {"seed": [0], "rounds": [3, 4]}]}
+    found = make_suite(content, instead={"seed": ["5..6"]}).cells
+    assert sorted((cell.spec.rounds, cell.spec.seed) for cell in found) == [
+        (2, 5),
+        (2, 6),
+        (3, 5),
+        (3, 6),
+        (4, 5),
+        (4, 6),
+    ]
+
+
+def test_what_does_not_fit_into_the_hours_is_refused_or_loses_its_last_seeds(monkeypatch):
+    """An hour a run of 2 rounds, two hours one of 4: three seeds of both take 9 hours, two 6, one 3."""
+    monkeypatch.setattr("harness.plan.seconds", lambda setup: 1800.0 * setup.spec.rounds)
+    cells = expand(BASE, [{"rounds": [2, 4], "seed": "0..2"}])
+    assert affordable(cells, 9) == list(cells)
+    assert affordable(cells, 4.5, jobs=2) == list(cells)
+    with pytest.raises(UserError, match="about 9 hours with 1 at a time, and the limit is 7"):
+        affordable(cells, 7)
+    left = affordable(cells, 7, trim=True)
+    assert len(left) == 6, "what is left out stays visible"
+    assert [cell.spec is None for cell in left] == [False, False, True] * 2
+    assert all("--limit-hours 7" in cell.reason for cell in left if cell.spec is None)
+    assert left[2].given == cells[2].spec.model_dump(mode="json")
+    with pytest.raises(UserError, match="not even one seed"):
+        affordable(cells, 2, trim=True)
+
+
+def test_runs_that_are_done_cost_nothing(monkeypatch):
+    monkeypatch.setattr("harness.plan.seconds", lambda setup: 3600.0)
+    cells = expand(BASE, [{"seed": "0..3"}])
+    done = [identify(cell.spec) for cell in cells[:3]]
+    assert affordable(cells, 1, done=done) == list(cells)
