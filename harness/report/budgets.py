@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.report.cells import Cell, part_name
 from harness.report.columns import words
-from harness.report.plots import Panel, Pictures, appearance, panels_of, settings_beside, write_pictures
+from harness.report.figure import Panel, Pictures, appearance, panels_of, settings_beside, write_pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

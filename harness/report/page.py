@@ -14,9 +14,10 @@ from harness.report.budgets import accuracy_against_epsilon
 from harness.report.cells import Cell, cells, flatten
 from harness.report.chosen import Choice, chosen_tables
 from harness.report.columns import Column, columns, rows_of, runs, variants, words
+from harness.report.curves import curves, learning_curves
+from harness.report.frontier import accuracy_against_bytes
 from harness.report.leaderboard import leaderboard
 from harness.report.pivot import Grid, Pivot, grids_csv, grids_markdown, tabulate
-from harness.report.plots import accuracy_against_bytes, curves, learning_curves
 from harness.report.tables import reasons, summary, write_atomic, write_csv, write_markdown
 from harness.report.target import Target
 
