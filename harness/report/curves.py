@@ -12,10 +12,10 @@ from harness.report.cells import Cell, cells, flatten, measured, part_name
 from harness.report.columns import rows_of, variants
 from harness.report.figure import (
     FALLBACK,
-    MOST_LINES,
     Panel,
     Pictures,
     appearance,
+    few,
     label_axes,
     panels_of,
     write_pictures,
@@ -87,10 +87,11 @@ def draw_curves(
     fallback: tuple[str, ...] = FALLBACK,
 ) -> Pictures | None:
     """Draw a line a cell, or a line an algorithm where a panel would hold too many; see `learning_curves`."""
-    panels = panels_of(records, metric, fallback, along)
-    names = _names(records) if along is None else _names_along(records, along)
-    drawn = [panel._replace(cells=_choose(panel)) for panel in panels]
-    lines = list(dict.fromkeys(names[cell.key] for panel in drawn for cell in panel.cells))
+    panels, cut = few(panels_of(records, metric, fallback, along))
+    names = names_of(records) if along is None else _names_along(records, along)
+    # An algorithm looks the same in every panel where a panel has one line of each.
+    kinds = {c.key: part_name(c.spec["algorithm"]) if cut else names[c.key] for p in panels for c in p.cells}
+    looks = list(dict.fromkeys(kinds.values()))
 
     def draw(ax: Axes, panel: Panel) -> None:
         import seaborn as sns
@@ -98,7 +99,8 @@ def draw_curves(
         scale = "linear"
         for cell in panel.cells:
             line, data = names[cell.key], _tidy(cell, panel.metric, against)
-            look, moving = appearance(lines.index(line)), data if against == "round" else data[data["x"] > 0]
+            look = appearance(looks.index(kinds[cell.key]))
+            moving = data if against == "round" else data[data["x"] > 0]
             if moving.empty:  # it never communicates: a level line, as a logarithmic axis has no zero
                 last = data.loc[data["round"] == data["round"].max(), "y"].mean()
                 ax.axhline(last, color=look["color"], linestyle=look["linestyle"], label=line)
@@ -109,8 +111,7 @@ def draw_curves(
                          err_kws={"alpha": 0.15}, markevery=every, **look)  # fmt: skip
         label_axes(ax, panel, label, scale)
 
-    note = "the best setting of each algorithm" if drawn != panels else ""
-    return write_pictures(drawn, draw, path, note)
+    return write_pictures(panels, draw, path, "the best setting of each algorithm" if cut else "", apart=cut)
 
 
 def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
@@ -126,17 +127,7 @@ def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
     return data.assign(x=data.groupby("round")["x"].transform("mean"))
 
 
-def _choose(panel: Panel) -> list[Cell]:
-    """Return the cells to draw: all if they are few, else the best setting of the best algorithms."""
-    if len(panel.cells) <= MOST_LINES:
-        return panel.cells
-    best: dict[str, Cell] = {}
-    for cell in panel.cells:
-        best.setdefault(part_name(cell.spec["algorithm"]) or "", cell)
-    return list(best.values())[:MOST_LINES]
-
-
-def _names(records: Sequence[RunRecord]) -> dict[str, str]:
+def names_of(records: Sequence[RunRecord]) -> dict[str, str]:
     """Return cell -> algorithm and variant, as the legend calls it."""
     frame = leaderboard(records)
     variant = variants(frame)

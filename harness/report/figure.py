@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.report.cells import Cell, better_is_higher, cells, flatten
+from harness.report.cells import Cell, better_is_higher, cells, flatten, part_name
 from harness.report.columns import rows_of, words
 from harness.report.leaderboard import leaderboard
 from harness.report.tables import write_atomic
@@ -29,10 +30,21 @@ if TYPE_CHECKING:
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
-DASHES = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (10, 3)))
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (6, 2)),
+    (0, (1.5, 1.5)),
+    (0, (6, 2, 1.5, 2)),
+    (0, (10, 3)),
+    (0, (3, 1)),
+    (0, (10, 2, 1.5, 2, 1.5, 2)),
+    (0, (1, 3)),
+)
 MOST_LINES = 8  # per panel; more cannot be told apart
 MOST_PANELS = 9
 PANELS_A_ROW = 3
+QUIET: dict[str, Any] = {"fontsize": 7.5, "color": "#666666"}  # of notes
+LETTERS = 11  # about as many fit into an inch of a legend
 FALLBACK = ("accuracy", "auroc", "stationarity", "loss")  # what to draw where the asked metric does not apply
 LOGARITHMIC = frozenset({"stationarity", "distance", "consensus"})
 STYLE = {
@@ -94,6 +106,27 @@ def panels_of(
     return panels[:MOST_PANELS]
 
 
+def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
+    """Cut panels to what can be told apart: where one holds too many cells, all show algorithms' best settings.
+
+    Returns
+    -------
+    list of Panel
+        Of no more than `MOST_LINES` cells each, the best first.
+    bool
+        Whether any was cut.
+    """
+    if all(len(panel.cells) <= MOST_LINES for panel in panels):
+        return list(panels), False
+    cut = []
+    for panel in panels:
+        best: dict[str, Cell] = {}
+        for cell in panel.cells:
+            best.setdefault(part_name(cell.spec["algorithm"]) or "", cell)
+        cut.append(panel._replace(cells=list(best.values())[:MOST_LINES]))
+    return cut, True
+
+
 def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
     """Return the settings of a cell beside one, or beside a section."""
     return tuple(
@@ -145,6 +178,10 @@ def label_axes(ax: Axes, panel: Panel, label: str, scale: str) -> None:
     ax.set_xscale(scale)
     if panel.metric in LOGARITHMIC:
         ax.set_yscale("log")
+    if label == "round":
+        from matplotlib.ticker import MaxNLocator
+
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     if scale == "log":
         from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
@@ -156,34 +193,55 @@ def label_axes(ax: Axes, panel: Panel, label: str, scale: str) -> None:
 
 
 def write_pictures(
-    panels: Sequence[Panel], draw: Callable[[Axes, Panel], None], path: Path, note: str
+    panels: Sequence[Panel],
+    draw: Callable[[Axes, Panel], None],
+    path: Path,
+    note: str,
+    *,
+    apart: bool = False,
 ) -> Pictures | None:
-    """Draw every panel with one legend for all, and write both formats."""
+    """Draw every panel and write both formats; the lines are explained below each, if `apart` or many, or once."""
     if not panels:
         return None
     import matplotlib
     from matplotlib.figure import Figure
 
-    across = min(PANELS_A_ROW, len(panels))
+    across = 2 if len(panels) == 4 else min(PANELS_A_ROW, len(panels))
     down = math.ceil(len(panels) / across)
+    width = max(7.2, 4.4 * across)
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(max(7.2, 4.4 * across), 3.5 * down + 0.9), layout="constrained")
+        figure = Figure(layout="constrained")
         axes = list(figure.subplots(down, across, squeeze=False).flat)
         for ax, panel in zip(axes, panels, strict=False):
             draw(ax, panel)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         entries: dict[str, Any] = {}
-        for ax in figure.axes:
+        for ax in axes:
             for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
                 entries.setdefault(text, handle)
-        letters = figure.get_figwidth() * 11  # about as many fit side by side
-        abreast = int(letters / (max(len(text) for text in entries) + 9))
-        figure.legend(entries.values(), entries.keys(), loc="outside lower left", handlelength=3.2,
-                      ncols=max(1, min(len(entries), abreast)))  # fmt: skip
-        if note:
-            figure.text(0.995, 0.005, note, ha="right", va="bottom", fontsize=7.5, color="#666666")
+        if len(panels) > 1 and (apart or len(entries) > MOST_LINES + 2):
+            extra = down * max(_legend(ax, int(width / across * LETTERS)) for ax in axes)
+            figure.supxlabel(note, x=0.995, ha="right", **QUIET)
+        else:
+            columns = int(width * LETTERS / (max(len(text) for text in entries) + 9))
+            columns = max(1, min(len(entries), columns))
+            figure.legend(entries.values(), entries.keys(), loc="outside lower left", handlelength=3.2,
+                          ncols=columns, title=note, title_fontproperties={"size": QUIET["fontsize"]},
+                          alignment="left").get_title().set_color(QUIET["color"])  # fmt: skip
+            extra = math.ceil(len(entries) / columns)
+        figure.set_size_inches(width, 3.3 * down + 0.2 * extra + 0.3)
         return save(figure, path)
+
+
+def _legend(ax: Axes, letters: int) -> int:
+    """Explain a panel's lines below it, no wider than so many letters; return how many lines of text it takes."""
+    handles, texts = ax.get_legend_handles_labels()
+    if not handles:
+        return 0
+    texts = [textwrap.fill(text, letters - 6, subsequent_indent="  ") for text in texts]
+    ax.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=8, handlelength=3.2)
+    return sum(1 + text.count("\n") for text in texts)
 
 
 def save(figure: Figure, path: Path) -> Pictures:

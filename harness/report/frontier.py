@@ -1,4 +1,4 @@
-"""Picture of what accuracy costs: against the bytes of a run, a line for every epsilon."""
+"""Picture of what accuracy costs: against the bytes of a run, a line for every algorithm and epsilon."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.report.cells import Cell, better_is_higher, cells, part_name
 from harness.report.columns import quantity
 from harness.report.curves import draw_curves
 from harness.report.figure import (
-    COLORS,
-    DASHES,
-    MARKERS,
+    MOST_LINES,
+    MOST_PANELS,
     Panel,
     Pictures,
+    appearance,
     label_axes,
     panels_of,
     write_pictures,
@@ -27,16 +27,27 @@ if TYPE_CHECKING:
 
     from harness.store import RunRecord
 
-POINT: dict[str, Any] = {"alpha": 0.9, "markeredgecolor": "white", "markeredgewidth": 0.6, "markersize": 7}
+APART = 1.05  # ratio of the places of two points of equal bytes
+NOTE = "lines join the cells that no other of their line beats; the others are small and hollow"
+
+
+class Point(NamedTuple):
+    """A cell in the frontier: its line, bytes, value, and spread over seeds."""
+
+    line: tuple[str, float]
+    x: float
+    y: float
+    std: float
 
 
 def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     """Draw what accuracy costs.
 
     Cells that share privacy and compression are drawn as learning curves against the bytes sent so far, both
-    ways together. Where they differ, every cell is a point (final accuracy against all bytes of the run, bars
-    of one sample standard deviation) and one line per epsilon joins the cells that no other of that epsilon
-    beats; points of equal bytes are drawn side by side. Cells without communication are level lines.
+    ways together. Where they differ, every cell is a point: final accuracy against all bytes of the run. A line
+    for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
+    deviation; the rest are small and hollow. Where lines are many, every algorithm has a panel of its own.
+    Lines that meet at equal bytes are drawn side by side. Cells without communication are level lines.
 
     Parameters
     ----------
@@ -58,58 +69,62 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
 
 
 def _frontier(records: Sequence[RunRecord], path: Path) -> Pictures | None:
-    panels = panels_of(records, "accuracy")
-    algorithms = sorted({part_name(cell.spec["algorithm"]) or "" for panel in panels for cell in panel.cells})
-    budgets = sorted({_budget(cell) for panel in panels for cell in panel.cells}, reverse=True)
+    whole = panels_of(records, "accuracy")
+    split = len({_line(cell) for panel in whole for cell in panel.cells}) > MOST_LINES
+    panels = _by_algorithm(whole) if split else whole
+    lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))
+    names = {line: _name(line, lines, split) for line in lines}
+    looks = list(dict.fromkeys(names.values()))
 
     def draw(ax: Axes, panel: Panel) -> None:
         points = [_point(cell, panel.metric) for cell in panel.cells]
-        places = _dodge(points)
-        for point, place in zip(points, places, strict=True):
-            look: dict[str, Any] = {"color": COLORS[budgets.index(point.epsilon) % len(COLORS)]}
-            look["marker"] = MARKERS[algorithms.index(point.algorithm) % len(MARKERS)]
-            if not point.x:  # no communication: a level line, as a logarithmic axis has no zero
-                ax.axhline(point.y, color=look["color"], linewidth=0.8, linestyle=":", zorder=1)
-                ax.plot(0.02, point.y, transform=ax.get_yaxis_transform(), **look, **POINT)
+        own = [line for line in lines if any(point.line == line for point in points)]
+        for number, line in enumerate(own):
+            look = appearance(looks.index(names[line]))
+            mine = {(p.x, p.y): p for p in points if p.line == line}
+            edge = _edge(list(mine), better_is_higher(panel.metric))
+            if not edge[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
+                ax.axhline(edge[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
                 continue
-            ax.errorbar(place, point.y, yerr=point.std, elinewidth=0.9, linestyle="", **look, **POINT)
-        for i, epsilon in enumerate(budgets):
-            color, dash = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)]
-            own = {(p.x, p.y): x for p, x in zip(points, places, strict=True) if p.epsilon == epsilon and p.x}
-            edge = [(own[point], point[1]) for point in _edge(list(own), better_is_higher(panel.metric))]
-            label = "no DP" if math.isinf(epsilon) else f"ε = {quantity(epsilon, 3)}"
-            xs, ys = [x for x, _ in edge], [y for _, y in edge]
-            ax.plot(xs, ys, color=color, linestyle=dash, linewidth=1.3, zorder=1, label=label)
-        for i, name in enumerate(algorithms):
-            ax.plot([], [], color="#555555", marker=MARKERS[i % len(MARKERS)], linestyle="", label=name)
+            shift = APART ** (number - (len(own) - 1) / 2)
+            sent = [mine[place] for place in edge if place[0]]
+            ax.errorbar([p.x * shift for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
+                        elinewidth=0.9, label=names[line], **look)  # fmt: skip
+            beaten = [place for place in mine if place[0] and place not in edge]
+            ax.plot([x * shift for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
+                    markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
 
-    return write_pictures(panels, draw, path, "lines join the cells that no other of their ε beats")
+    return write_pictures(panels, draw, path, NOTE)
 
 
-class Point(NamedTuple):
-    """A cell in the frontier: bytes, value, its spread over seeds."""
+def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
+    """Give every algorithm of a task a panel, those of the best cells first."""
+    split = []
+    for panel in panels:
+        own: dict[str, list[Cell]] = {}
+        for cell in panel.cells:
+            own.setdefault(_line(cell)[0], []).append(cell)
+        split += [panel._replace(title=f"{name}: {panel.title}", cells=its) for name, its in own.items()]
+    return split[:MOST_PANELS]
 
-    x: float
-    y: float
-    std: float | None
-    epsilon: float
-    algorithm: str
+
+def _line(cell: Cell) -> tuple[str, float]:
+    return part_name(cell.spec["algorithm"]) or "", _budget(cell)
+
+
+def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bool) -> str:
+    """Return what a line is called: algorithm and epsilon, as far as they are not the same everywhere."""
+    name, epsilon = line
+    text = "no DP" if math.isinf(epsilon) else f"ε = {quantity(epsilon, 3)}"
+    if split:
+        return text
+    return name if len({epsilon for _, epsilon in lines}) == 1 else f"{name}, {text}"
 
 
 def _point(cell: Cell, metric: str) -> Point:
     values, sizes = list(cell.values(metric).values()), list(cell.values("bytes").values())
-    std = stdev(values) if len(values) > 1 else None
-    return Point(fmean(sizes), fmean(values), std, _budget(cell), part_name(cell.spec["algorithm"]) or "")
-
-
-def _dodge(points: Sequence[Point]) -> list[float]:
-    """Return where to draw the points: those of equal bytes and epsilon side by side, a few percent apart."""
-    places = []
-    for point in points:
-        equals = [other for other in points if (other.x, other.epsilon) == (point.x, point.epsilon)]
-        places.append(point.x * 1.05 ** (equals.index(point) - (len(equals) - 1) / 2))
-    return places
+    return Point(_line(cell), fmean(sizes), fmean(values), stdev(values) if len(values) > 1 else 0.0)
 
 
 def _edge(points: Sequence[tuple[float, float]], higher: bool) -> list[tuple[float, float]]:

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
-from report_records import SOURCE, done, evaluation, private, pruned, spec, undone
+from report_records import SOURCE, done, evaluation, partition, private, pruned, spec, undone
 from rich.console import Console
 
 from harness.report import (
@@ -202,7 +202,41 @@ def test_runs_that_differ_in_one_section_alone_share_a_panel(tmp_path):
 
 def test_costs_show_a_line_per_epsilon_where_budgets_differ(records, tmp_path):
     texts = texts_in(accuracy_against_bytes(records, tmp_path / "a")[1])
-    assert {"no DP", "ε = 8", "fedavg", "ditto", "bytes of the run, both ways"} <= set(texts)
+    assert {"fedavg, no DP", "ditto, no DP", "ditto, ε = 8", "bytes of the run, both ways"} <= set(texts)
+
+
+def test_costs_of_many_algorithms_are_a_panel_each_with_the_same_lines(tmp_path):
+    """Three algorithms at three budgets are nine lines: too many for one panel, three panels of three."""
+    runs = [
+        curve(name, epsilon=epsilon, scale=scale, compression=pruned(scale))
+        for name in ("fedavg", "ditto", "scaffold")
+        for epsilon in (None, 8.0, 2.0)
+        for scale in (0.1, 0.9)
+    ]
+    texts = texts_in(accuracy_against_bytes(runs, tmp_path / "a")[1])
+    assert {"fedavg: adult · classify", "ditto: adult · classify", "scaffold: adult · classify"} <= set(texts)
+    assert [text for text in texts if text in ("no DP", "ε = 8", "ε = 2")] == ["no DP", "ε = 8", "ε = 2"]
+
+
+def test_an_algorithm_looks_the_same_in_every_panel_that_shows_its_best_setting(tmp_path):
+    """Nine settings of one task cut all panels; in the second, where ditto is first, fedavg keeps its blue."""
+    runs = [done(spec(lr=lr / 10), evaluation(10, accuracy=lr / 10)) for lr in range(1, 10)]
+    runs += [
+        done(spec(name, partition=partition(5.0)), evaluation(10, accuracy=value))
+        for name, value in (("ditto", 0.8), ("fedavg", 0.7))
+    ]
+    svg = learning_curves(runs, tmp_path / "a")[1].read_text()
+    assert texts_in(tmp_path / "a.svg").count("fedavg") == 1  # and "fedavg lr=0.9" below the other panel
+    marks = re.findall(r'<use [^>]*style="fill: (#\w+); stroke: #ffffff', svg)
+    assert marks.count("#0072b2") == 2 * marks.count("#d55e00") > 0
+
+
+def test_variants_leave_out_what_says_no_more_than_the_rest(tmp_path):
+    """Error feedback goes with dropping here, so it tells nothing that the ratio does not."""
+    feedback = [pruned(beta) | {"error_feedback": beta > 0} for beta in (0.0, 0.9)]
+    frame = leaderboard([done(spec(compression=part), accuracy=0.5) for part in feedback])
+    assert set(variants(frame).values()) == {"dropped=0", "dropped=0.9"}
+    assert set(variants(frame, beside=("beta",)).values()) == {""}
 
 
 def test_costs_are_learning_curves_where_budgets_agree(tmp_path):
