@@ -178,16 +178,15 @@ def label_axes(ax: Axes, panel: Panel, label: str, scale: str) -> None:
     ax.set_xscale(scale)
     if panel.metric in LOGARITHMIC:
         ax.set_yscale("log")
-    if label == "round":
-        from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
+    if label == "round":
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     if scale == "log":
-        from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
-
         low, high = ax.get_xlim()
         subs = (1.0,) if high / low > 1e3 else (1.0, 2.0, 5.0)
-        ax.xaxis.set_major_locator(LogLocator(subs=subs))
+        narrow = high / low < 5  # a logarithmic scale has no round numbers there
+        ax.xaxis.set_major_locator(MaxNLocator(3) if narrow else LogLocator(subs=subs))
         ax.xaxis.set_major_formatter(EngFormatter(unit="B"))
         ax.xaxis.set_minor_formatter(NullFormatter())
 

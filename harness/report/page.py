@@ -64,11 +64,24 @@ PICTURES = {
 
 
 class Picture(NamedTuple):
-    """A picture of the page: its title, its SVG or PNG file, and what must be said of it."""
+    """A picture of the page.
+
+    Attributes
+    ----------
+    title : str
+        What it shows.
+    file : Path
+        SVG or PNG.
+    note : str
+        What must be said of it.
+    plain : bool
+        Whether its colors are a scale, which stays as it is on a dark page.
+    """
 
     title: str
     file: Path
     note: str = ""
+    plain: bool = False
 
 
 class Look(NamedTuple):
@@ -170,7 +183,7 @@ def write_report(
             continue
         written |= {file.name: file for file in files}
         title, note = titles[stem]
-        pictures.append(Picture(title, files[1], note))
+        pictures.append(Picture(title, files[1], note, plain=stem == "partition"))
     page = written["index.html"]
     tables = [*chosen, *grids]
     write_page(records, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)

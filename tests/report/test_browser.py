@@ -100,7 +100,7 @@ def page(tmp_path):
 
 
 ROWS = """
-  const rows = () => [...body.rows].filter((r) => !r.hidden).map((r) => r.querySelector(".name").textContent);
+  const rows = () => [...body.rows].filter((r) => !r.hidden).map((r) => r.querySelector(".name a").textContent);
   const set = (name, value) => {
     form.elements[name].value = value;
     form.dispatchEvent(new Event("input"));

@@ -10,6 +10,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from report_records import SOURCE, done, evaluation, partition, private, pruned, spec, undone
 from rich.console import Console
 
@@ -366,3 +368,35 @@ def test_the_page_shows_statuses_reasons_specs_and_commands(records, tmp_path):
     assert '"alpha": 0.3' in page.text and "client sizes" in page.text and "2.13.0" in page.text
     links = {a["href"][1:] for tag, a in page.tags if tag == "a"}
     assert links == {a["id"] for tag, a in page.tags if tag == "details" and "id" in a} and len(links) == 5
+
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=12).filter(str.strip)
+NASTY = st.lists(
+    st.sampled_from(["<", ">", "&", "'", '"', "</script>", "<!--", "]]>", "&lt;", "\\", "{{", "`"]),
+    min_size=1,
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    reason=TEXT | NASTY.map("".join),
+    setting=TEXT | NASTY.map("".join),
+    label=TEXT | NASTY.map("".join),
+)
+def test_whatever_stands_in_a_record_is_text_on_the_page(reason, setting, label, tmp_path):
+    """A page has the same elements and attributes whatever its strings say, and says each of them."""
+
+    def page(reason, setting, label):
+        data = {"name": "csv", "path": "a.csv", "label": label, "sensitive": None, "options": {}}
+        runs = [done(spec(data=data, own={"note": setting}), accuracy=0.5)]
+        runs.append(undone(spec("ditto", data=data, own={"note": setting}), "failed", reason))
+        frame, commands = leaderboard(runs), {cell_key(run): f"--label {label}" for run in runs}
+        write_page(runs, frame, (), tmp_path / "a.html", commands=commands, provenance={setting: reason})
+        return Page((tmp_path / "a.html").read_text())
+
+    plain, found = page("r", "s", "l"), page(reason, setting, label)
+    shape = [[(tag, sorted(attributes)) for tag, attributes in one.tags] for one in (plain, found)]
+    assert shape[0] == shape[1]
+    assert reason in found.text and setting in found.text and label in found.text
+    (told,) = {attributes["title"] for tag, attributes in found.tags if tag == "tr" and "title" in attributes}
+    assert told == " ".join(reason.split())
