@@ -100,7 +100,7 @@ def _heat_map(
 ) -> None:
     top = max(int(table.max()), 1)
     image = axes.imshow(table, aspect="auto", cmap="cividis", vmin=0, vmax=top, interpolation="nearest")
-    scale = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30)
+    scale = figure.colorbar(image, cax=axes.inset_axes((1.02, 0, 0.03, 1)))  # as high as the map
     scale.set_label("samples", fontsize="small")
     every = -(-len(names) // MOST_TICKS)
     shown = range(0, len(names), every)

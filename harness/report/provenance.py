@@ -17,6 +17,7 @@ NAMES = {
     "cpu": "processor",
     "memory_gib": "memory, GiB",
     "noise": "noise drawn from",
+    "stacked": "runs side by side",
     "threads": "threads a run",
     "vectorize": "clients computed by",
 }
