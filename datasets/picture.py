@@ -1,4 +1,4 @@
-"""A picture of a partition: how many samples of every class and sensitive group each client holds."""
+"""A picture of partitions: how many samples of every class and sensitive group each client holds."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from datasets.federation import Federation, FederationError
+from datasets.holdings import Counts, Holdings, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 FORMATS = (".png", ".svg")
+COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # of splits
 MOST_NUMBERS = 16  # clients or classes up to which the number is written into every cell
 MOST_TICKS = 25
 MOST_LINES = 100  # clients up to which their sizes are set apart by white lines
 
 
 def draw(federation: Federation, path: Path | str) -> Path:
-    """Draw clients against classes (and groups) as heat maps, with the size of every client beside them.
-
-    Training and test samples are counted together. The color scale (cividis) reads the same with every kind
-    of color vision and in gray.
+    """Draw who holds what; see `picture`.
 
     Parameters
     ----------
@@ -47,28 +44,11 @@ def draw(federation: Federation, path: Path | str) -> Path:
         For stacked runs or another format.
     """
     from matplotlib import rc_context  # heavy, and needed by nobody who only trains
-    from matplotlib.figure import Figure
 
     path = Path(path)
     if path.suffix not in FORMATS:
         raise FederationError(f"pictures are written as {' or '.join(FORMATS)}, not {path.name!r}")
-    if federation.splits["train"].ndim != 2:
-        raise FederationError("draw shows a single run; these are stacked runs")
-
-    maps = [("class", federation.classes, _table(federation, federation.pool.y, len(federation.classes)))]
-    if federation.groups:
-        groups = _table(federation, federation.pool.group, len(federation.groups))
-        maps.append(("sensitive group", federation.groups, groups))
-    widths = [min(max(len(names) * 0.6, 2.0), 9.0) for _, names, _ in maps] + [1.8]
-    height = min(max(federation.clients * 0.16, 2.4), 9.0) + 1.4
-    figure = Figure(figsize=(sum(widths) + 1.4 * len(maps), height), layout="constrained")
-    *map_axes, size_axes = figure.subplots(1, len(widths), width_ratios=widths)
-    for axes, (what, names, table) in zip(map_axes, maps, strict=True):
-        _heat_map(figure, axes, what, names, table)
-    map_axes[0].set_ylabel("client")
-    _sizes(size_axes, federation)
-    figure.suptitle(f"{federation.source}: {federation.clients} clients", fontsize="medium")
-
+    figure = picture([count(federation)])
     path.parent.mkdir(parents=True, exist_ok=True)
     # The same federation gives the same bytes: no date, and ids that do not change.
     with rc_context({"svg.hashsalt": "fedfrontier", "svg.fonttype": "none"}):
@@ -76,22 +56,52 @@ def draw(federation: Federation, path: Path | str) -> Path:
     return path
 
 
-def _table(federation: Federation, values: Tensor, known: int) -> NDArray[np.int64]:
-    """Count the samples of every client by value, ``(C, known)``."""
-    table = torch.zeros(federation.clients, known, dtype=torch.int64)
-    for index in federation.splits.values():
-        index = index.cpu()
-        client, _ = torch.nonzero(index >= 0, as_tuple=True)
-        cell = client * known + values.cpu()[index[index >= 0]]
-        table += torch.bincount(cell, minlength=table.numel()).view_as(table)
-    return table.numpy()
+def picture(several: Sequence[Holdings], tallest: float = 9.0) -> Figure:
+    """Draw clients against classes (and groups) as heat maps, with the size of every client beside them.
+
+    Training and test samples are counted together. The color scale (cividis) reads the same with every kind
+    of color vision and in gray.
+
+    Parameters
+    ----------
+    several : Sequence[Holdings]
+        At least one; each has a row of the figure.
+    tallest : float
+        Inches that the maps of one may be high.
+    """
+    from matplotlib.figure import Figure
+
+    heights = [min(max(held.clients * 0.16, 2.4), tallest) + 1.4 for held in several]
+    widths = [_widths(held) for held in several]
+    size = max(sum(own) + 1.4 * (len(own) - 1) for own in widths), sum(heights)
+    figure = Figure(figsize=size, layout="constrained")
+    rows = figure.subfigures(len(several), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for row, held, own in zip(rows, several, widths, strict=True):
+        *map_axes, size_axes = row.subplots(1, len(own), width_ratios=own, squeeze=False)[0]
+        for axes, (what, counts) in zip(map_axes, _maps(held), strict=True):
+            _heat_map(row, axes, what, list(counts), np.array(list(counts.values())).T)
+        map_axes[0].set_ylabel("client")
+        _sizes(size_axes, held)
+        row.suptitle(held.title, fontsize="medium")
+    return figure
 
 
-def _heat_map(figure: Figure, axes: Axes, what: str, names: Sequence[str], table: NDArray[np.int64]) -> None:
+def _maps(held: Holdings) -> list[tuple[str, Counts]]:
+    return [("class", held.classes), *([("sensitive group", held.groups)] if held.groups else [])]
+
+
+def _widths(held: Holdings) -> list[float]:
+    """Return the widths of the maps and of the sizes beside them, in inches."""
+    return [min(max(len(counts) * 0.6, 2.0), 9.0) for _, counts in _maps(held)] + [1.8]
+
+
+def _heat_map(
+    figure: SubFigure, axes: Axes, what: str, names: Sequence[str], table: NDArray[np.int64]
+) -> None:
     top = max(int(table.max()), 1)
     image = axes.imshow(table, aspect="auto", cmap="cividis", vmin=0, vmax=top, interpolation="nearest")
-    scale = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30)
-    scale.ax.set_title("samples", fontsize="small")
+    scale = figure.colorbar(image, cax=axes.inset_axes((1.02, 0, 0.03, 1)))  # as high as the map
+    scale.set_label("samples", fontsize="small")
     every = -(-len(names) // MOST_TICKS)
     shown = range(0, len(names), every)
     slanted = max(len(name) for name in names) > 3
@@ -110,26 +120,25 @@ def _heat_map(figure: Figure, axes: Axes, what: str, names: Sequence[str], table
             axes.text(column, client, str(count), ha="center", va="center", color=color, fontsize="small")
 
 
-def _sizes(axes: Axes, federation: Federation) -> None:
+def _sizes(axes: Axes, held: Holdings) -> None:
     """Draw how many samples of each split every client holds, as bars in line with the rows of the maps."""
-    edges = np.arange(federation.clients + 1) - 0.5
-    start = np.zeros(federation.clients)
-    for color, name in zip(("#0072b2", "#e69f00"), federation.splits, strict=True):
-        counts = federation.counts(name).cpu().numpy()
+    edges = np.arange(held.clients + 1) - 0.5
+    start = np.zeros(held.clients)
+    for color, (name, counts) in zip(COLORS, held.splits.items(), strict=False):
         # One outline per split, not a bar per client: 10,000 clients are drawn as fast as ten.
-        end = start + counts
+        end = start + np.array(counts)
         axes.stairs(
             end, edges, baseline=start, orientation="horizontal", fill=True, color=color, label=name, lw=0
         )
         start = end
-    if federation.clients <= MOST_LINES:
+    if held.clients <= MOST_LINES:
         axes.hlines(edges, 0, start.max(), color="white", lw=1)
-    axes.set_ylim(federation.clients - 0.5, -0.5)
+    axes.set_ylim(held.clients - 0.5, -0.5)
     axes.set_xlabel("samples")
     axes.locator_params(axis="x", nbins=3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize="small", frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    _client_ticks(axes, federation.clients)
+    _client_ticks(axes, held.clients)
 
 
 def _client_ticks(axes: Axes, clients: int) -> None:

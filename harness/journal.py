@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from datasets.holdings import count
 from datasets.topology import directed_edges, spectral_gap
 from harness.evaluate import measure, solution
+from harness.machine import machine, versions
 from harness.metrics import Predictions, by_group, write_predictions
 from harness.setup import Setup
 from harness.stacking import Checkpoint, split
@@ -23,6 +24,8 @@ PUBLIC = (
     "numbers of training samples of the clients",
     "the evaluations printed here, with their counts of bytes and operations",
 )
+
+MOST_NUMBERS = 20_000  # of samples held, by client and class or group, that are written down of one run
 
 Progress = Callable[[int, dict[str, Any]], None]
 
@@ -100,7 +103,8 @@ class Journal:
         self.setup = setup
         if self._folder:
             read = {"source": setup.federation.source, "digest": setup.federation.digest}
-            self._folder.start({"id": setup.id, **read, "spec": setup.spec.model_dump(mode="json")})
+            spec = setup.spec.model_dump(mode="json")
+            self._folder.start({"id": setup.id, **read, "spec": spec, **_held(setup)})
             self._folder.keep(self.lines)
 
     def evaluate(self, point: Point) -> bool:
@@ -191,6 +195,14 @@ def finite(value: Any) -> Any:
     return "inf" if isinstance(value, float) and math.isinf(value) else value
 
 
+def _held(setup: Setup) -> dict[str, Any]:
+    """Say who holds what, for the picture of a report; not of parties, who share samples, nor of too many."""
+    if setup.spec.data is None or setup.problem.kind == "vertical":
+        return {}
+    held = count(setup.federation)
+    return {"held": held.packed()} if held.numbers <= MOST_NUMBERS else {}
+
+
 def _mixing(mixing: Tensor) -> dict[str, float | int]:
     """Say how fast the run's graph averages, and what a message along all its edges is multiplied by."""
     gap = spectral_gap(mixing.cpu())
@@ -211,11 +223,12 @@ def _public(setup: Setup) -> list[str]:
 
 def environment(setup: Setup) -> dict[str, Any]:
     """Return on what a run was computed; recorded, never hashed."""
+    device = next(iter(setup.start.values())).device
     return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "device": str(next(iter(setup.start.values())).device),
+        **versions(),
+        **machine(),
+        "device": str(device),
+        **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
         "vectorize": setup.rows.mode,
         "threads": setup.rows.threads,
         **({"noise": "system entropy" if setup.privacy.secure else "seed"} if setup.privacy else {}),

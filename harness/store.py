@@ -3,7 +3,7 @@
 ::
 
     DIR/store.json                 format of this folder
-    DIR/runs/<id>/spec.json        what was run, on which data
+    DIR/runs/<id>/spec.json        what was run, on which data, and who held how much of them
                   rounds.jsonl     one line an evaluation
                   checkpoint.pt    replaced by rename; gone when the run is done
                   done.json        or failed.json
@@ -55,6 +55,10 @@ class RunRecord:
         Its evaluations, in order.
     final : dict
         Content of ``done.json``.
+    digest : str
+        SHA-256 of the data.
+    held : dict
+        How many samples of what each client holds (`datasets.holdings`); empty if it was not written down.
     """
 
     id: str | None
@@ -66,6 +70,8 @@ class RunRecord:
     source: str
     rounds: list[dict[str, Any]]
     final: dict[str, Any] = field(default_factory=dict)
+    digest: str = ""
+    held: dict[str, Any] = field(default_factory=dict)
 
 
 class Busy(Exception):
@@ -245,11 +251,13 @@ class Store:
             final = read_json(folder.path / "done.json")
         if status == "failed":
             reason = read_json(folder.path / "failed.json")["reason"]
-        source = (
-            read_json(folder.path / "spec.json")["source"] if (folder.path / "spec.json").exists() else ""
-        )
+        begun = read_json(folder.path / "spec.json") if (folder.path / "spec.json").exists() else {}
         return RunRecord(
-            cell["id"], suite, profile, cell["spec"], status, reason, source, folder.rounds(), final
+            *(cell["id"], suite, profile, cell["spec"], status, reason, begun.get("source", "")),
+            rounds=folder.rounds(),
+            final=final,
+            digest=begun.get("digest", ""),
+            held=begun.get("held", {}),
         )
 
 

@@ -3,10 +3,11 @@
 from harness.report.budgets import accuracy_against_epsilon
 from harness.report.cells import cell_key
 from harness.report.chosen import Choice, read_choice
+from harness.report.curves import learning_curves
+from harness.report.frontier import accuracy_against_bytes
 from harness.report.leaderboard import leaderboard
 from harness.report.page import Look, write_page, write_report
 from harness.report.pivot import Pivot
-from harness.report.plots import accuracy_against_bytes, learning_curves
 from harness.report.tables import print_table, write_csv, write_latex, write_markdown
 from harness.report.target import read_target
 

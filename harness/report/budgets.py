@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.report.cells import Cell, part_name
 from harness.report.columns import words
-from harness.report.plots import Panel, Pictures, appearance, panels_of, settings_beside, write_pictures
+from harness.report.figure import (
+    MOST_LINES,
+    Panel,
+    Pictures,
+    appearance,
+    panels_of,
+    settings_beside,
+    write_pictures,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
 
 ASKED = ("epsilon_nominal", "epsilon", "epsilon_release")  # by which of them runs were made
 FEWEST = 2  # budgets, beside none, that make a line
-MOST_LINES = 14  # a panel
 
 
 class Budget(NamedTuple):

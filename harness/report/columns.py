@@ -154,15 +154,34 @@ def variants(frame: pd.DataFrame, beside: Collection[str] = ()) -> dict[str, str
     traits: dict[str, dict[str, str]] = {}
     families: dict[tuple[str, str], list[str]] = {}
     for row in rows_of(frame):
-        traits[row["cell"]] = {name: text for name, text in _traits(row).items() if name not in beside}
+        traits[row["cell"]] = _traits(row)
         families.setdefault((row["task"], row["algorithm"]), []).append(row["cell"])
     texts = {}
     for members in families.values():
-        family = [traits[cell] for cell in members]
-        telling = {name for name in set().union(*family) if _differs(name, family)}
+        telling = _telling([traits[cell] for cell in members])
         for cell in members:
-            texts[cell] = " ".join(text for name, text in traits[cell].items() if name in telling)
+            said = (text for name, text in traits[cell].items() if name in telling and name not in beside)
+            texts[cell] = " ".join(said)
     return texts
+
+
+def _telling(family: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the traits that tell members apart, without those that say no more than the others do.
+
+    The algorithm's own are all said, even where they go together.
+    """
+    telling = [
+        name for name in dict.fromkeys(n for traits in family for n in traits) if _differs(name, family)
+    ]
+
+    def kinds(names: Sequence[str]) -> int:
+        return len({tuple(traits.get(name) for name in names) for traits in family})
+
+    for name in [name for name in reversed(telling) if "." in name and not name.startswith("algorithm.")]:
+        rest = [other for other in telling if other != name]
+        if kinds(rest) == kinds(telling):
+            telling = rest
+    return telling
 
 
 def _traits(row: Row) -> dict[str, str]:

@@ -12,8 +12,8 @@ function compare(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
 }
 
-heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
-  const down = head.getAttribute("aria-sort") === "ascending";
+function sort(head, down) {
+  const column = heads.indexOf(head);
   heads.forEach((other) => other.removeAttribute("aria-sort"));
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const rows = [...body.rows].sort((r, s) => {
@@ -22,19 +22,61 @@ heads.forEach((head, column) => head.querySelector("button").addEventListener("c
     return down ? compare(b, a) : compare(a, b);
   });
   body.append(...rows);
-}));
-
-document.getElementById("filter").addEventListener("input", (event) => {
-  const words = event.target.value.toLowerCase().split(/\s+/);
-  for (const row of body.rows) {
-    const text = row.textContent.toLowerCase();
-    row.hidden = !words.every((word) => text.includes(word));
-  }
-});
-
-function open() { // a link into the provenance opens what it points at
-  const target = location.hash && document.getElementById(location.hash.slice(1));
-  if (target instanceof HTMLDetailsElement) target.open = true;
 }
-addEventListener("hashchange", open);
-open();
+
+const form = document.getElementById("choose");
+const fields = [...form.elements].filter((field) => field.name);
+const facets = new Map([...body.rows].map((row) => [row, JSON.parse(row.dataset.facets)]));
+
+function filter() {
+  const words = form.elements.text.value.toLowerCase().split(/\s+/);
+  const chosen = fields.filter((field) => field.name !== "text" && field.value);
+  let shown = 0;
+  for (const row of body.rows) {
+    const text = row.textContent.toLowerCase(), own = facets.get(row);
+    row.hidden = !(words.every((word) => text.includes(word))
+      && chosen.every((field) => own[field.name] === field.value));
+    shown += !row.hidden;
+  }
+  document.getElementById("shown").value = `${shown} of ${body.rows.length} rows`;
+}
+
+function write() { // what is chosen goes into the address, so that it can be sent and comes back on a reload
+  const state = new URLSearchParams();
+  for (const field of fields) if (field.value) state.set(field.name, field.value);
+  const head = heads.find((other) => other.hasAttribute("aria-sort"));
+  if (head) state.set(head.getAttribute("aria-sort"), head.textContent);
+  history.replaceState(null, "", `#${state}`);
+}
+
+function read() {
+  if (location.hash.startsWith("#cell-")) { // a link into the provenance opens what it points at
+    const target = document.getElementById(location.hash.slice(1));
+    if (target instanceof HTMLDetailsElement) target.open = true;
+    return;
+  }
+  const state = new URLSearchParams(location.hash.slice(1));
+  for (const field of fields) {
+    field.value = state.get(field.name) ?? "";
+    if (field.selectedIndex === -1) field.value = ""; // no such choice
+  }
+  for (const way of ["ascending", "descending"]) {
+    const head = heads.find((other) => other.textContent === state.get(way));
+    if (head) sort(head, way === "descending");
+  }
+  filter();
+}
+
+for (const head of heads) {
+  head.querySelector("button").addEventListener("click", () => {
+    sort(head, head.getAttribute("aria-sort") === "ascending");
+    write();
+  });
+}
+form.addEventListener("input", () => { filter(); write(); });
+form.addEventListener("submit", (event) => event.preventDefault());
+form.addEventListener("reset", () => setTimeout(() => { filter(); write(); }));
+addEventListener("hashchange", read);
+form.hidden = false;
+filter();
+read();

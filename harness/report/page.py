@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.report.budgets import accuracy_against_epsilon
-from harness.report.cells import Cell, cells, flatten
+from harness.report.cells import Cell, cells
 from harness.report.chosen import Choice, chosen_tables
-from harness.report.columns import Column, columns, rows_of, runs, variants, words
+from harness.report.columns import Column, columns, quantity, rows_of, runs, variants, words
+from harness.report.curves import curves, learning_curves
+from harness.report.fairness import fairness
+from harness.report.frontier import accuracy_against_bytes
 from harness.report.leaderboard import leaderboard
-from harness.report.pivot import Grid, Pivot, grids_csv, grids_markdown, tabulate
-from harness.report.plots import accuracy_against_bytes, curves, learning_curves
+from harness.report.partitions import partitions
+from harness.report.pivot import Grid, Pivot, grids_csv, grids_markdown, ordered, tabulate
+from harness.report.provenance import commands_of
+from harness.report.provenance import own as own_of
+from harness.report.provenance import provenance as provenance_of
 from harness.report.tables import reasons, summary, write_atomic, write_csv, write_markdown
 from harness.report.target import Target
 
@@ -25,6 +31,57 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+FACETS = {
+    "suite": "Suite",
+    "algorithm": "Algorithm",
+    "dataset": "Data",
+    "partition": "Partition",
+    "problem": "Problem",
+    "model": "Model",
+    "protection": "DP",
+    "epsilon": "ε",
+    "alpha": "Alpha",
+    "beta": "Beta",
+    "status": "Status",
+}  # what rows can be chosen by
+MOST_CHOICES = 40  # of one of them
+
+#: What is drawn: file name without suffix -> title, and what must be said of it.
+PICTURES = {
+    "curves": ("Learning curves", ""),
+    "accuracy-bytes": ("What accuracy costs", ""),
+    "accuracy-epsilon": ("What privacy costs", ""),
+    "fairness": (
+        "How groups and clients fare",
+        "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
+    ),
+    "partition": (
+        "Who holds what",
+        "Numbers of samples of the simulated clients. They would be private in a federation of real clients; "
+        "the simulator, which deals the data, knows them.",
+    ),
+}
+
+
+class Picture(NamedTuple):
+    """A picture of the page.
+
+    Attributes
+    ----------
+    title : str
+        What it shows.
+    file : Path
+        SVG or PNG.
+    note : str
+        What must be said of it.
+    plain : bool
+        Whether its colors are a scale, which stays as it is on a dark page.
+    """
+
+    title: str
+    file: Path
+    note: str = ""
+    plain: bool = False
 
 
 class Look(NamedTuple):
@@ -81,9 +138,9 @@ def write_report(
     -------
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, where there is
-        something to draw or to tabulate, ``curves``, ``accuracy-bytes`` and ``accuracy-epsilon`` as ``.png`` and
-        ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``, ``chosen.csv``, and pictures called
-        ``MEASURE-AGAINST``.
+        something to draw or to tabulate, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness`` and
+        ``partition`` as ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``, ``chosen.csv``, and
+        pictures called ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -101,41 +158,42 @@ def write_report(
     write_csv(frame, written["leaderboard.csv"])
     write_markdown(frame, written["leaderboard.md"])
     drawn = {
-        "curves": ("Learning curves", learning_curves(records, folder / "curves", along=look.along)),
-        "accuracy-bytes": ("What accuracy costs", accuracy_against_bytes(records, folder / "accuracy-bytes")),
-        "accuracy-epsilon": (
-            "What privacy costs",
-            accuracy_against_epsilon(records, folder / "accuracy-epsilon"),
-        ),
+        "curves": learning_curves(records, folder / "curves", along=look.along),
+        "accuracy-bytes": accuracy_against_bytes(records, folder / "accuracy-bytes"),
+        "accuracy-epsilon": accuracy_against_epsilon(records, folder / "accuracy-epsilon"),
+        "fairness": fairness(records, folder / "fairness"),
+        "partition": partitions(records, folder / "partition"),
     }
+    titles = dict(PICTURES)
     for measure, against in look.curves:
         stem = f"{measure}-{against}"
-        drawn[stem] = (f"{words(measure)} by {against}", curves(records, folder / stem, measure, against))
+        titles[stem] = f"{words(measure)} by {against}", ""
+        drawn[stem] = curves(records, folder / stem, measure, against)
     for stem, tables in (("pivot", grids), ("chosen", chosen)):
         for name, write in ((f"{stem}.md", grids_markdown), (f"{stem}.csv", grids_csv)):
             (folder / name).unlink(missing_ok=True)
             if tables:
                 written[name] = folder / name
                 write_atomic(written[name], write(tables))
-    pictures = {}
-    for stem, (title, files) in drawn.items():
+    pictures = []
+    for stem, files in drawn.items():
         if files is None:  # of an earlier report: it would no longer belong to this table
             for suffix in TYPES:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
             continue
         written |= {file.name: file for file in files}
-        pictures[title] = files[1]
+        title, note = titles[stem]
+        pictures.append(Picture(title, files[1], note, plain=stem == "partition"))
     page = written["index.html"]
-    write_page(
-        records, frame, pictures, page, grids=[*chosen, *grids], commands=commands, provenance=provenance
-    )
+    tables = [*chosen, *grids]
+    write_page(records, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
     return written
 
 
 def write_page(
-    records: Iterable[RunRecord],
+    records: Sequence[RunRecord],
     frame: pd.DataFrame,
-    pictures: Mapping[str, Path],
+    pictures: Sequence[Picture],
     path: Path,
     *,
     grids: Sequence[Grid] = (),
@@ -146,20 +204,20 @@ def write_page(
 
     Parameters
     ----------
-    records : Iterable[RunRecord]
+    records : Sequence[RunRecord]
         The records behind `frame`.
     frame : pd.DataFrame
         What `leaderboard` returned for them.
-    pictures : Mapping[str, Path]
-        Title to SVG or PNG file; embedded.
+    pictures : Sequence[Picture]
+        Embedded.
     path : Path
         The HTML file to write.
     grids : Sequence[Grid]
         Tables of chosen settings and by two settings.
     commands : Mapping[str, str], optional
-        Cell key (column ``cell``) to the command that reproduces the row.
+        Cell key (column ``cell``) to the command that makes its first run again.
     provenance : Mapping[str, str], optional
-        What else to say of where the numbers come from: versions, machine.
+        What else to say of where the numbers come from than what the runs recorded.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -173,20 +231,45 @@ def write_page(
         lstrip_blocks=True,
     )
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
+    facets = [_facets(row) for row in rows]
+    whole = {**(provenance or {}), **provenance_of(records)}
     html = environment.get_template("page.html").render(
         title=", ".join(sorted(set(frame["suite"]))) or "nothing yet",
         summary=summary(frame),
         reasons=reasons(frame),
         counts={name: int(frame[name].sum()) for name in ("done", "failed", "skipped", "missing")},
         columns=shown,
-        rows=[_row(row, shown, names) for row in rows],
-        pictures={title: _data_uri(file) for title, file in pictures.items()},
+        rows=[_row(row, shown, names) | {"facets": own} for row, own in zip(rows, facets, strict=True)],
+        facets=_choices(facets),
+        pictures=[(picture, _data_uri(picture.file)) for picture in pictures],
         grids=grids,
-        cells=[_cell(row, found[row["cell"]], names, commands or {}) for row in rows],
+        cells=[_cell(row, found[row["cell"]], names, commands or {}, whole) for row in rows],
         private=bool(frame["dp_unit"].notna().any()),
-        provenance=provenance or {},
+        provenance=whole,
     )
     write_atomic(path, html)
+
+
+def _facets(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a row can be chosen by; a status for each that one of its runs has."""
+    texts = {name: "" if pd.isna(row[name]) else str(row[name]) for name in FACETS if name in row}
+    texts |= {name: quantity(row[name]) for name in ("alpha", "beta")}
+    texts["protection"] = "none" if pd.isna(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
+    epsilon = row["epsilon_total"] if pd.isna(row["epsilon_asked"]) else row["epsilon_asked"]
+    texts["epsilon"] = "none" if pd.isna(row["dp_unit"]) else quantity(epsilon, 3) or "unknown"
+    undone = [status for status in ("failed", "skipped", "missing") if row[status]]
+    texts["status"] = "complete" if not undone else "some " + undone[0] if row["done"] else undone[0]
+    return texts
+
+
+def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
+    """Return key, heading and choices of what tells rows apart, numbers by size before words."""
+    found = []
+    for key, heading in FACETS.items():
+        values = ordered(own[key] for own in facets)
+        if 1 < len(values) <= MOST_CHOICES:
+            found.append((key, heading, list(values)))
+    return found
 
 
 def _row(row: Mapping[str, Any], shown: Sequence[Column], names: Mapping[str, str]) -> dict[str, Any]:
@@ -200,11 +283,17 @@ def _row(row: Mapping[str, Any], shown: Sequence[Column], names: Mapping[str, st
         values.append(
             {"text": column.text(row), "order": order, "number": column.number, "heading": column.heading}
         )
-    return {"cell": row["cell"], "values": values, "best": row["rank"] == 1, "unfinished": not row["done"]}
+    reason = "" if pd.isna(row["reasons"]) else row["reasons"]
+    kind = "unfinished" if not row["done"] else "best" if row["rank"] == 1 else ""
+    return {"cell": row["cell"], "values": values, "kind": kind, "reason": reason}
 
 
 def _cell(
-    row: Mapping[str, Any], cell: Cell, names: Mapping[str, str], commands: Mapping[str, str]
+    row: Mapping[str, Any],
+    cell: Cell,
+    names: Mapping[str, str],
+    commands: Mapping[str, str],
+    whole: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what the provenance section says of a cell."""
     return {
@@ -216,27 +305,21 @@ def _cell(
         "runs": runs(row),
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
-        "command": commands.get(cell.key, ""),
-        "source": "" if pd.isna(row["data_source"]) else row["data_source"],
+        "commands": commands_of(cell.records, commands),
         "privacy": cell.privacy(),
-        "made_with": _made_with(cell),
+        "made_with": own_of(cell.records, whole),
         "records": [
-            {"seed": r.spec["seed"], "status": r.status, "reason": r.reason or "", "id": r.id or ""}
+            {
+                "seed": r.spec["seed"],
+                "status": r.status,
+                "reason": r.reason or "",
+                "id": r.id or "",
+                "seconds": quantity(r.final.get("timing", {}).get("seconds"), 3),
+            }
             for r in cell.records
         ],
         "spec": {name: value for name, value in cell.spec.items() if name != "seed"},
     }
-
-
-def _made_with(cell: Cell) -> dict[str, Any]:
-    """Return host, versions and what was assumed public, as the first finished run recorded them."""
-    for record in cell.done:
-        public = "; ".join(record.final.get("public") or [])
-        machine = {
-            name: value for name, value in (record.final.get("timing") or {}).items() if name != "seconds"
-        }
-        return flatten(machine) | ({"assumed public": public} if public else {})
-    return {}
 
 
 def _data_uri(file: Path) -> str:

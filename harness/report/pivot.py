@@ -172,8 +172,8 @@ def _grid(
         title=f"{words(measure)}: {where}" if where else words(measure),
         corner=f"{short[0]} \\ {short[1]}",
         note=" ".join(notes),
-        rows=_ordered(row for row, _ in rivals),
-        columns=_ordered(column for _, column in rivals),
+        rows=ordered(row for row, _ in rivals),
+        columns=ordered(column for _, column in rivals),
         places=places,
     )
 
@@ -225,7 +225,7 @@ def written(value: float, measure: str) -> str:
     return quantity(value, 3) if metric is None else format(value, metric.format)
 
 
-def _ordered(values: Iterable[str]) -> tuple[str, ...]:
+def ordered(values: Iterable[str]) -> tuple[str, ...]:
     """Return the different values, numbers by size before words."""
 
     def order(value: str) -> tuple[bool, float, str]:

@@ -1,0 +1,86 @@
+"""Who holds what: numbers of samples of every client, by split, class and sensitive group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from datasets.federation import Federation, FederationError
+
+Counts = Mapping[str, tuple[int, ...]]
+
+
+class Holdings(NamedTuple):
+    """Numbers of samples, one a client; training and test samples together but in `splits`.
+
+    Attributes
+    ----------
+    title : str
+        Which data, dealt how.
+    splits, classes, groups : Mapping[str, tuple of int]
+        Name to one number a client; no groups where the data have none.
+    """
+
+    title: str
+    splits: Counts
+    classes: Counts
+    groups: Counts
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(next(iter(self.splits.values())))
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers these are."""
+        return self.clients * sum(map(len, self[1:]))
+
+    def packed(self) -> dict[str, dict[str, str]]:
+        """Return it as JSON in which a client costs no line: numbers are joined by blanks."""
+        parts = zip(self._fields[1:], self[1:], strict=True)
+        return {part: {name: " ".join(map(str, n)) for name, n in counts.items()} for part, counts in parts}
+
+
+def unpacked(title: str, packed: Mapping[str, Mapping[str, str]]) -> Holdings:
+    """Read what `Holdings.packed` returned."""
+    return Holdings(
+        title,
+        *(
+            {name: tuple(map(int, numbers.split())) for name, numbers in packed[part].items()}
+            for part in Holdings._fields[1:]
+        ),
+    )
+
+
+def count(federation: Federation) -> Holdings:
+    """Count the samples of a single run's clients.
+
+    Raises
+    ------
+    FederationError
+        For stacked runs.
+    """
+    if federation.splits["train"].ndim != 2:
+        raise FederationError("samples are counted of a single run; these are stacked runs")
+    pool = federation.pool
+    return Holdings(
+        f"{federation.source}: {federation.clients} clients",
+        {name: tuple(federation.counts(name).tolist()) for name in federation.splits},
+        _table(federation, pool.y, federation.classes),
+        _table(federation, pool.group, federation.groups) if federation.groups else {},
+    )
+
+
+def _table(federation: Federation, values: Tensor, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Count the samples of every client by value."""
+    table = torch.zeros(federation.clients, len(names), dtype=torch.int64)
+    for index in federation.splits.values():
+        index = index.cpu()
+        client, _ = torch.nonzero(index >= 0, as_tuple=True)
+        cell = client * len(names) + values.cpu()[index[index >= 0]]
+        table += torch.bincount(cell, minlength=table.numel()).view_as(table)
+    return {name: tuple(column.tolist()) for name, column in zip(names, table.T, strict=True)}

@@ -1,0 +1,186 @@
+"""The page in a real browser, after its scripts ran.
+
+It is shown in a frame, as no window of the browser is as narrow as a phone.
+"""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from report_records import done, evaluation, partition, private, spec, undone
+
+from harness.report import Look, Pivot, write_report
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
+)
+ATTACK = "<script>top.document.title = 'attacked'</script>"
+PHONE, DESKTOP = 390, 1280
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
+
+# Contrast as WCAG 2 defines it, of every text with what is behind it.
+CONTRAST = """
+  const parse = (color) => {
+    const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number);
+    return {rgb: [r, g, b], a};
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const {rgb, a} = parse(getComputedStyle(e).backgroundColor);
+      if (a === 1) return rgb;
+      if (a > 0) throw new Error(`half transparent: ${e.outerHTML}`);
+    }
+    throw new Error("no background");
+  };
+  const contrast = (color, element) => {
+    const [a, b] = [light(parse(color).rgb), light(behind(element))];
+    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  };
+  const texts = [...document.body.querySelectorAll("*")].filter((e) => !["SCRIPT", "OPTION"].includes(e.tagName)
+    && e.checkVisibility() && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()));
+  const found = texts.map((e) => [contrast(getComputedStyle(e).color, e), e.outerHTML.slice(0, 80)]);
+  for (const e of document.querySelectorAll("input")) {
+    found.push([contrast(getComputedStyle(e, "::placeholder").color, e), "placeholder"]);
+  }
+"""
+
+
+def seen(page, script, width=DESKTOP, dark=False, hash=""):
+    """Run a script behind the page's own and return the object it leaves in `told`; the console must stay empty."""
+    inside = page.with_name("inside.html")
+    probe = f"let told; {script} parent.postMessage(JSON.stringify(told), '*');"
+    probe = f"<script>addEventListener('load', () => {{ {probe} }});</script>"
+    inside.write_text(page.read_text().replace("</body>", probe + "</body>"))
+    outside = page.with_name("outside.html")
+    outside.write_text(
+        "<!doctype html><meta charset=utf-8><meta name=color-scheme content='light dark'>"
+        "<pre id=told></pre>"
+        "<script>onmessage = (event) => { document.getElementById('told').textContent = event.data; };</script>"
+        f"<iframe src='inside.html{hash}' width={width} height=900 style='border:0'></iframe>"
+    )
+    flags = (
+        "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    )
+    flags += " --disable-component-update --enable-logging=stderr --virtual-time-budget=4000 --dump-dom"
+    flags += " --force-dark-mode" if dark else ""
+    command = [BROWSER, *flags.split(), f"--user-data-dir={page.parent / 'profile'}", outside.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "attacked" not in shown.stdout
+    assert [line for line in shown.stderr.splitlines() if "CONSOLE" in line] == []
+    return json.loads(html.unescape(re.search(r"<pre id=\"told\">(.*?)</pre>", shown.stdout, re.S)[1]))
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Two tasks; one cell is private, one has a failure, one is skipped and one missing; reasons attack."""
+    grouped = [
+        {"group": g, "n": 50, "positives": 20, "accuracy": a, "tpr": a} for g, a in (("f", 0.6), ("m", 0.8))
+    ]
+    runs = []
+    for seed in (0, 1):
+        for name, accuracy, eqopp in (("ditto", 0.9, 0.3), ("fedavg", 0.8, 0.1)):
+            rounds = [evaluation(r, 1000 * r, accuracy=accuracy + r / 999, eqopp=eqopp) for r in (0, 10, 20)]
+            runs.append(done(spec(name, seed), *rounds))
+            runs[-1].final["groups"] = grouped
+        last = evaluation(20, 900, epsilon=8.0, accuracy=0.7)
+        runs.append(done(spec("fedavg", seed, partition=partition(5.0), privacy=private(8.0)), last))
+    runs.append(undone(spec("fedavg", 2), "failed", f"loss is NaN {ATTACK}"))
+    runs.append(undone(spec("fedbio"), "missing"))
+    runs.append(undone(spec("scaffold", partition=partition(5.0)), "skipped", ATTACK))
+    look = Look(baseline="fedavg", pivots=(Pivot("partition.alpha", "algorithm.name"),))
+    return write_report(runs, tmp_path, look)["index.html"]
+
+
+ROWS = """
+  const rows = () => [...body.rows].filter((r) => !r.hidden).map((r) => r.querySelector(".name a").textContent);
+  const set = (name, value) => {
+    form.elements[name].value = value;
+    form.dispatchEvent(new Event("input"));
+  };
+"""
+
+
+def test_a_click_sorts_a_second_one_turns_the_order_and_empty_fields_stay_last(page):
+    """EqOpp gaps: fedavg 0.1, ditto 0.3, and three cells without any."""
+    script = """
+      const button = heads.find((h) => h.textContent.includes("EqOpp")).querySelector("button");
+      told = [];
+      for (let i = 0; i < 2; i++) { button.click(); told.push(rows().slice(0, 2)); }
+      told.push(decodeURIComponent(location.hash));
+    """
+    assert seen(page, ROWS + script) == [["fedavg", "ditto"], ["ditto", "fedavg"], "#descending=EqOpp+gap"]
+
+
+def test_words_and_choices_filter_together_and_the_count_tells(page):
+    script = """
+      const count = () => document.getElementById("shown").value;
+      told = [[rows().length, count()]];
+      set("algorithm", "fedavg"); told.push([rows(), count()]);
+      set("text", "ALPHA=5"); told.push([rows(), count()]);
+      set("algorithm", "ditto"); told.push([rows(), count()]);
+      set("text", ""); set("algorithm", ""); set("status", "some failed"); told.push([rows(), count()]);
+    """
+    assert seen(page, ROWS + script) == [
+        [5, "5 of 5 rows"],
+        [["fedavg", "fedavg"], "2 of 5 rows"],
+        [["fedavg"], "1 of 5 rows"],
+        [[], "0 of 5 rows"],
+        [["fedavg"], "1 of 5 rows"],
+    ]
+
+
+def test_an_address_brings_back_what_was_chosen_and_its_order(page):
+    script = ROWS + "told = [rows(), form.elements.status.value, form.elements.algorithm.value];"
+    hash = "#status=complete&descending=EqOpp+gap&algorithm=nobody"
+    assert seen(page, script, hash=hash) == [["ditto", "fedavg"], "complete", ""]
+
+
+def test_what_can_be_chosen_is_what_differs(page):
+    """All have the same data, problem, model and pruning; the cell that was skipped asked for no privacy."""
+    script = (
+        "told = Object.fromEntries(fields.slice(1).map((f) => [f.name, [...f.options].map((o) => o.text)]));"
+    )
+    assert seen(page, script) == {
+        "algorithm": ["all", "ditto", "fedavg", "fedbio", "scaffold"],
+        "partition": ["all", "dirichlet(alpha=0.3)", "dirichlet(alpha=5.0)"],
+        "protection": ["all", "client/local", "none"],
+        "epsilon": ["all", "8", "none"],
+        "status": ["all", "complete", "missing", "skipped", "some failed"],
+    }
+
+
+def test_a_link_from_a_row_opens_its_provenance(page):
+    script = """
+      const link = body.rows[0].querySelector("a"), target = document.querySelector(link.hash);
+      told = [target.open]; location.hash = link.hash; dispatchEvent(new Event("hashchange"));
+      told.push(target.open);
+    """
+    assert seen(page, script) == [False, True]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_all_text_is_legible_and_nothing_is_wider_than_the_window(page, width, dark):
+    script = f"""
+      for (const part of document.querySelectorAll("details")) part.open = true;
+      {CONTRAST}
+      told = {{
+        dark: matchMedia("(prefers-color-scheme: dark)").matches,
+        width: innerWidth, needs: document.documentElement.scrollWidth, texts: found.length,
+        faint: found.filter(([ratio]) => ratio < 4.5), scripts: document.scripts.length,
+        broken: [...document.images].filter((i) => !i.naturalWidth).length, images: document.images.length,
+      }};
+    """
+    told = seen(page, script, width, dark)
+    assert told["faint"] == [] and told["texts"] > 100
+    assert (told["width"], told["dark"]) == (width, dark) and told["needs"] <= width
+    assert told["scripts"] == 2  # the page's and this one
+    assert told["images"] >= 3 and told["broken"] == 0

@@ -1,0 +1,93 @@
+"""Where numbers come from: what the page says of runs, versions, machines and how to make them again."""
+
+import html
+import json
+import os
+import shlex
+import subprocess
+
+import pytest
+from report_records import SOURCE, done, spec, undone
+
+from harness import machine
+from harness.cli import main
+from harness.report.cells import cell_key
+from harness.report.provenance import commands_of, duration, own, provenance
+from harness.store import Store
+
+
+def run(seed=0, seconds=2.0, **timing):
+    record = done(spec(seed=seed), accuracy=0.5)
+    record.final["timing"] = {"seconds": seconds, **timing}
+    return record
+
+
+def test_what_all_runs_share_is_said_once_and_what_differs_with_how_many_have_it():
+    runs = [run(0, torch="2.13", cores=2), run(1, torch="2.13", cores=2), run(2, torch="2.14", cores=2)]
+    told = provenance(runs)
+    assert told["torch"] == "2.13 (2 runs); 2.14 (1 run)" and told["cores"] == "2"
+    assert told["seeds"] == "0, 1, 2" and told["profile"] == "smoke" and told["data"] == SOURCE
+    assert told["wall time"] == "6 s in 3 finished runs"
+    assert own(runs[:2], told) == {
+        "seeds": "0, 1",
+        "torch": "2.13",
+        "wall time": "4 s in 2 finished runs",
+    }
+
+
+def test_a_run_that_did_not_finish_has_no_time_and_takes_nothing_away():
+    told = provenance([run(seconds=5.0), undone(spec(seed=1), "failed", "no luck")])
+    assert told["wall time"] == "5 s in 1 finished run" and told["seeds"] == "0, 1"
+    assert "wall time" not in provenance([undone(spec(), "missing")]) and provenance([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0123, "0.0123 s"), (59.9, "59.9 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+)
+def test_durations_read_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_every_run_of_a_cell_has_its_command_and_a_skipped_one_none():
+    runs = [run(0), run(1), undone(spec(seed=2), "skipped", "no")]
+    command = 'python -m harness run --algorithm \'{"name": "--seed 0"}\' --seed 0 --set x=1'
+    found = commands_of(runs, {cell_key(runs[0]): command})
+    assert found == [command, command.replace("--seed 0 --set", "--seed 1 --set")]
+    assert commands_of(runs, {}) == []
+
+
+def test_the_command_of_a_row_makes_the_very_run_again(tmp_path):
+    """Privacy, pruning, a cohort and a seed: what the page says gives the same id in another folder."""
+    command = (
+        "run --algorithm {name:\\ fedavg,lr:\\ 0.2} --data digits --clients 4 --rounds 1 --seed 3 --cohort 2"
+    )
+    asked = [*shlex.split(command), "--set", "compression.beta=0.5"]
+    asked += ["--set", "privacy={placement: local, epsilon: 8, clip: 1}"]
+    assert main([*asked, "--out", str(tmp_path / "a")]) == 0
+    assert main(["report", str(tmp_path / "a")]) == 0
+    page = (tmp_path / "a" / "all" / "index.html").read_text()
+    (told,) = [line for line in page.splitlines() if "python -m harness run" in line]
+    again = shlex.split(html.unescape(told.partition(">")[2].partition("</pre>")[0]))[3:]
+    assert main([*again, "--out", str(tmp_path / "b")]) == 0
+    (first,), (second,) = (Store(tmp_path / folder).records() for folder in "ab")
+    assert first.id == second.id and first.rounds[-1]["metrics"] == second.rounds[-1]["metrics"]
+
+
+def test_the_machine_is_described_without_names_of_host_or_folders():
+    said = json.dumps({**machine.versions(), **machine.machine()})
+    assert os.uname().nodename not in said and str(machine.ROOT) not in said
+
+
+def test_a_checkout_of_somebody_elses_is_not_taken_for_ours(tmp_path, monkeypatch):
+    """Installed inside another repository, that one's commit says nothing about this code."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "m"], check=True)
+    (tmp_path / "inside").mkdir()
+    monkeypatch.setattr(machine, "ROOT", tmp_path / "inside")
+    assert machine._commit() is None
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    assert len(machine._commit()) == 12
+    (tmp_path / "new.txt").write_text("new")
+    subprocess.run([*git, "add", "."], check=True)
+    assert machine._commit().endswith("-dirty")
