@@ -111,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
     board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
+    board.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per cell")
     board.add_argument("--json", action="store_true", help="print JSON")
 
     report = command(
@@ -128,6 +129,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROWS,COLUMNS[,MEASURE]",
         help="a table by two settings, as algorithm.local_steps,algorithm.alpha (may be repeated)",
     )
+
+    export = command(
+        "export", reports.export_command, "write every evaluation of a results folder for other tools"
+    )
+    export.add_argument("dir", type=Path, metavar="DIR")
+    export.add_argument("--suite", help="only this suite's runs")
+    export.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per evaluation")
+    export.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per evaluation")
+    export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
 
     listing = command("list", about.list_command, "list what there is")
     listing.add_argument("what", choices=LISTS)
