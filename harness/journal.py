@@ -100,7 +100,9 @@ class Journal:
         self.setup = setup
         if self._folder:
             read = {"source": setup.federation.source, "digest": setup.federation.digest}
-            self._folder.start({"id": setup.id, **read, "spec": setup.spec.model_dump(mode="json")})
+            plugged = {"plugins": plugins} if (plugins := setup.spec.plugins()) else {}
+            spec = setup.spec.model_dump(mode="json")
+            self._folder.start({"id": setup.id, **read, **plugged, "spec": spec})
             self._folder.keep(self.lines)
 
     def evaluate(self, point: Point) -> bool:

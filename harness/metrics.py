@@ -176,12 +176,12 @@ def described(measure: str) -> Metric | None:
 def metric(
     direction: Direction, format: str, unit: str, ranks: bool = False
 ) -> Callable[[MetricFn], MetricFn]:
-    """Register the decorated function as a metric under its own name; ValueError if the name is taken."""
+    """Register the decorated function as a metric under its own name; UserError if the name is taken."""
 
     def register(fn: MetricFn) -> MetricFn:
         name = fn.__name__
         if name in METRICS:
-            raise ValueError(f"metric {name!r} is registered twice")
+            raise UserError(f"metric {name!r} is registered twice")
         summary = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
         METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks)
         return fn
