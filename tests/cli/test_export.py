@@ -36,7 +36,7 @@ SUITE = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A suite of eight runs and a skipped combination, a run of no suite, one that failed, and one that is missing."""
+    """A suite of eight runs, one skipped and one missing; beside it a run and one that failed."""
     root = tmp_path_factory.mktemp("exported")
     path, out = root / "ladder.yaml", str(root / "results")
     path.write_text(yaml.safe_dump(SUITE))
