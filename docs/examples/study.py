@@ -62,6 +62,8 @@ axes.axhline(
 axes.set(
     xscale="log", xlabel="epsilon of the run (delta 1e-5)", ylabel="accuracy on the clients' test samples"
 )
+axes.set_xticks(LADDER, [str(epsilon) for epsilon in LADDER])
+axes.minorticks_off()
 axes.legend(frameon=False)
 figure.savefig(OUT / "privacy-ladder.png", dpi=150)
 print("wrote", OUT / "privacy-ladder.png")
