@@ -15,6 +15,7 @@ import torch
 from harness import plugins, report
 from harness.core.registry import UserError
 from harness.executors import run_one
+from harness.metrics import recall
 from harness.report import read_target, tidy
 from harness.setup import Execution, prepare
 from harness.simulate import settled
@@ -134,6 +135,7 @@ def leaderboard(
     records = store.some_records(suite)
     asked = {"by": by, "baseline": baseline, "target": target}
     look = store.report_settings(suite) if suite else {}
+    recall(look.get("metrics", {}))
     look |= {name: value for name, value in asked.items() if value is not None}
     goal = read_target(look.get("target"))
     return report.leaderboard(records, look.get("by") or "accuracy", look.get("baseline"), goal)

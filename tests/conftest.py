@@ -5,6 +5,7 @@ import torch
 
 from harness import plugins
 from harness.core.registry import PLUGGED
+from harness.metrics import RECALLED
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +16,7 @@ def _one_thread():
 @pytest.fixture
 def registries():
     """What a test registers is gone after it."""
-    before = [(things, dict(things)) for things in (PLUGGED, plugins._files)]
+    before = [(things, dict(things)) for things in (PLUGGED, RECALLED, plugins._files)]
     packages, names = set(plugins._packages), plugins._names()
     yield
     for kind, name in plugins._names() - names:

@@ -14,6 +14,7 @@ import pandas as pd
 from harness.commands.asked import SECTIONS
 from harness.commands.show import log, out
 from harness.core.registry import UserError
+from harness.metrics import recall
 from harness.report import (
     Look,
     Pivot,
@@ -94,6 +95,7 @@ def given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) 
 
 def read_look(wanted: Mapping[str, Any]) -> Look:
     """Return how to report, from what a suite's file says."""
+    recall(wanted.get("metrics", {}))
     return Look(
         wanted.get("by") or "accuracy",
         wanted.get("baseline"),

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+import harness
 from harness import plugins
 from harness.cli import main
 from harness.core.registry import UserError
-from harness.metrics import METRICS
+from harness.metrics import METRICS, RECALLED
 from harness.setup import identify
 from harness.spec import read_spec
 
@@ -67,6 +68,14 @@ def records(folder):
         lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
         found[path.name] = [{k: v for k, v in line.items() if k != "timing"} for line in lines]
     return found
+
+
+def forget():
+    """Be as a process that has loaded no plugin, and read no results."""
+    for kind, name in [*plugins.PLUGGED]:
+        del plugins.REGISTRIES[kind][name]
+    for things in (plugins.PLUGGED, plugins._files, RECALLED):
+        things.clear()
 
 
 def test_the_example_is_short_and_passes_the_conformance_checks(capsys):
@@ -124,11 +133,7 @@ def test_a_worker_runs_the_bytes_that_were_loaded_whatever_has_become_of_the_fil
 
 def test_a_run_is_another_one_when_the_code_of_its_plugin_has_changed(tmp_path):
     def named(content):
-        plugins._files.clear()
-        for name in ("local_momentum", "wine", "median_client"):
-            for things in plugins.REGISTRIES.values():
-                if name in things:
-                    del things[name]
+        forget()
         plugins.load([write(tmp_path / "mine.py", content)])
         return identify(read_spec(RUN)), identify(read_spec(RUN | {"data": "breast-cancer"}))
 
@@ -149,19 +154,50 @@ def test_runs_of_our_own_code_keep_their_names_beside_a_plugin():
     assert identify(ours) == before
 
 
-def test_results_of_a_plugin_are_read_without_it(tmp_path):
-    """Status, tables, pages and exports read records, not classes."""
-    out = str(tmp_path / "out")
-    suite = write(tmp_path / "ours.yaml", {"suite": "ours", "base": RUN, "sweep": {"seed": [0, 1]}})
-    assert main(["suite", suite, "--jobs", "1", "--plugin", str(EXAMPLE), "--out", out]) == 0
-    for name in ("local_momentum", "wine", "median_client"):
-        for things in plugins.REGISTRIES.values():
-            if name in things:
-                del things[name]
+def test_an_interrupted_run_goes_on_with_its_plugin_and_not_without(tmp_path, capsys):
+    def stop(round, line):
+        if round == 3:
+            raise KeyboardInterrupt
+
+    long = RUN | {"rounds": 6}
+    plugins.load([EXAMPLE])
+    harness.run(long, tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        harness.run(long, tmp_path / "out", progress=stop)
+    assert len(list((tmp_path / "out").glob("runs/*/checkpoint.pt"))) == 1
+    forget()
+    command = ["run", "--spec", write(tmp_path / "run.yaml", long), "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert "unknown" in capsys.readouterr().err
+    assert main([*command, "--plugin", str(EXAMPLE)]) == 0
+    assert records(tmp_path / "out") == records(tmp_path / "straight")
+
+
+def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
+    """Status, tables, pages and exports read records, not classes; a suite keeps what it ranks by."""
+    out, report = str(tmp_path / "out"), {"by": "median_client", "target": {"median_client": 0.1}}
+    suite = {
+        "suite": "ours",
+        "base": RUN,
+        "sweep": {"seed": [0, 1], "algorithm.lr": [1e-6, 0.1]},
+        "report": report,
+    }
+    path = write(tmp_path / "ours.yaml", suite)
+    assert main(["suite", path, "--jobs", "1", "--plugin", str(EXAMPLE), "--out", out]) == 0
+    board = ["leaderboard", out, "--suite", "ours", "--json"]
+    capsys.readouterr()
+    assert main(board) == 0
+    with_it = capsys.readouterr().out
+    assert [row["rank"] for row in json.loads(with_it)] == [1, 2]
+    forget()
     for command in (["status"], ["leaderboard"], ["report"], ["report", "--suite", "ours"], ["export"]):
         extra = ["--csv", str(tmp_path / "t.csv")] if command == ["export"] else []
         assert main([command[0], out, *command[1:], *extra]) == 0
     assert "median_client" in (tmp_path / "t.csv").read_text()
+    capsys.readouterr()
+    assert main(board) == 0
+    assert capsys.readouterr().out == with_it
+    assert list(harness.leaderboard(out, "ours")["ranked_by"]) == ["median_client"] * 2
 
 
 @pytest.mark.parametrize(
