@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, TypeVar
+
+import torch
 
 from datasets import cifar, images, tabular
 from datasets.cache import Found, Source, locate
@@ -15,8 +20,10 @@ from datasets.dataset import DataError, Dataset, nearest
 log = logging.getLogger(__name__)
 
 BUNDLED = "inside scikit-learn"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 OPTIONS_TABLE = ("path", "sensitive", "keep_sensitive")
 OPTIONS_IMAGES = ("path", "normalize")
+OPTIONS_READER = ("sensitive", "keep_sensitive", "normalize")  # of a data set that is one function
 
 
 class Entry(NamedTuple):
@@ -68,11 +75,7 @@ def _table(name: str, size: str, openml: str) -> Entry:
     )
 
 
-def _bundled() -> tuple[Source, ...]:
-    return (Source(BUNDLED, lambda: Path()),)
-
-
-CATALOG = {
+CATALOG: dict[str, Entry] = {
     "adult": _table("adult", "45,222 x 104, 2 classes", "adult, version 2"),
     "german": _table("german", "1,000 x 59, 2 classes", "credit-g"),
     "default-credit": _table("default-credit", "30,000 x 32, 2 classes", "id 42477"),
@@ -103,17 +106,6 @@ CATALOG = {
         images.tiny_sources,
         images.TINY_MEND,
     ),
-    "digits": Entry(
-        "images",
-        "1,797 x 1 x 8 x 8, 10 classes",
-        BUNDLED,
-        ("normalize",),
-        lambda found, normalize="none": images.read_digits(normalize=normalize),
-        _bundled,
-    ),
-    "breast-cancer": Entry(
-        "table", "569 x 30, 2 classes", BUNDLED, (), lambda found: tabular.read_breast_cancer(), _bundled
-    ),
 }
 ALIASES = {"credit": "german"}
 
@@ -121,6 +113,65 @@ ALIASES = {"credit": "german"}
 def names() -> tuple[str, ...]:
     """Return the names `load` knows; ``csv`` and addresses ``csv:PATH?label=..`` come on top."""
     return (*CATALOG, "csv")
+
+
+Read = TypeVar("Read", bound=Callable[..., Dataset])
+
+
+def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin") -> Callable[[Read], Read]:
+    """Register the decorated function, which returns a `Dataset`, as a data set.
+
+    Parameters
+    ----------
+    name : str
+        What run files call it.
+    size, kind, origin : str
+        For the list: samples x shape; table or images; who made it and where it comes from.
+
+    Raises
+    ------
+    DataError
+        If the name is taken, or the function's parameters are not among `OPTIONS_READER`: each of them becomes
+        an option of the data set, and so needs a default.
+    """
+
+    def register(read: Read) -> Read:
+        if not NAME.fullmatch(name):
+            raise DataError(f"data set {name!r}: a name of letters, digits, '-' and '_' is needed")
+        if name in (*names(), *ALIASES):
+            raise DataError(f"two data sets are called {name!r}")
+        options = tuple(inspect.signature(read).parameters)
+        for option in options:
+            if option not in OPTIONS_READER:
+                raise DataError(
+                    f"data set {name!r} has an option {option!r}; {nearest(option, OPTIONS_READER)}"
+                )
+        where = (Source(origin, lambda: Path()),)
+        CATALOG[name] = Entry(kind, size, origin, options, partial(_checked, name, read), lambda: where)
+        return read
+
+    return register
+
+
+def _checked(name: str, read: Callable[..., Dataset], _: Found, **options: object) -> Dataset:
+    """Read a data set that is one function, and see that it is as `Dataset` says."""
+    try:
+        data = read(**options)
+        x, y, labels = data.x, data.y, range(len(data.classes))
+    except DataError:
+        raise
+    except Exception as error:  # whatever a reader of somebody's own raises
+        raise DataError(f"data set {name!r} cannot be read: {type(error).__name__}: {error}") from error
+    if (x.dtype, y.dtype, y.shape) != (torch.float32, torch.int64, x.shape[:1]) or not len(y):
+        given = f"{x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
+        raise DataError(f"data set {name!r}: x must be float32 (n, ...) and y int64 (n,), given {given}")
+    if int(y.min()) not in labels or int(y.max()) not in labels:
+        raise DataError(f"data set {name!r}: {len(labels)} classes, but labels from {y.min()} to {y.max()}")
+    return data
+
+
+data_set("digits", "1,797 x 1 x 8 x 8, 10 classes", "images", BUNDLED)(images.read_digits)
+data_set("breast-cancer", "569 x 30, 2 classes", origin=BUNDLED)(tabular.read_breast_cancer)
 
 
 def load(

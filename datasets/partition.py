@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,18 @@ class Partition(ABC):
         return PartitionError(f"partition {self.kind!r}: {message}")
 
 
+P = TypeVar("P", bound=Partition)
+PARTITIONS: dict[str, type[Partition]] = {}
+
+
+def partition(cls: type[P]) -> type[P]:
+    """Make a partition known under its kind; PartitionError if that is taken."""
+    if PARTITIONS.setdefault(cls.kind, cls) is not cls:
+        raise PartitionError(f"two partitions are called {cls.kind!r}")
+    return cls
+
+
+@partition
 @dataclass(frozen=True)
 class Iid(Partition):
     """Equal random parts; sizes differ by at most one."""
@@ -127,6 +139,7 @@ class Iid(Partition):
         return owner
 
 
+@partition
 @dataclass(frozen=True)
 class Classes(Partition):
     """Exactly `classes` classes per client, every class cut into equal shards.
@@ -182,6 +195,7 @@ class Classes(Partition):
         )
 
 
+@partition
 @dataclass(frozen=True)
 class Dirichlet(Partition):
     """Label skew: every class is shared out in proportions drawn from a symmetric Dirichlet law.
@@ -226,6 +240,7 @@ class Dirichlet(Partition):
         return owner
 
 
+@partition
 @dataclass(frozen=True)
 class Quantity(Partition):
     """Size skew: labels are dealt blindly, sizes follow a symmetric Dirichlet law.
@@ -257,6 +272,7 @@ class Quantity(Partition):
         return rng.permutation(np.repeat(np.arange(clients), sizes))
 
 
+@partition
 @dataclass(frozen=True)
 class Sensitive(Partition):
     """Group skew: each sensitive group is cut by `ratio`, its shares dealt in an order drawn per group.
@@ -299,6 +315,7 @@ class Sensitive(Partition):
         return owner
 
 
+@partition
 @dataclass(frozen=True)
 class Shards(Partition):
     """Disjoint shards of equal size (to one sample), cut from the samples sorted by class.
@@ -325,6 +342,7 @@ class Shards(Partition):
         return owner
 
 
+@partition
 @dataclass(frozen=True)
 class Natural(Partition):
     """One client per value of a column, in the order of the sorted values.
@@ -356,11 +374,6 @@ class Natural(Partition):
             raise self.error(f"unknown column {self.column!r}; {nearest(self.column, samples.columns)}")
         values = np.asarray(samples.columns[self.column])
         return values.astype(str) if values.dtype == object else values
-
-
-PARTITIONS: dict[str, type[Partition]] = {
-    kind.kind: kind for kind in (Iid, Classes, Dirichlet, Quantity, Sensitive, Shards, Natural)
-}
 
 
 def find_partition(kind: str) -> type[Partition]:

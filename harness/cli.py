@@ -21,6 +21,7 @@ from datasets.dataset import DataError
 from datasets.federation import FederationError
 from datasets.partition import PartitionError
 from datasets.topology import TopologyError
+from harness import plugins
 from harness.commands import about, reports, runs
 from harness.commands.asked import NUMBERS, SECTIONS
 from harness.commands.show import log
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)  # more must be asked for: torch threads that share a busy core cost a lot
     logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
     try:
+        plugins.load(given.plugin)
         code: int = given.do(given)
     except REFUSALS as error:
         log.print(f"error: {error}", style="red", markup=False)
@@ -109,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
     board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
+    board.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per cell")
     board.add_argument("--json", action="store_true", help="print JSON")
 
     report = command(
@@ -126,6 +129,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROWS,COLUMNS[,MEASURE]",
         help="a table by two settings, as algorithm.local_steps,algorithm.alpha (may be repeated)",
     )
+
+    export = command(
+        "export", reports.export_command, "write every evaluation of a results folder for other tools"
+    )
+    export.add_argument("dir", type=Path, metavar="DIR")
+    export.add_argument("--suite", help="only this suite's runs")
+    export.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per evaluation")
+    export.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per evaluation")
+    export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
 
     listing = command("list", about.list_command, "list what there is")
     listing.add_argument("what", choices=LISTS)
@@ -156,6 +168,17 @@ def parser() -> argparse.ArgumentParser:
         "--canaries", type=int, default=100, help="planted units of the audited run (default: 100; 0: no run)"
     )
     audited.add_argument("--json", action="store_true", help="print JSON")
+
+    for one in (*commands.choices.values(), *what.choices.values()):
+        if one is not data:  # which has commands of its own
+            one.add_argument(
+                "--plugin",
+                action="append",
+                default=[],
+                type=Path,
+                metavar="FILE.py",
+                help="a file that registers algorithms, metrics, data sets or partitions (may be repeated)",
+            )
     return top
 
 

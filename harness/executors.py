@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from harness import plugins
 from harness.journal import Diverged, Journal
 from harness.setup import Execution, identify, prepare
 from harness.simulate import simulate_all
@@ -229,7 +230,7 @@ def _in_processes(
 ) -> Iterable[tuple[int, Outcome | None]]:
     """Yield outcomes as they come; None for the runs that were lost when a worker died."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_prepare_worker) as pool:
+    with ProcessPoolExecutor(jobs, context, _prepare_worker, (plugins.loaded(),)) as pool:
         waiting = {
             pool.submit(_work, [specs[number] for number in unit], root, execution, retry): unit
             for unit in units
@@ -250,10 +251,11 @@ def _in_processes(
             raise
 
 
-def _prepare_worker() -> None:
+def _prepare_worker(given: Sequence[plugins.Plugin]) -> None:
     """Ctrl-C reaches every process of a terminal: the parent alone answers it, and tells its workers to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    plugins.restore(given)
 
 
 def _work(specs: Sequence[RunSpec], root: Path, execution: Execution | None, retry: bool) -> list[Outcome]:

@@ -103,8 +103,9 @@ class Journal:
         self.setup = setup
         if self._folder:
             read = {"source": setup.federation.source, "digest": setup.federation.digest}
+            plugged = {"plugins": plugins} if (plugins := setup.spec.plugins()) else {}
             spec = setup.spec.model_dump(mode="json")
-            self._folder.start({"id": setup.id, **read, "spec": spec, **_held(setup)})
+            self._folder.start({"id": setup.id, **read, **plugged, "spec": spec, **_held(setup)})
             self._folder.keep(self.lines)
 
     def evaluate(self, point: Point) -> bool:

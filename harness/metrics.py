@@ -18,7 +18,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core.registry import UserError
+from harness.core.registry import PLUGGED, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,6 +158,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
+RECALLED: dict[str, Metric] = {}  # by results that were made with a plugin; they cannot be computed here
 
 
 #: Of these, figures on other samples than the test samples are kept too, under names with a prefix.
@@ -170,18 +171,35 @@ ELSEWHERE = {
 def described(measure: str) -> Metric | None:
     """Return the metric that a measure is; ``selection_accuracy`` is accuracy on other samples."""
     prefix, _, name = measure.partition("_")
-    return METRICS.get(measure) or (METRICS.get(name) if name in ELSEWHERE.get(prefix, ()) else None)
+    elsewhere = METRICS.get(name) if name in ELSEWHERE.get(prefix, ()) else None
+    return METRICS.get(measure) or elsewhere or RECALLED.get(measure)
+
+
+def recall(written: Mapping[str, Mapping[str, str]]) -> None:
+    """Take over what `written_down` has kept of metrics, so that tables of them are made without their plugin."""
+    for name, about in written.items():
+        direction: Direction = "max" if about["direction"] == "max" else "min"
+        RECALLED[name] = Metric(name, direction, about["format"], about["description"], lambda _: None)
+
+
+def written_down() -> dict[str, dict[str, str]]:
+    """Return what tables need to know of the metrics of plugins."""
+    return {
+        name: {"direction": m.direction, "format": m.format, "description": m.description}
+        for name, m in METRICS.items()
+        if ("metric", name) in PLUGGED
+    }
 
 
 def metric(
     direction: Direction, format: str, unit: str, ranks: bool = False
 ) -> Callable[[MetricFn], MetricFn]:
-    """Register the decorated function as a metric under its own name; ValueError if the name is taken."""
+    """Register the decorated function as a metric under its own name; UserError if the name is taken."""
 
     def register(fn: MetricFn) -> MetricFn:
         name = fn.__name__
         if name in METRICS:
-            raise ValueError(f"metric {name!r} is registered twice")
+            raise UserError(f"metric {name!r} is registered twice")
         summary = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
         METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks)
         return fn

@@ -36,7 +36,7 @@ from datasets.vertical import VERTICAL
 from harness import models
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.policy import Ratio, Share
-from harness.core.registry import Incompatible, UserError, unknown
+from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
 from harness.problems import PROBLEMS
 
 algorithms.load()
@@ -527,6 +527,16 @@ class RunSpec(Section):
             found["partition"] = (self.partition.settings, defaults(kind))
         return found
 
+    def plugins(self) -> dict[str, str]:
+        """Return the sections that name something of a plugin, with the version of its code."""
+        named = {
+            "algorithm": self.algorithm["name"],
+            "problem": self.problem["kind"],
+            "data": self.data.name if self.data else "",
+            "partition": self.partition.kind if self.partition else "",
+        }
+        return {key: PLUGGED[key, name] for key, name in named.items() if (key, name) in PLUGGED}
+
     def identity(self, digest: str) -> str:
         """Return the run's name: a hash of all that decides its result.
 
@@ -543,6 +553,7 @@ class RunSpec(Section):
             "algorithm": ALGORITHMS[self.algorithm["name"]].meta.version,
             "problem": PROBLEMS[self.problem["kind"]].version,
             "partition": dealt[self.partition.kind].version if self.partition else 1,
+            **({"plugins": plugins} if (plugins := self.plugins()) else {}),
         }
         spec = self.model_dump(mode="json", exclude_defaults=True)
         for section, (settings, usual) in self._named_settings().items():

@@ -148,7 +148,7 @@ class RunFolder:
 
     def save(self, checkpoint: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
-        with _replacing(self.path / "checkpoint.pt") as temporary:
+        with replacing(self.path / "checkpoint.pt") as temporary:
             torch.save(dict(checkpoint), temporary)
 
     def load(self) -> dict[str, Any] | None:
@@ -242,6 +242,19 @@ class Store:
                     )
         return found
 
+    def some_records(self, suite: str | None = None) -> list[RunRecord]:
+        """Return what `records` does; UserError if there are none."""
+        if not self.root.exists():
+            raise UserError(f"no results folder {self.root}")
+        found = self.records(suite)
+        if not found:
+            raise UserError(f"{self.root} holds no runs" + (f" of suite {suite}" if suite else ""))
+        return found
+
+    def record(self, id: str, spec: Mapping[str, Any]) -> RunRecord:
+        """Return one run, whether or not it belongs to a suite."""
+        return self._record({"id": id, "spec": spec}, "", "")
+
     def _record(self, cell: Mapping[str, Any], suite: str, profile: str) -> RunRecord:
         if cell["id"] is None:
             return RunRecord(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [])
@@ -285,12 +298,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, content: str) -> None:
     """Write a text file, whole or not at all."""
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary file that takes the path's place when all went well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -3,7 +3,25 @@
 import pytest
 import torch
 
+from harness import plugins
+from harness.core.registry import PLUGGED
+from harness.metrics import RECALLED
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def registries():
+    """What a test registers is gone after it."""
+    before = [(things, dict(things)) for things in (PLUGGED, RECALLED, plugins._files)]
+    packages, names = set(plugins._packages), plugins._names()
+    yield
+    for kind, name in plugins._names() - names:
+        del plugins.REGISTRIES[kind][name]
+    for things, kept in before:
+        things.clear()
+        things.update(kept)
+    plugins._packages.intersection_update(packages)

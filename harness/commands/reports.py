@@ -1,18 +1,21 @@
-"""``leaderboard``, ``report``: what the runs of a folder show."""
+"""``leaderboard``, ``report``, ``export``: what the runs of a folder show."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from harness import suite
 from harness.commands.asked import SECTIONS
 from harness.commands.show import log, out
 from harness.core.registry import UserError
+from harness.metrics import recall
 from harness.report import (
     Look,
     Pivot,
@@ -21,28 +24,26 @@ from harness.report import (
     print_table,
     read_choice,
     read_target,
+    tidy,
     write_csv,
     write_latex,
     write_markdown,
+    write_parquet,
     write_report,
+    write_tensorboard,
+    write_tidy,
 )
 from harness.store import RunRecord, Store
 
 
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the comparison table."""
-    if not given.dir.exists():
-        raise UserError(f"no results folder {given.dir}")
-    records = Store(given.dir).records(given.suite)
-    if not records:
-        raise UserError(f"{given.dir} holds no runs" + (f" of suite {given.suite}" if given.suite else ""))
-    look = given_look(given)
+    records, look = Store(given.dir).some_records(given.suite), given_look(given)
     frame = leaderboard(records, look.by, look.baseline, look.target)
-    for path, write in ((given.csv, write_csv), (given.markdown, write_markdown), (given.latex, write_latex)):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(frame, path)
-            log.print(f"wrote {path}", markup=False)
+    _write(frame, given.csv, write_csv)
+    _write(frame, given.markdown, write_markdown)
+    _write(frame, given.latex, write_latex)
+    _write(frame, given.parquet, write_parquet)
     if given.json:
         print(frame.to_json(orient="records", indent=1))
     else:
@@ -62,6 +63,30 @@ def report_command(given: argparse.Namespace) -> int:
     return 0
 
 
+def export_command(given: argparse.Namespace) -> int:
+    """Write every evaluation for other tools."""
+    if given.parquet is given.csv is given.tensorboard is None:
+        raise UserError("export: say what to write, with --parquet FILE, --csv FILE or --tensorboard FOLDER")
+    records = Store(given.dir).some_records(given.suite)
+    frame = tidy(records)
+    _write(frame, given.parquet, write_parquet)
+    _write(frame, given.csv, write_tidy)
+    if given.tensorboard is not None:
+        written = write_tensorboard(records, given.tensorboard)
+        skipped = (
+            f"; {len(records) - written} skipped combinations have none" if written < len(records) else ""
+        )
+        log.print(f"wrote {written} TensorBoard runs to {given.tensorboard}{skipped}", markup=False)
+    return 0
+
+
+def _write(frame: pd.DataFrame, path: Path | None, write: Callable[[pd.DataFrame, Path], None]) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(frame, path)
+        log.print(f"wrote {path}", markup=False)
+
+
 def given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> Look:
     """Return how to report: as the suite's file says, where the options do not say otherwise."""
     asked = {name: getattr(given, name) for name in ("by", "baseline", "target")} | {"pivot": pivots}
@@ -71,6 +96,7 @@ def given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) 
 
 def read_look(wanted: Mapping[str, Any]) -> Look:
     """Return how to report, from what a suite's file says."""
+    recall(wanted.get("metrics", {}))
     return Look(
         wanted.get("by") or "accuracy",
         wanted.get("baseline"),
@@ -84,9 +110,7 @@ def read_look(wanted: Mapping[str, Any]) -> Look:
 
 def write_all(store: Store, name: str | None, look: Look) -> dict[str, Path]:
     """Write the report of a suite, or of all runs of the folder, and print its table."""
-    records = store.records(name)
-    if not records:
-        raise UserError(f"{store.root} holds no runs" + (f" of suite {name}" if name else ""))
+    records = store.some_records(name)
     commands = {cell_key(record): command_of(record) for record in records if record.id}
     folder = store.root / (name or "all")
     folder.mkdir(parents=True, exist_ok=True)

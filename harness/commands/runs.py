@@ -13,6 +13,7 @@ from harness.commands.reports import read_look, write_all
 from harness.commands.show import figures, log, out, print_rows, progress_bar, short, show
 from harness.core.registry import UserError
 from harness.executors import Outcome, run_all, run_one
+from harness.metrics import written_down
 from harness.plan import affordable, plan, vetted
 from harness.report import leaderboard
 from harness.setup import identify, prepare
@@ -68,6 +69,7 @@ def suite_command(given: argparse.Namespace) -> int:
         "curves": [list(pair) for pair in chosen.curves],
         "select": chosen.select,
         "along": chosen.along,
+        **({"metrics": own} if (own := written_down()) else {}),
     }
     look = read_look(wanted)
     leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs

@@ -25,6 +25,10 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(names)}.")
 
 
+#: What plugins have registered, as (section of a spec, name), and the version of the code that did.
+PLUGGED: dict[tuple[str, str], str] = {}
+
+
 class Registry(Generic[T]):
     """Named things of one kind.
 
@@ -41,7 +45,7 @@ class Registry(Generic[T]):
     def add(self, name: str, thing: T) -> T:
         """Register under a new name; a name taken by something else is an error."""
         if self._things.get(name, thing) is not thing:
-            raise ValueError(f"two {self.kind}s are called {name!r}")
+            raise UserError(f"two {self.kind}s are called {name!r}")
         self._things[name] = thing
         return thing
 
@@ -49,6 +53,9 @@ class Registry(Generic[T]):
         if name not in self._things:
             raise unknown(self.kind, name, self._things)
         return self._things[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self._things[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._things))

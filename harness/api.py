@@ -1,0 +1,152 @@
+"""What Python code may use: ``import harness``, then ``harness.run``, ``harness.load_results`` and the others.
+
+The names here are kept; whatever else lies in the packages may change from version to version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from harness import plugins, report
+from harness.core.registry import UserError
+from harness.executors import run_one
+from harness.metrics import recall
+from harness.report import read_target, tidy
+from harness.setup import Execution, prepare
+from harness.simulate import settled
+from harness.spec import RunSpec, read_spec, read_yaml
+from harness.store import RunRecord, Store
+
+__all__ = [
+    "Execution",
+    "RunRecord",
+    "RunSpec",
+    "UserError",
+    "leaderboard",
+    "load_plugin",
+    "load_results",
+    "run",
+]
+
+
+def run(
+    spec: RunSpec | Mapping[str, Any] | str | Path,
+    out: str | Path = "results",
+    *,
+    execution: Execution | None = None,
+    retry: bool = False,
+    save_predictions: bool = False,
+    progress: Callable[[int, dict[str, Any]], None] | None = None,
+) -> RunRecord:
+    """Run one benchmark as ``python -m harness run`` does, unless it has been run already.
+
+    Parameters
+    ----------
+    spec : RunSpec, Mapping, str or Path
+        What to run: checked already, as the fields of a run file, or the run file.
+    out : str or Path
+        Results folder.
+    execution : Execution, optional
+        Device, threads, vectorization; none of them shows in the result.
+    retry : bool
+        Run it again if it has failed before.
+    save_predictions : bool
+        Write ``predictions.csv`` beside the results.
+    progress : Callable, optional
+        Called at the start (0) and after every round, with its number and the last evaluation.
+
+    Returns
+    -------
+    RunRecord
+        Look at its ``status``: ``done``, ``failed`` (a run that diverges is a result too; ``reason`` says why)
+        or ``running`` (another process has it). ``rounds`` holds the evaluations, ``final`` the end.
+
+    Raises
+    ------
+    UserError, ValueError
+        If the spec is not valid, or its parts do not go together; then nothing has been written.
+    """
+    plugins.load()
+    if isinstance(spec, str | Path):
+        spec = read_yaml(Path(spec))
+    checked = spec if isinstance(spec, RunSpec) else read_spec(spec)
+    execution, root = execution or Execution(), Path(out)
+    before = torch.get_num_threads()
+    torch.set_num_threads(execution.threads)  # as the command does: sums are rounded by how they are cut up
+    try:
+        settled(prepare(checked, execution))
+        told = (lambda _, round, line: progress(round, line)) if progress else None
+        outcome = run_one(
+            checked, root, execution, retry=retry, progress=told, save_predictions=save_predictions
+        )
+    finally:
+        torch.set_num_threads(before)
+    return Store(root).record(outcome.id, checked.model_dump(mode="json"))
+
+
+def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
+    """Return the results in a folder as one tidy table, see `harness.report.tidy`.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Results folder.
+    suite : str, optional
+        Only this suite's runs.
+
+    Raises
+    ------
+    UserError
+        If there is no such folder, or no run in it.
+    """
+    return tidy(Store(Path(folder)).some_records(suite))
+
+
+def leaderboard(
+    folder: str | Path,
+    suite: str | None = None,
+    *,
+    by: str | None = None,
+    baseline: str | None = None,
+    target: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """Return the leaderboard of a folder, one row per cell, see `harness.report.leaderboard`.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Results folder.
+    suite : str, optional
+        Only this suite's runs; what is not given below is then as its file wants it.
+    by : str, optional
+        What ranks: a metric, bytes, flops, seconds, epsilon; accuracy unless the suite says otherwise.
+    baseline : str, optional
+        Algorithm to take paired differences to.
+    target : Mapping, optional
+        A measure and the value that is good enough, as ``{"accuracy": 0.8}``.
+    """
+    plugins.load()
+    store = Store(Path(folder))
+    records = store.some_records(suite)
+    asked = {"by": by, "baseline": baseline, "target": target}
+    look = store.report_settings(suite) if suite else {}
+    recall(look.get("metrics", {}))
+    look |= {name: value for name, value in asked.items() if value is not None}
+    goal = read_target(look.get("target"))
+    return report.leaderboard(records, look.get("by") or "accuracy", look.get("baseline"), goal)
+
+
+def load_plugin(path: str | Path) -> None:
+    """Load a file that registers algorithms, metrics, data sets or partitions, as ``--plugin`` does.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read, raises, registers nothing, takes a name that there is, or has changed since.
+    """
+    plugins.load([path])

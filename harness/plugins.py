@@ -1,0 +1,152 @@
+"""Code from outside the repository: files named with ``--plugin``, and installed packages.
+
+A plugin registers what it brings with the decorators that our own code uses. The version of its code becomes
+part of the name of every run that uses it: the digest of a file, the version of a package. So a file that has
+changed gives new runs, and what a plugin imports besides is not watched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, MutableMapping
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, NamedTuple
+
+import algorithms
+from datasets.catalog import CATALOG
+from datasets.dataset import DataError
+from datasets.partition import PARTITIONS, PartitionError
+from datasets.vertical import VERTICAL
+from harness.core.algorithm import ALGORITHMS
+from harness.core.registry import PLUGGED, Registry, UserError
+from harness.metrics import METRICS
+from harness.problems import PROBLEMS
+
+algorithms.load()  # a plugin must not take a name of ours
+
+log = logging.getLogger(__name__)
+
+GROUP = "fedfrontier.plugins"
+REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
+    "algorithm": ALGORITHMS,
+    "problem": PROBLEMS,
+    "data": CATALOG,
+    "partition": PARTITIONS,
+    "metric": METRICS,
+}
+
+
+class Plugin(NamedTuple):
+    """A file as it was read: worker processes run these very bytes, whatever has become of the file."""
+
+    path: Path
+    source: bytes
+
+    @property
+    def version(self) -> str:
+        """What its code is called in the name of a run."""
+        return f"sha256:{hashlib.sha256(self.source).hexdigest()[:16]}"
+
+
+_files: dict[Path, Plugin] = {}
+_packages: set[str] = set()
+
+
+def load(paths: Iterable[str | Path] = ()) -> None:
+    """Load the installed plugins and these files, each once.
+
+    Raises
+    ------
+    UserError
+        If one cannot be read, raises, registers nothing, takes a name that there is, or has changed since.
+    """
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        found.setdefault(package, []).append(point)
+    for package, points in sorted(found.items()):
+        if package not in _packages:
+            _register(f"plugin {package}", package, partial(_load_all, points))
+            _packages.add(package)
+    for path in paths:
+        whole = Path(path).expanduser().resolve()
+        try:
+            _run(Plugin(whole, whole.read_bytes()))
+        except FileNotFoundError:
+            raise UserError(f"plugin {path}: no such file") from None
+        except OSError as error:
+            raise UserError(f"plugin {path} cannot be read: {error.strerror}") from None
+
+
+def loaded() -> tuple[Plugin, ...]:
+    """Return the files loaded so far, for `restore` in another process."""
+    return tuple(_files.values())
+
+
+def restore(given: Iterable[Plugin]) -> None:
+    """Load what another process has loaded."""
+    load()
+    for plugin in given:
+        _run(plugin)
+
+
+def _load_all(points: Iterable[EntryPoint]) -> None:
+    for point in points:
+        point.load()
+
+
+def _run(plugin: Plugin) -> None:
+    known = _files.get(plugin.path)
+    if known is not None:
+        if known != plugin:
+            raise UserError(f"plugin {plugin.path} has changed since it was loaded; start Python anew")
+        return
+    name = f"fedfrontier_plugin_{len(_files)}_{plugin.path.stem}"
+
+    def execute() -> None:
+        spec = spec_from_file_location(name, plugin.path)
+        if spec is None:
+            raise UserError("is no Python file; its name must end in .py")
+        module = sys.modules[name] = module_from_spec(spec)  # dataclasses look their module up
+        exec(compile(plugin.source, str(plugin.path), "exec", dont_inherit=True), vars(module))
+
+    try:
+        _register(f"plugin {plugin.path}", plugin.version, execute)
+    except UserError:
+        sys.modules.pop(name, None)
+        raise
+    _files[plugin.path] = plugin
+
+
+def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
+    """Execute a plugin and write down what it has registered: all of it or, if it raises, nothing."""
+    before = _names()
+    try:
+        execute()
+        if taken := PARTITIONS.keys() & VERTICAL.keys():
+            raise UserError(f"two partitions are called {taken.pop()!r}")
+        if _names() == before:
+            raise UserError(
+                "registers nothing; put @register above an algorithm, @partition above a partition, "
+                "@metric(...) or @data_set(...) above a function"
+            )
+    except (Exception, SystemExit) as error:  # whatever code of somebody's own raises
+        for kind, name in _names() - before:
+            del REGISTRIES[kind][name]
+        said = isinstance(error, UserError | DataError | PartitionError)
+        why = str(error) if said else f"{type(error).__name__}: {error}"
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
+        raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error
+    new = sorted(_names() - before)
+    PLUGGED.update(dict.fromkeys(new, version))
+    log.info("%s (%s) brings %s", plugin, version, ", ".join(f"{kind} {name}" for kind, name in new))
+
+
+def _names() -> set[tuple[str, str]]:
+    return {(kind, name) for kind, things in REGISTRIES.items() for name in things}

@@ -1,0 +1,191 @@
+"""Results go out whole: as a table of every evaluation, and as curves for TensorBoard."""
+
+import json
+import math
+import sys
+
+import pandas as pd
+import pytest
+import yaml
+
+from harness.cli import main
+from harness.report import tidy
+from harness.store import RunRecord, Store
+
+MM4 = {"kind": "quadratic_minimax", "P": [1, 2], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
+SUITE = {
+    "suite": "ladder",
+    "base": {
+        "data": "breast-cancer",
+        "partition": {"kind": "dirichlet", "alpha": 1.0, "clients": 4},
+        "model": "logistic",
+        "rounds": 4,
+        "eval_every": 2,
+    },
+    "sweep": [
+        {
+            "algorithm": [{"name": "fedavg", "lr": 0.05}],
+            "privacy": [None, {"placement": "central", "epsilon": 8, "clip": 1}],
+            "compression.beta": [0.0, [[0, 0.5], [2, 0.75]]],
+            "seed": [0, 1],
+        },
+        {"algorithm": ["local_sgda"], "seed": [0]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A suite of eight runs, one skipped and one missing; beside it a run and one that failed."""
+    root = tmp_path_factory.mktemp("exported")
+    path, out = root / "ladder.yaml", str(root / "results")
+    path.write_text(yaml.safe_dump(SUITE))
+    assert main(["suite", str(path), "--jobs", "1", "--out", out]) == 0
+    saddle = {"problem": MM4, "algorithm": {"name": "local_sgda", "local_steps": 2}, "rounds": 4}
+    wild = SUITE["base"] | {"algorithm": {"name": "fedavg", "lr": 1e38}}
+    for spec, code in ((saddle, 0), (wild, 1)):
+        path.write_text(yaml.safe_dump(spec))
+        assert main(["run", "--spec", str(path), "--out", out]) == code
+    content = json.loads((root / "results" / "ladder" / "suite.json").read_text())
+    content["cells"].append(content["cells"][0] | {"id": "0123456789abcdef"})
+    (root / "results" / "ladder" / "suite.json").write_text(json.dumps(content))
+    return root / "results"
+
+
+def test_every_run_has_a_row_and_every_evaluation_has_one(folder):
+    frame, records = tidy(Store(folder).records()), Store(folder).records()
+    assert len(frame) == sum(max(1, len(record.rounds)) for record in records)
+    assert frame.groupby("status")["id"].nunique().to_dict() == {
+        "done": 9,
+        "failed": 1,
+        "missing": 1,
+        "skipped": 0,
+    }
+    done = frame[(frame["status"] == "done") & (frame["suite"] == "ladder")]
+    assert (done.groupby("id")["round"].agg(list).map(tuple) == (0, 2, 4)).all()
+
+
+def test_runs_without_evaluations_say_why(folder):
+    frame = tidy(Store(folder).records())
+    (skipped,) = frame[frame["status"] == "skipped"].to_dict("records")
+    assert skipped["algorithm.name"] == "local_sgda" and "solves problems of kind" in skipped["reason"]
+    assert pd.isna(skipped["round"]) and pd.isna(skipped["accuracy"])
+    failed = frame[frame["status"] == "failed"]
+    assert failed["reason"].str.contains("diverged").all()
+
+
+def test_figures_are_those_on_disk(folder):
+    frame = tidy(Store(folder).records("ladder"))
+    for record in Store(folder).records("ladder"):
+        rows = frame[frame["id"] == record.id].to_dict("records")
+        for row, line in zip(rows, record.rounds, strict=False):
+            assert row["accuracy"] == line["metrics"]["accuracy"]
+            assert (row["bytes_up"], row["flops"]) == (line["bytes_up"], line["flops"])
+            assert row["seconds"] == line["timing"]["seconds"]
+            if line["privacy"]:
+                assert row["epsilon_total"] == line["privacy"]["epsilon_total"]
+                assert row["releases"] == line["privacy"]["releases"]
+            else:
+                assert pd.isna(row["epsilon_total"])
+
+
+def test_columns_have_the_types_of_what_they_hold(folder):
+    frame = tidy(Store(folder).records("ladder"))
+    assert frame["algorithm.lr"].dtype == "float64" and frame["accuracy"].dtype == "float64"
+    assert frame["seed"].dtype == "int64" and frame["round"].dtype == "Int64"
+    assert frame["partition.standardize"].dtype == "boolean"
+    schedules = frame["compression.beta"]  # a number here and a schedule there: text
+    assert set(schedules.dropna()) == {"0.0", "[[0, 0.5], [2, 0.75]]"}
+
+
+def test_infinite_epsilon_is_a_number_and_a_metric_called_like_a_setting_is_kept():
+    line = {
+        "round": 1,
+        "metrics": {"seed": 0.5},
+        "privacy": {"epsilon_total": "inf"},
+        "timing": {"seconds": 1.0},
+    }
+    frame = tidy(
+        [RunRecord("a", "", "", {"algorithm": {"name": "fedavg"}, "seed": 3}, "done", None, "", [line])]
+    )
+    (row,) = frame.to_dict("records")
+    assert math.isinf(row["epsilon_total"]) and row["seed"] == 3 and row["metrics.seed"] == 0.5
+
+
+def test_parquet_and_csv_hold_the_tidy_table(folder, tmp_path):
+    parquet, csv = tmp_path / "new" / "all.parquet", tmp_path / "all.csv"
+    assert main(["export", str(folder), "--parquet", str(parquet), "--csv", str(csv)]) == 0
+    frame = tidy(Store(folder).records())
+    pd.testing.assert_frame_equal(pd.read_parquet(parquet), frame)
+    read = pd.read_csv(csv)
+    assert list(read.columns) == list(frame.columns) and len(read) == len(frame)
+    assert read["accuracy"].equals(frame["accuracy"])
+    assert [path.name for path in parquet.parent.iterdir()] == ["all.parquet"]
+
+
+def test_one_suite_can_be_exported_alone(folder, tmp_path):
+    path = tmp_path / "ladder.parquet"
+    assert main(["export", str(folder), "--suite", "ladder", "--parquet", str(path)]) == 0
+    assert set(pd.read_parquet(path)["suite"]) == {"ladder"}
+
+
+def test_a_leaderboard_goes_out_as_parquet(folder, tmp_path, capsys):
+    path = tmp_path / "board.parquet"
+    assert main(["leaderboard", str(folder), "--suite", "ladder", "--parquet", str(path), "--json"]) == 0
+    rows, frame = json.loads(capsys.readouterr().out), pd.read_parquet(path)
+    assert list(frame["cell"]) == [row["cell"] for row in rows]
+    assert frame["bytes_up"].dtype == "Int64"
+
+
+def curves(path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(path))
+    events.Reload()
+    return events
+
+
+def test_tensorboard_gets_a_run_for_each_of_ours_with_every_figure_by_round(folder, tmp_path):
+    board = tmp_path / "board"
+    for _ in range(2):  # the second time nothing comes twice
+        assert main(["export", str(folder), "--suite", "ladder", "--tensorboard", str(board)]) == 0
+    records = [record for record in Store(folder).records("ladder") if record.rounds]
+    assert len(records) == 8
+    for record in records:
+        place = board / "ladder" / "fedavg" / f"seed-{record.spec['seed']}" / record.id
+        assert len(list(place.iterdir())) == 1
+        events = curves(place)
+        for name, value in (
+            ("accuracy", lambda line: line["metrics"]["accuracy"]),
+            ("bytes_up", lambda line: line["bytes_up"]),
+        ):
+            found = events.Scalars(name)
+            assert [event.step for event in found] == [line["round"] for line in record.rounds]
+            assert [event.value for event in found] == pytest.approx([value(line) for line in record.rounds])
+            assert [event.wall_time for event in found] == [
+                line["timing"]["seconds"] for line in record.rounds
+            ]
+        assert ("epsilon_total" in events.Tags()["scalars"]) == (record.spec["privacy"] is not None)
+        (text,) = events.Tensors("spec/text_summary")
+        assert '"lr": 0.05' in text.tensor_proto.string_val[0].decode()
+        assert "_hparams_/session_start_info" in events.summary_metadata
+    assert not [path for path in board.iterdir() if path.name != "ladder"]
+
+
+def test_an_export_that_says_nothing_to_write_is_refused(folder, tmp_path, capsys):
+    assert main(["export", str(folder)]) == 2
+    assert "--parquet FILE, --csv FILE or --tensorboard FOLDER" in " ".join(capsys.readouterr().err.split())
+    assert main(["export", str(tmp_path / "nowhere"), "--csv", str(tmp_path / "t.csv")]) == 2
+    assert "no results folder" in capsys.readouterr().err
+    assert main(["export", str(folder), "--suite", "other", "--csv", str(tmp_path / "t.csv")]) == 2
+    assert "holds no runs of suite other" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "library"), [("--parquet", "pyarrow"), ("--tensorboard", "torch.utils.tensorboard")]
+)
+def test_without_the_extra_its_name_is_said(folder, tmp_path, monkeypatch, capsys, option, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    assert main(["export", str(folder), option, str(tmp_path / "out")]) == 2
+    assert "pip install 'fedfrontier[export]'" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,304 @@
+"""Code from outside the repository: what a plugin brings works as our own, and what is wrong with it is said."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import harness
+from harness import plugins
+from harness.cli import main
+from harness.core.registry import UserError
+from harness.metrics import METRICS, RECALLED
+from harness.setup import identify
+from harness.spec import read_spec
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "plugin.py"
+RUN = {
+    "data": "wine",
+    "partition": {"kind": "iid", "clients": 3},
+    "model": "logistic",
+    "algorithm": "local_momentum",
+    "rounds": 2,
+    "eval_every": 1,
+}
+PARTITION = """
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+from datasets.partition import Partition, partition
+
+@partition
+@dataclass(frozen=True)
+class Halves(Partition):
+    '''The first client holds half of the samples, the others share the rest.'''
+    kind: ClassVar[str] = "halves"
+    share: float = 0.5
+
+    def owners(self, samples, clients, rng):
+        owner = 1 + np.arange(len(samples.labels)) % (clients - 1)
+        owner[: int(self.share * len(owner))] = 0
+        return rng.permutation(owner)
+"""
+METRIC = """
+from harness.metrics import metric
+
+@metric("min", ".4f", "share")
+def errors(p):
+    '''Share of the samples that are classified wrongly.'''
+    return float(1 - p.hit.mean())
+"""
+
+pytestmark = pytest.mark.usefixtures("registries")
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return str(path)
+
+
+def records(folder):
+    found = {}
+    for path in (folder / "runs").iterdir():
+        lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+        found[path.name] = [{k: v for k, v in line.items() if k != "timing"} for line in lines]
+    return found
+
+
+def forget():
+    """Be as a process that has loaded no plugin, and read no results."""
+    for kind, name in [*plugins.PLUGGED]:
+        del plugins.REGISTRIES[kind][name]
+    for things in (plugins.PLUGGED, plugins._files, RECALLED):
+        things.clear()
+
+
+def test_the_example_is_short_and_passes_the_conformance_checks(capsys):
+    assert len(EXAMPLE.read_text().splitlines()) < 120
+    assert main(["check", "local_momentum", "--plugin", str(EXAMPLE), "--json"]) == 0
+    assert {row["result"] for row in json.loads(capsys.readouterr().out)} == {"passed"}
+
+
+def test_algorithm_metric_and_data_of_a_plugin_go_into_one_run(tmp_path, capsys):
+    run = write(tmp_path / "run.yaml", RUN)
+    out = str(tmp_path / "out")
+    assert main(["run", "--spec", run, "--plugin", str(EXAMPLE), "--out", out, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert 0 <= told["metrics"]["median_client"] <= 1
+    written = json.loads((tmp_path / "out" / "runs" / told["id"] / "spec.json").read_text())
+    version = plugins.loaded()[-1].version
+    assert written["plugins"] == {"algorithm": version, "data": version} and version.startswith("sha256:")
+    assert main(["leaderboard", out, "--by", "median_client", "--plugin", str(EXAMPLE), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["median_client_mean"] == pytest.approx(told["metrics"]["median_client"])
+
+
+def test_a_partition_of_a_plugin_deals_by_its_own_settings(tmp_path, capsys):
+    mine = write(tmp_path / "mine.py", PARTITION)
+    assert main(["list", "partitions", "--plugin", mine, "--json"]) == 0
+    assert "halves" in {row["name"] for row in json.loads(capsys.readouterr().out)}
+    deal = RUN | {"data": "breast-cancer", "algorithm": "fedavg"}
+    deal["partition"] = {"kind": "halves", "clients": 5, "share": 0.8}
+    run = write(tmp_path / "run.yaml", deal)
+    assert main(["run", "--spec", run, "--plugin", mine, "--out", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clients"] == 5
+
+
+def test_worker_processes_load_the_plugins_and_write_what_one_process_writes(tmp_path):
+    suite = {"suite": "ours", "base": RUN, "sweep": {"seed": [0, 1], "algorithm.momentum": [0.5, 0.9]}}
+    path = write(tmp_path / "ours.yaml", suite)
+    given = ["suite", path, "--plugin", str(EXAMPLE), "--out"]
+    assert main([*given, str(tmp_path / "one"), "--jobs", "1"]) == 0
+    command = [sys.executable, "-m", "harness", *given, str(tmp_path / "two"), "--jobs", "2"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+    assert len(records(tmp_path / "one")) == 4
+    assert records(tmp_path / "one") == records(tmp_path / "two")
+
+
+def test_a_worker_runs_the_bytes_that_were_loaded_whatever_has_become_of_the_file(tmp_path):
+    mine = tmp_path / "mine.py"
+    write(mine, METRIC)
+    plugins.load([mine])
+    (given,) = [plugin for plugin in plugins.loaded() if plugin.path == mine.resolve()]
+    write(mine, "raise SystemExit")
+    del METRICS["errors"], plugins._files[given.path]
+    plugins.restore([given])
+    assert "errors" in METRICS
+
+
+def test_a_run_is_another_one_when_the_code_of_its_plugin_has_changed(tmp_path):
+    def named(content):
+        forget()
+        plugins.load([write(tmp_path / "mine.py", content)])
+        return identify(read_spec(RUN)), identify(read_spec(RUN | {"data": "breast-cancer"}))
+
+    source = EXAMPLE.read_text()
+    first, again, changed = (
+        named(source),
+        named(source),
+        named(source.replace("momentum: float", "momentum : float")),
+    )
+    assert first == again
+    assert first[0] != changed[0] and first[1] != changed[1]
+
+
+def test_runs_of_our_own_code_keep_their_names_beside_a_plugin():
+    ours = read_spec(RUN | {"data": "breast-cancer", "algorithm": "fedavg"})
+    before = identify(ours)
+    plugins.load([EXAMPLE])
+    assert identify(ours) == before
+
+
+def test_an_interrupted_run_goes_on_with_its_plugin_and_not_without(tmp_path, capsys):
+    def stop(round, line):
+        if round == 3:
+            raise KeyboardInterrupt
+
+    long = RUN | {"rounds": 6}
+    plugins.load([EXAMPLE])
+    harness.run(long, tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        harness.run(long, tmp_path / "out", progress=stop)
+    assert len(list((tmp_path / "out").glob("runs/*/checkpoint.pt"))) == 1
+    forget()
+    command = ["run", "--spec", write(tmp_path / "run.yaml", long), "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert "unknown" in capsys.readouterr().err
+    assert main([*command, "--plugin", str(EXAMPLE)]) == 0
+    assert records(tmp_path / "out") == records(tmp_path / "straight")
+
+
+def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
+    """Status, tables, pages and exports read records, not classes; a suite keeps what it ranks by."""
+    out, report = str(tmp_path / "out"), {"by": "median_client", "target": {"median_client": 0.1}}
+    suite = {
+        "suite": "ours",
+        "base": RUN,
+        "sweep": {"seed": [0, 1], "algorithm.lr": [1e-6, 0.1]},
+        "report": report,
+    }
+    path = write(tmp_path / "ours.yaml", suite)
+    assert main(["suite", path, "--jobs", "1", "--plugin", str(EXAMPLE), "--out", out]) == 0
+    board = ["leaderboard", out, "--suite", "ours", "--json"]
+    capsys.readouterr()
+    assert main(board) == 0
+    with_it = capsys.readouterr().out
+    assert [row["rank"] for row in json.loads(with_it)] == [1, 2]
+    forget()
+    for command in (["status"], ["leaderboard"], ["report"], ["report", "--suite", "ours"], ["export"]):
+        extra = ["--csv", str(tmp_path / "t.csv")] if command == ["export"] else []
+        assert main([command[0], out, *command[1:], *extra]) == 0
+    assert "median_client" in (tmp_path / "t.csv").read_text()
+    capsys.readouterr()
+    assert main(board) == 0
+    assert capsys.readouterr().out == with_it
+    assert list(harness.leaderboard(out, "ours")["ranked_by"]) == ["median_client"] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no such file"),
+        ("1 / 0", "line 1: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(0)", "line 2: SystemExit: 0"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("import no_such_library_at_all", "line 1: ModuleNotFoundError: No module named"),
+        ("x = 1", "registers nothing; put @register above an algorithm"),
+        (EXAMPLE.read_text().replace("local_momentum", "fedavg"), "two algorithms are called 'fedavg'"),
+        (METRIC.replace("errors", "accuracy"), "metric 'accuracy' is registered twice"),
+        (PARTITION.replace('"halves"', '"iid"'), "two partitions are called 'iid'"),
+        (PARTITION.replace('"halves"', '"columns"'), "two partitions are called 'columns'"),
+        (EXAMPLE.read_text().replace('"wine"', '"adult"'), "two data sets are called 'adult'"),
+        (
+            EXAMPLE.read_text().replace('"wine"', '"csv:x"'),
+            "a name of letters, digits, '-' and '_' is needed",
+        ),
+        (
+            EXAMPLE.read_text().replace("read_wine()", "read_wine(color)"),
+            "has an option 'color'; allowed: sensitive",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_plugin_is_one_line_and_leaves_nothing_behind(tmp_path, capsys, content, says):
+    mine, before = tmp_path / "mine.py", plugins._names()
+    if content is not None:
+        write(mine, content)
+    assert main(["list", "algorithms", "--plugin", str(mine)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: plugin") and "mine.py" in said and says in said
+    assert plugins._names() == before and not plugins.PLUGGED
+
+
+def test_a_plugin_is_a_python_file(tmp_path, capsys):
+    assert main(["list", "data", "--plugin", write(tmp_path / "mine.txt", METRIC)]) == 2
+    assert "its name must end in .py" in " ".join(capsys.readouterr().err.split())
+    assert main(["list", "data", "--plugin", str(tmp_path)]) == 2
+    assert "cannot be read" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_is_loaded_once_and_refused_when_it_has_changed(tmp_path):
+    mine = tmp_path / "mine.py"
+    write(mine, METRIC)
+    plugins.load([mine, mine])
+    write(mine, METRIC + "# more\n")
+    with pytest.raises(UserError, match="has changed since it was loaded"):
+        plugins.load([mine])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "bunch = load_wine()",
+            "raise OSError('the disk is gone')",
+            "cannot be read: OSError: the disk is gone",
+        ),
+        ("np.float32", "np.float64", "x must be float32"),
+        ("bunch.target_names)", "bunch.target_names[:2])", "2 classes, but labels from 0 to 2"),
+    ],
+)
+def test_a_reader_that_is_wrong_is_refused_before_anything_is_written(tmp_path, capsys, old, new, says):
+    mine = write(tmp_path / "mine.py", EXAMPLE.read_text().replace('"wine"', '"bad-wine"').replace(old, new))
+    run = write(tmp_path / "run.yaml", RUN | {"data": "bad-wine"})
+    assert main(["run", "--spec", run, "--plugin", mine, "--out", str(tmp_path / "out")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: data set 'bad-wine'") and says in said
+    assert not (tmp_path / "out").exists()
+
+
+def install(folder, version, module):
+    """Make a package that brings plugins, as pip would leave it."""
+    info = folder / f"ours-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ours\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text("[fedfrontier.plugins]\nall = our_plugins\n")
+    (folder / "our_plugins.py").write_text(module)
+
+
+def test_an_installed_package_is_a_plugin_whose_version_counts(tmp_path):
+    names = []
+    for version in ("1.0", "1.1"):
+        folder = tmp_path / version
+        folder.mkdir()
+        install(folder, version, EXAMPLE.read_text())
+        run = write(folder / "run.yaml", RUN)
+        command = [sys.executable, "-m", "harness", "run", "--spec", run, "--out", str(folder / "out")]
+        path = os.pathsep.join([str(ROOT), str(folder)])
+        made = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True)
+        assert made.returncode == 0, made.stderr
+        (spec,) = (folder / "out").glob("runs/*/spec.json")
+        assert json.loads(spec.read_text())["plugins"]["algorithm"] == f"ours {version}"
+        names.append(spec.parent.name)
+    assert names[0] != names[1]
+
+
+def test_a_broken_package_is_named(tmp_path, monkeypatch, capsys):
+    install(tmp_path, "2.0", "import nowhere_to_be_found")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["list", "algorithms"]) == 2
+    assert "error: plugin ours 2.0: ModuleNotFoundError" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,142 @@
+"""What Python code gets of the harness: the same runs and tables as the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import harness
+from harness.cli import main
+from harness.store import Store
+
+ROOT = Path(__file__).parents[2]
+SPEC = {
+    "data": "breast-cancer",
+    "partition": {"kind": "dirichlet", "alpha": 1.0, "clients": 4},
+    "model": "logistic",
+    "algorithm": {"name": "fedavg", "lr": 0.05},
+    "rounds": 4,
+    "eval_every": 2,
+}
+
+
+def plain(line):
+    return {key: value for key, value in line.items() if key != "timing"}
+
+
+def test_importing_the_package_alone_imports_nothing_heavy_and_all_names_are_there():
+    code = "import sys, harness; print('torch' in sys.modules, 'harness.api' in sys.modules, *dir(harness))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split()
+    assert told[:2] == ["False", "False"]
+    assert set(harness.__all__) <= set(told[2:])
+    assert all(getattr(harness, name) is not None for name in harness.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = harness.nothing
+
+
+def test_a_run_from_python_is_the_run_of_the_command_line(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(SPEC))
+    assert main(["run", "--spec", str(path), "--out", str(tmp_path / "line")]) == 0
+    record = harness.run(SPEC, tmp_path / "python")
+    (other,) = Store(tmp_path / "line").records()
+    assert (record.id, record.status, record.source) == (other.id, "done", other.source)
+    assert [plain(line) for line in record.rounds] == [plain(line) for line in other.rounds]
+    assert plain(record.final) == plain(other.final)
+
+
+def test_a_mapping_a_file_and_a_checked_spec_are_one_run(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(SPEC))
+    calls = []
+
+    def progress(round, line):
+        calls.append(round)
+
+    checked = harness.RunSpec.model_validate(SPEC)
+    records = [
+        harness.run(one, tmp_path / "out", progress=progress) for one in (SPEC, str(path), path, checked)
+    ]
+    assert len({record.id for record in records}) == 1
+    assert calls == [0, 1, 2, 3, 4]  # once: the others found it done
+
+
+def test_a_run_that_diverges_is_a_record_with_its_reason_and_is_run_again_when_asked(tmp_path):
+    wild = SPEC | {"algorithm": {"name": "fedavg", "lr": 1e38}}
+    record = harness.run(wild, tmp_path)
+    assert record.status == "failed" and "diverged" in record.reason
+    folder = Store(tmp_path).folder(record.id)
+    (folder.path / "failed.json").write_text(json.dumps({"reason": "something passing"}))
+    assert harness.run(wild, tmp_path).reason == "something passing"
+    assert "diverged" in harness.run(wild, tmp_path, retry=True).reason
+
+
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
+    refused = [
+        (SPEC | {"algorithm": "fedavgg"}, "Did you mean 'fedavg'"),
+        (SPEC | {"algorithm": "local_sgda"}, "solves problems of kind"),
+        (
+            SPEC | {"algorithm": "local", "privacy": {"epsilon": 8, "placement": "central"}, "rounds": 0},
+            "rounds",
+        ),
+        (str(tmp_path / "nowhere.yaml"), "no such file"),
+    ]
+    for spec, says in refused:
+        with pytest.raises(harness.UserError, match=says):
+            harness.run(spec, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_threads_of_torch_are_as_before(tmp_path):
+    torch.set_num_threads(2)
+    harness.run(SPEC, tmp_path)
+    assert torch.get_num_threads() == 2
+
+
+def test_results_are_a_frame_with_a_row_an_evaluation(tmp_path):
+    for seed in range(2):
+        harness.run(SPEC | {"seed": seed}, tmp_path)
+    frame = harness.load_results(tmp_path)
+    assert list(frame["round"]) == [0, 2, 4] * 2 and set(frame["seed"]) == {0, 1}
+    assert frame.groupby("seed")["accuracy"].last().min() > 0.5
+    assert set(frame["partition.alpha"]) == {1.0}
+    with pytest.raises(harness.UserError, match="holds no runs of suite other"):
+        harness.load_results(tmp_path, suite="other")
+    with pytest.raises(harness.UserError, match="no results folder"):
+        harness.load_results(tmp_path / "nowhere")
+
+
+def test_the_leaderboard_is_that_of_the_command_as_the_suite_wants_it(tmp_path, capsys):
+    suite = {
+        "suite": "two",
+        "base": SPEC,
+        "sweep": {"algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
+        "report": {"by": "worst_client", "baseline": "fedavg", "target": {"accuracy": 0.5}},
+    }
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(suite))
+    out = tmp_path / "out"
+    assert main(["suite", str(tmp_path / "two.yaml"), "--jobs", "1", "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["leaderboard", str(out), "--suite", "two", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    frame = harness.leaderboard(out, "two")
+    pd.testing.assert_frame_equal(frame, harness.leaderboard(str(out), suite="two", by="worst_client"))
+    assert json.loads(frame.to_json(orient="records")) == told
+    assert set(frame["ranked_by"]) == {"worst_client"} and (frame["reached"] == 2).all()
+    assert frame["baseline"].notna().sum() == 1
+    by_bytes = harness.leaderboard(out, by="bytes", target={"accuracy": 2.0})
+    assert set(by_bytes["ranked_by"]) == {"bytes"} and (by_bytes["reached"] == 0).all()
+
+
+def test_a_plugin_is_loaded_for_python_too(tmp_path, registries):
+    harness.load_plugin(ROOT / "docs" / "examples" / "plugin.py")
+    record = harness.run(SPEC | {"data": "wine", "algorithm": "local_momentum"}, tmp_path)
+    assert record.status == "done" and "median_client" in record.final["metrics"]
+    assert "median_client" in harness.load_results(tmp_path)

@@ -1,0 +1,104 @@
+"""The documents keep their word: every command in them is one of ours, and those of `docs/` are run.
+
+A page is run from top to bottom in a folder of its own that holds `docs/`:
+
+- every line ``python -m harness ...`` of a fenced block without a language, or of console, sh or bash;
+- every block of Python that begins with ``import harness``;
+- a block of Python or YAML whose first line is the comment ``# NAME.py`` or ``# NAME.yaml`` becomes that file.
+
+``<!-- slow -->`` on the line before a block keeps it from being run; its commands must still be valid.
+"""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from harness.cli import main, parser
+
+ROOT = Path(__file__).parents[2]
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^(<!-- slow -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    language: str
+    body: str
+    slow: bool
+
+    @property
+    def commands(self):
+        """Return the arguments of every command of ours."""
+        if self.language not in ("", "console", "sh", "bash"):
+            return []
+        lines = self.body.replace("\\\n", " ").splitlines()
+        ours = [re.match(r"(?:\$ )?(?:\.venv/bin/)?python -m harness (.*)", line) for line in lines]
+        return [shlex.split(found[1], comments=True) for found in ours if found]
+
+
+def blocks(text):
+    return [Block(language, body, bool(slow)) for slow, language, body in BLOCK.findall(text)]
+
+
+def runs(page):
+    return page.parent.name == "docs" and any(block.commands for block in blocks(page.read_text()))
+
+
+def test_commands_are_found_with_their_quotes_continuations_and_comments():
+    text = """
+```console
+$ python -m harness run --set 'a={b: 1}' \\
+    --seed 1   # why
+make test
+```
+
+<!-- slow -->
+```
+.venv/bin/python -m harness status results
+```
+
+```yaml
+python -m harness nothing
+```
+"""
+    first, second, third = blocks(text)
+    assert first.commands == [["run", "--set", "a={b: 1}", "--seed", "1"]] and not first.slow
+    assert second.commands == [["status", "results"]] and second.slow
+    assert third.commands == []
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda path: path.name)
+def test_every_command_is_one_of_ours(page, capsys):
+    for command in [command for block in blocks(page.read_text()) for command in block.commands]:
+        try:
+            parser().parse_args(command)
+        except SystemExit as stop:  # --help ends well
+            assert stop.code == 0, f"{shlex.join(command)}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", list(filter(runs, READ)), ids=lambda path: path.name)
+def test_every_command_and_example_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page.read_text()):
+        if name := FILE.match(block.body):
+            Path(name[1]).write_text(block.body)
+        if block.slow:
+            continue
+        if block.language == "python" and block.body.startswith("import harness"):
+            exec(compile(block.body, page.name, "exec"), {})
+        for command in block.commands:
+            code = main(command)
+            assert code == 0, f"python -m harness {shlex.join(command)}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda path: path.name)
+def test_what_a_page_points_to_is_there(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target

@@ -1,0 +1,27 @@
+"""The examples run as they are."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_study_prints_its_tables_draws_its_picture_and_makes_no_run_twice(tmp_path):
+    command = [sys.executable, str(ROOT / "docs" / "examples" / "study.py")]
+    world = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
+
+    def study():
+        return subprocess.run(command, cwd=tmp_path, env=world, capture_output=True, text=True)
+
+    first = study()
+    assert first.returncode == 0, first.stderr
+    runs = tmp_path / "results" / "study" / "runs"
+    written = {path: path.stat().st_mtime_ns for path in runs.glob("*/done.json")}
+    assert len(written) == 3 * (1 + 2 * 4)  # seeds x (no privacy + placements x budgets)
+    table = first.stdout.split("rank")[0].splitlines()
+    assert len(table) == 2 + 9 + 1 and all(line.split()[-1] == "3" for line in table[2:11])
+    assert (tmp_path / "results" / "study" / "privacy-ladder.png").stat().st_size > 10_000
+    assert study().stdout == first.stdout
+    assert written == {path: path.stat().st_mtime_ns for path in runs.glob("*/done.json")}
