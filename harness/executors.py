@@ -24,7 +24,7 @@ from harness.journal import Diverged, Journal
 from harness.setup import Execution, identify, prepare
 from harness.simulate import simulate_all
 from harness.spec import RunSpec
-from harness.stacking import LARGEST, at, obstacle, signature, worthwhile
+from harness.stacking import LARGEST, alike, at, obstacle, signature, worthwhile
 from harness.store import Busy, Store
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ def run_all(
 ) -> list[Outcome]:
     """Run all runs, in ``jobs`` processes of one torch thread each; 1: in this process.
 
-    Runs that differ in their seed only are handed out together. A run whose worker process dies is tried again,
+    Runs that differ in seed and noise only are handed out together. A run whose worker process dies is tried again,
     up to three times; its neighbors lose nothing.
     """
     units = _units(specs, jobs, (execution or Execution()).stack)
@@ -212,12 +212,12 @@ def run_all(
 
 
 def _units(specs: Sequence[RunSpec], jobs: int, most: int | None) -> list[Sequence[int]]:
-    """Put the numbers of runs that differ in their seed only together, in pieces that keep all workers busy."""
-    alike: dict[str, list[int]] = {}
+    """Put the numbers of runs that differ in seed and noise only together, in pieces that keep all workers busy."""
+    groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
-        alike.setdefault(spec.model_copy(update={"seed": 0}).model_dump_json(), []).append(number)
+        groups.setdefault(alike(spec).model_dump_json(), []).append(number)
     share = max(1, -(-len(specs) // jobs))
-    return [piece for group in alike.values() for piece in _chunks(group, min(most or LARGEST, share))]
+    return [piece for group in groups.values() for piece in _chunks(group, min(most or LARGEST, share))]
 
 
 def _in_processes(

@@ -114,6 +114,12 @@ class Setup:
         return self.runs or (self,)
 
     @property
+    def multipliers(self) -> Tensor | None:
+        """Noise multipliers of the runs of a stack, where they differ."""
+        own = [one.privacy.noise_multiplier for one in self.each if one.privacy is not None]
+        return torch.tensor(own, dtype=torch.float64) if len(set(own)) > 1 else None
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """One a run."""
         return tuple(one.spec.seed for one in self.each)

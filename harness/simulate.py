@@ -18,13 +18,13 @@ from harness.core.clients import Clients
 from harness.core.cost import Cost
 from harness.core.counting import Counting
 from harness.core.parts import round_in_parts
-from harness.core.policy import PLAIN, Books
+from harness.core.policy import PLAIN, Books, Privacy
 from harness.core.registry import Incompatible
 from harness.core.thinning import Thinned, thin, thinned
 from harness.journal import Diverged, Journal, Point, Progress, Standing, finite
 from harness.settle import Dry, Structure, settle
 from harness.setup import Setup
-from harness.stacking import join, split, together
+from harness.stacking import join, own_ledger, split, together
 from harness.store import RunFolder
 from privacy import Ledger
 
@@ -105,6 +105,7 @@ class Run:
             "privacy": setup.privacy,
             "compression": setup.compression,
             "state": self.memory,
+            "multipliers": setup.multipliers,
         }
         if self._dry is None:
             return Channel(clients, **options)
@@ -221,23 +222,23 @@ class Run:
 
     def points(self) -> list[Point]:
         """Return where each run stands, as its evaluation needs to know."""
-        cost, claim = self.cost.state(), self.statement()
-        found = []
+        cost, found = self.cost.state(), []
         for number in range(self.runs):
             state = (
                 type(self.state)(*(part[number] for part in self.state)) if self.setup.runs else self.state
             )
             own = {name: int(count.reshape(-1)[number]) for name, count in cost.items()}
             errors = {name: each[number] if self.setup.runs else each for name, each in self.errors.items()}
-            found.append(Point(self.round, state, own, claim, errors))
+            found.append(Point(self.round, state, own, self.statement(number), errors))
         return found
 
-    def statement(self) -> dict[str, Any] | None:
-        """Return what has been claimed so far about privacy; None if nothing is."""
-        privacy, given = self.setup.privacy, self.setup.spec.privacy
+    def statement(self, number: int = 0) -> dict[str, Any] | None:
+        """Return what one run has claimed so far about privacy; None if nothing is."""
+        own = self.setup.each[number]
+        privacy, given = own.privacy, own.spec.privacy
         if privacy is None or given is None:
             return None
-        found = self.books.ledger.report(privacy.delta, privacy.accountant)
+        found = own_ledger(self.books.ledger, self.setup, number).report(privacy.delta, privacy.accountant)
         figures = {name: finite(value) for name, value in found.items()}
         return {
             "unit": privacy.unit,
@@ -268,9 +269,15 @@ def settled(setup: Setup) -> Setup:
     if setup.privacy is None or setup.spec.privacy is None:
         return setup
     structure = Structure(before, dry.books.ledger)
+    every = [replace(one, privacy=_with_noise(one, structure)) for one in setup.each]
+    return replace(setup, privacy=every[0].privacy, runs=tuple(every) if setup.runs else ())
+
+
+def _with_noise(setup: Setup, structure: Structure) -> Privacy:
+    """Return a run's mechanism with its noise; the runs of a stack release alike and may ask for unlike budgets."""
+    assert setup.privacy is not None and setup.spec.privacy is not None
     multiplier = settle(setup.privacy, setup.spec.privacy, structure, setup.spec.rounds)
-    privacy = replace(setup.privacy, noise_multiplier=multiplier, releases=structure.each.releases)
-    return replace(setup, privacy=privacy, runs=tuple(replace(own, privacy=privacy) for own in setup.runs))
+    return replace(setup.privacy, noise_multiplier=multiplier, releases=structure.each.releases)
 
 
 def everybody(setup: Setup) -> Setup:

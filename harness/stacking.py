@@ -1,9 +1,10 @@
 """Runs side by side: which may be stacked in front of the client axis, how many of them, and how they part again.
 
-Ten runs that differ in their seed are ten times the same operations on small tensors, of which most of the time
-is spent on telling torch what to do. Stacked they are the same operations once, on tensors with an axis of runs
-in front. Nothing else of a run changes: it keeps its folder, its evaluations and its checkpoint, which is the one
-it would have alone, so a stacked run can be taken up apart or in another stack.
+Ten runs that differ in their seed, or in how much noise they add, are ten times the same operations on small
+tensors, of which most of the time is spent on telling torch what to do. Stacked they are the same operations
+once, on tensors with an axis of runs in front. Nothing else of a run changes: it keeps its folder, its
+evaluations and its checkpoint, which is the one it would have alone, so a stacked run can be taken up apart or
+in another stack.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from datasets.federation import one_pool, stack
 from harness.setup import Setup
+from harness.spec import BUDGETS, RunSpec
+from privacy import Ledger
 
 Checkpoint = dict[str, Any]
 LARGEST = 32  # runs in a stack
@@ -44,7 +47,7 @@ def obstacle(setup: Setup) -> str | None:
 
 
 def signature(setup: Setup) -> Hashable:
-    """Return what runs must agree in to be stacked: everything but the seed, and what the seed makes uneven.
+    """Return what runs must agree in to be stacked: everything but seed and noise, and what the seed makes uneven.
 
     Clients of unlike sizes are padded. But where the largest client decides how wide a batch is, or how many
     steps all of them go through, it must be of one size in all runs: what is counted, and what algorithms make of
@@ -53,8 +56,32 @@ def signature(setup: Setup) -> Hashable:
     width, largest = _width(setup), int(setup.training.counts().max())
     counted = _in_epochs(setup) and not setup.algorithm.meta.parts
     steps = -(-largest // width) if counted else None
-    spec = setup.spec.model_copy(update={"seed": 0}).model_dump_json()
-    return (spec, setup.privacy, setup.problem.constants, setup.federation.clients, width, steps)
+    privacy = setup.privacy and replace(
+        setup.privacy, noise_multiplier=1.0
+    )  # what differs here, `alike` keeps
+    spec = alike(setup.spec).model_dump_json()
+    return (spec, privacy, setup.problem.constants, setup.federation.clients, width, steps)
+
+
+def alike(spec: RunSpec) -> RunSpec:
+    """Return a run as all are that may be stacked with it: the first seed, and a budget of 1.
+
+    Without noise, or with a clip norm that follows noisy counts, a run computes something else.
+    """
+    given = spec.privacy
+    if given is not None and given.clip != "adaptive" and given.noise_multiplier != 0:
+        some = {name: 1.0 for name in BUDGETS if getattr(given, name) is not None}
+        spec = spec.model_copy(update={"privacy": given.model_copy(update=some)})
+    return spec.model_copy(update={"seed": 0})
+
+
+def own_ledger(ledger: Ledger, setup: Setup, number: int) -> Ledger:
+    """Return the ledger of one run of a stack, from that of the first: the same releases, with its own noise."""
+    multipliers = setup.multipliers
+    if multipliers is None:
+        return ledger
+    first, own = (float(multipliers[place]) for place in (0, number))
+    return ledger.exchanged({first: own})
 
 
 def _width(setup: Setup) -> int:
@@ -118,7 +145,8 @@ def split(checkpoint: Checkpoint, number: int, setup: Setup) -> Checkpoint:
         return checkpoint
     # Cloned: what is written to disk would otherwise be all runs' memory.
     own = {name: {key: part[number].clone() for key, part in checkpoint[name].items()} for name in PER_RUN}
-    return {**checkpoint, **own}
+    ledger = own_ledger(Ledger.from_json(checkpoint["ledger"]), setup, number)
+    return {**checkpoint, **own, "ledger": ledger.to_json()}
 
 
 def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
@@ -137,4 +165,7 @@ def at(checkpoint: Checkpoint | None) -> Hashable:
     """Return where a run stands: runs are taken up in one stack only from one point."""
     if checkpoint is None:
         return None
-    return checkpoint["round"], repr(checkpoint["ledger"]), tuple(sorted(checkpoint["channel"]))
+    ledger = Ledger.from_json(checkpoint["ledger"])
+    multipliers = sorted({noise for draw in ledger.all_draws for noise, _ in draw.releases})
+    releases = ledger.exchanged(dict(zip(multipliers, range(1, len(multipliers) + 1), strict=True)))
+    return checkpoint["round"], releases, tuple(sorted(checkpoint["channel"]))

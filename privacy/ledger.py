@@ -121,7 +121,7 @@ class Ledger:
         noise_multiplier = float(noise_multiplier)
         if self.current is None or draw != self.key:
             opened = Draw(((noise_multiplier, 1),), float(rate), approximate_rate)
-            return Ledger(self._all(), draw, opened)
+            return Ledger(self.all_draws, draw, opened)
         if (self.current.rate, self.current.approximate_rate) != (rate, approximate_rate):
             raise ValueError(
                 f"draw {draw!r} was booked at rate {self.current.rate} (approximate "
@@ -142,25 +142,25 @@ class Ledger:
         """
         if times < 0:
             raise ValueError(f"a ledger cannot be repeated {times} times")
-        draws = self._all() if times else ()
+        draws = self.all_draws if times else ()
         return Ledger(tuple(draw._replace(times=draw.times * times) for draw in draws))
 
     def merge(self, other: Ledger) -> Ledger:
         """Return the ledger of both; draws of the two count as different, whatever their keys."""
-        draws = self._all()
-        for draw in other._all():
+        draws = self.all_draws
+        for draw in other.all_draws:
             draws = _add(draws, draw)
         return Ledger(draws)
 
     @property
     def draws(self) -> int:
         """How many draws were booked."""
-        return sum(draw.times for draw in self._all())
+        return sum(draw.times for draw in self.all_draws)
 
     @property
     def releases(self) -> int:
         """How many Gaussian releases were booked."""
-        return sum(draw.times * number for draw in self._all() for _, number in draw.releases)
+        return sum(draw.times * number for draw in self.all_draws for _, number in draw.releases)
 
     def report(self, delta: float, accountant: str = "rdp") -> PrivacyReport:
         """Account for everything booked so far.
@@ -178,7 +178,7 @@ class Ledger:
             If delta is not in (0, 1) or the accountant is unknown.
         """
         check_delta(delta)
-        draws = self._all()
+        draws = self.all_draws
         total = account([_event(draw) for draw in draws], delta, accountant)
         approximate = None
         if any(draw.approximate_rate is not None for draw in draws):
@@ -196,6 +196,16 @@ class Ledger:
             accountant=total.accountant,
             note=total.note,
         )
+
+    def exchanged(self, multipliers: Mapping[float, float]) -> Ledger:
+        """Return the ledger of a run that made the same releases with other noise: old multipliers to new ones."""
+
+        def other(draw: Draw) -> Draw:
+            releases = ((float(multipliers.get(noise, noise)), count) for noise, count in draw.releases)
+            return draw._replace(releases=tuple(sorted(releases)))
+
+        current = None if self.current is None else other(self.current)
+        return Ledger(tuple(map(other, self.closed)), self.key, current)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: dictionaries, lists, numbers, strings, None."""
@@ -224,7 +234,9 @@ class Ledger:
         except KeyError as missing:
             raise ValueError(f"not a ledger: field {missing} is missing") from missing
 
-    def _all(self) -> tuple[Draw, ...]:
+    @property
+    def all_draws(self) -> tuple[Draw, ...]:
+        """Finished draws and the most recent one."""
         return self.closed if self.current is None else _add(self.closed, self.current)
 
 

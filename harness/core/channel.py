@@ -64,6 +64,8 @@ class Channel:
     state : dict[str, Tensor]
         What the channel remembers from round to round, by message slot: residuals ``(..., total, n)`` of all
         clients, adaptive clip norms ``(...)``.
+    multipliers : Tensor or None
+        Of stacked runs, each one's noise multiplier, ``(R,)``; None: all have that of `privacy`.
     assembly : Assembly or None
         Where a part of the cohort posts its messages, when the cohort is processed in parts.
     """
@@ -76,6 +78,7 @@ class Channel:
         privacy: Privacy | None = None,
         compression: Compression = PLAIN,
         state: dict[str, Tensor] | None = None,
+        multipliers: Tensor | None = None,
         assembly: Assembly | None = None,
     ) -> None:
         self.cost = clients.cost
@@ -86,6 +89,7 @@ class Channel:
         self._privacy = privacy if privacy is not None and privacy.unit == "client" else None
         parties = privacy is not None and privacy.unit == "record" and clients.problem.kind == "vertical"
         self._record = privacy if parties else None
+        self._multipliers = multipliers
         self._compression = compression
         self._up: Codec = find_codec(compression.codec)
         alike = compression.codec == "float64" or compression.downlink
@@ -462,7 +466,7 @@ class Channel:
         z = self._multiplier()
         if z == 0:
             return torch.zeros_like(like)
-        std = z * sensitivity
+        std = (z if self._multipliers is None else self._multipliers) * sensitivity
         if isinstance(std, Tensor) and like.ndim > std.ndim + 1:
             std = std.unsqueeze(-1)
         streams = self._generators(self._privacy.stream, "noise", slot, like, sender)

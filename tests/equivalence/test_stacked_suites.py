@@ -339,6 +339,64 @@ def test_stacked_runs_hold_their_samples_once():
             assert torch.equal(run.federation.pool.x[there[there >= 0]], federation.pool.x[index[index >= 0]])
 
 
+LADDERS = {
+    "each client its noise": ("error feedback, a code by chance, a budget", {"clip": 1.0}),
+    "one noise for the average": ("cohorts of a third of many", {"placement": "central", "clip": 1.0}),
+    "on a graph": ("gossip on graphs of their own", {"clip": 1.0}),
+}
+
+
+def ladder(what):
+    """Two seeds under three budgets, one of which is so large that its noise is nearly none."""
+    name, mechanism = LADDERS[what]
+    return [
+        spec
+        for budget in (0.5, 8.0, 1e4)
+        for spec in runs(name, seeds=2, privacy=mechanism | {"epsilon": budget})
+    ]
+
+
+@pytest.mark.parametrize("what", LADDERS)
+def test_runs_of_unlike_budgets_go_side_by_side(what, tmp_path):
+    specs = ladder(what)
+    assert [len(piece) for piece in _units(specs, 1, None)] == [6]
+    run_all(specs, tmp_path / "apart", execution=APART)
+    run_all(specs, tmp_path / "stacked", execution=STACKED)
+    assert set(stacked(tmp_path / "stacked")) == {6}
+    assert files(tmp_path / "stacked") == files(tmp_path / "apart")
+    spent = {one[-2]["privacy"]["epsilon_total"] for one in files(tmp_path / "apart").values()}
+    assert len(spent) == 3, "every budget has noise of its own"
+
+
+@pytest.mark.parametrize("again", [1, 2, 8], ids=["apart", "in pairs", "together"])
+def test_a_killed_stack_of_unlike_budgets_is_taken_up_in_any_other(again, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    specs = ladder("each client its noise")
+    run_all(specs, tmp_path / "straight", execution=APART)
+    with pytest.raises(Killed):
+        run_all(specs, tmp_path / "broken", execution=STACKED, progress=kill(5))
+    seen = []
+    run_all(
+        specs,
+        tmp_path / "broken",
+        execution=Execution(stack=again),
+        progress=lambda spec, round, line: seen.append(round),
+    )
+    assert min(seen) == 4  # nobody began again
+    assert set(stacked(tmp_path / "broken")) == {min(again, 6)}
+    assert files(tmp_path / "broken") == files(tmp_path / "straight")
+
+
+def test_without_noise_or_with_an_adaptive_norm_a_run_keeps_to_its_own_kind():
+    plain = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 0}}
+    noisy = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 2}}
+    loud = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 4}}
+    adaptive = [CANCER | {"privacy": CENTRAL | {"noise_multiplier": z}} for z in (1, 2)]
+    signatures = [signature(prepare(read_spec(one))) for one in (plain, noisy, loud, *adaptive)]
+    assert signatures[1] == signatures[2]
+    assert len(set(signatures)) == 4
+
+
 def test_the_noise_of_a_budget_is_settled_once_for_the_stack():
     setups = [prepare(spec) for spec in runs("error feedback, a code by chance, a budget")]
     whole = settled(together(setups))
