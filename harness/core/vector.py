@@ -34,7 +34,7 @@ class Ravel:
         named = [name for name, _ in module.named_parameters(remove_duplicate=False)]
         if len(named) > len(list(module.parameters())):
             raise ValueError(f"models that use a parameter twice are not supported: {', '.join(named)}")
-        self.module = module
+        self.module = deepcopy(module).to("meta")  # shapes only: problems outlive their runs in caches
         self._mine = threading.local()
         shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
         self.names = tuple(shapes)
@@ -48,6 +48,8 @@ class Ravel:
         for (layer, name), value in zip(self._mine.slots, self.parameters(x).values(), strict=True):
             setattr(layer, name, _channels_last(value) if value.ndim == 4 else value)
         output: Tensor = module(inputs)
+        for layer, name in self._mine.slots:
+            setattr(layer, name, None)  # or the last model of every problem would stay in memory
         return output
 
     def _own_module(self) -> nn.Module:
