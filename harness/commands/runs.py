@@ -11,7 +11,7 @@ from typing import Any
 from harness.commands.asked import given_execution, given_spec, given_suite
 from harness.commands.reports import read_look, write_all
 from harness.commands.show import figures, log, out, print_rows, progress_bar, short, show
-from harness.core.registry import UserError
+from harness.core.registry import UserError, unknown
 from harness.executors import Outcome, run_all, run_one
 from harness.metrics import written_down
 from harness.plan import affordable, plan, vetted
@@ -73,6 +73,9 @@ def suite_command(given: argparse.Namespace) -> int:
     }
     look = read_look(wanted)
     leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
+    algorithms = {cell.spec.algorithm["name"] for cell in chosen.cells if cell.spec}
+    if look.baseline is not None and look.baseline not in algorithms:
+        raise unknown("baseline", look.baseline, algorithms)
     store = Store(given.out).open()
     cells: Sequence[Cell] = vetted(chosen.cells)
     jobs = min(given.jobs, max(1, len(cells)))

@@ -462,6 +462,14 @@ def test_a_sweep_that_cannot_be_started_leaves_nothing_behind(tmp_path, capsys, 
     assert not list(tmp_path.glob("results/*/*"))
 
 
+def test_a_baseline_that_does_not_run_is_refused_before_anything_does(tmp_path, capsys):
+    content = {"base": DIGITS, "report": {"baseline": "fedprox"}}
+    path = write(tmp_path / "mine.yaml", content)
+    assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2
+    assert "unknown baseline 'fedprox'" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
 def test_options_of_a_run_are_refused_for_a_suite(capsys):
     assert main(["plan", "quickstart", "--rounds", "3"]) == 2
     assert "--sweep KEY=VALUE changes suite" in " ".join(capsys.readouterr().err.split())
