@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,20 +71,8 @@ def draft(given: PrivacySpec, spec: RunSpec, federation: Federation) -> Privacy:
     )
 
 
-@dataclass(frozen=True)
-class Structure:
-    """What a run releases: before its first round, and in every round, with the multiplier of its draft."""
-
-    before: Ledger
-    each: Ledger
-
-    def total(self, rounds: int) -> Ledger:
-        """Return everything that so many rounds release."""
-        return self.before.merge(self.each.repeat(rounds))
-
-
-def settle(mechanism: Privacy, given: PrivacySpec, structure: Structure, rounds: int) -> float:
-    """Return the noise multiplier that a spec asks for.
+def settle(mechanism: Privacy, given: PrivacySpec, whole: Ledger) -> float:
+    """Return the noise multiplier that a spec asks for, of a run that releases so much with that of its draft.
 
     The classic formula takes the clip norm as sensitivity; what its noise is really worth is in the ledger.
     """
@@ -97,7 +84,7 @@ def settle(mechanism: Privacy, given: PrivacySpec, structure: Structure, rounds:
         return analytic_sigma(given.epsilon_release, given.delta, 1.0)
     assert given.epsilon is not None
     return mechanism.noise_multiplier * _smallest(
-        structure.total(rounds).closed, given.epsilon, given.delta, given.accountant
+        whole.all_draws, given.epsilon, given.delta, given.accountant
     )
 
 

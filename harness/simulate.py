@@ -22,7 +22,7 @@ from harness.core.policy import PLAIN, Books, Privacy
 from harness.core.registry import Incompatible
 from harness.core.thinning import Thinned, thin, thinned
 from harness.journal import Diverged, Journal, Point, Progress, Standing, finite
-from harness.settle import Dry, Structure, settle
+from harness.settle import Dry, settle
 from harness.setup import Setup
 from harness.stacking import join, own_ledger, split, together
 from harness.store import RunFolder
@@ -258,26 +258,41 @@ def settled(setup: Setup) -> Setup:
     """Return the setup with the noise that its budget asks for.
 
     A dry round shows how many releases there will be at most, and what gossip or the compression refuses. For unit
-    record it is one of everybody: in a cohort clients may take fewer steps, and release less.
+    record it is one of everybody: in a cohort clients may take fewer steps, and release less. Parties all know who
+    is in which batch, so theirs are gone through to the end.
     """
     if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
         return setup
     record = setup.privacy is not None and setup.privacy.unit == "record"
     dry = Run(everybody(setup) if record else setup, dry="expected")
-    before, dry.books.ledger = dry.books.ledger, Ledger()
-    dry.advance()
-    if setup.privacy is None or setup.spec.privacy is None:
+    if record and setup.problem.kind == "vertical":
+        whole, most = _all_rounds(dry)
+    else:
+        before, dry.books.ledger = dry.books.ledger, Ledger()
+        dry.advance()
+        each = dry.books.ledger
+        whole, most = before.merge(each.repeat(setup.spec.rounds)), each.releases
+    if setup.privacy is None:
         return setup
-    structure = Structure(before, dry.books.ledger)
-    every = [replace(one, privacy=_with_noise(one, structure)) for one in setup.each]
+    every = [replace(one, privacy=_with_noise(one, whole, most)) for one in setup.each]
     return replace(setup, privacy=every[0].privacy, runs=tuple(every) if setup.runs else ())
 
 
-def _with_noise(setup: Setup, structure: Structure) -> Privacy:
+def _all_rounds(dry: Run) -> tuple[Ledger, int]:
+    """Return what a run releases until its end, and in one round at most."""
+    most = 0
+    while dry.round < dry.setup.spec.rounds:
+        before = dry.books.ledger.releases
+        dry.advance()
+        most = max(most, dry.books.ledger.releases - before)
+    return dry.books.ledger, most
+
+
+def _with_noise(setup: Setup, whole: Ledger, most: int) -> Privacy:
     """Return a run's mechanism with its noise; the runs of a stack release alike and may ask for unlike budgets."""
     assert setup.privacy is not None and setup.spec.privacy is not None
-    multiplier = settle(setup.privacy, setup.spec.privacy, structure, setup.spec.rounds)
-    return replace(setup.privacy, noise_multiplier=multiplier, releases=structure.each.releases)
+    multiplier = settle(setup.privacy, setup.spec.privacy, whole)
+    return replace(setup.privacy, noise_multiplier=multiplier, releases=most)
 
 
 def everybody(setup: Setup) -> Setup:

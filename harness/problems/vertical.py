@@ -86,7 +86,7 @@ PROBLEMS.add(
     ProblemType(
         "vertical",
         "vertical",
-        1,
+        2,
         "classification, parties hold columns of the same people",
         Settings,
         _build,

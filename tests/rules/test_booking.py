@@ -10,7 +10,7 @@ from rules_support import channel, finished, privacy, ready, rows
 from algorithms.centralized.fedavg import FedAvg
 from harness.core import Meta
 from harness.core.registry import Incompatible
-from harness.settle import Structure, settle
+from harness.settle import settle
 from harness.simulate import settled, simulate
 from harness.spec import PrivacySpec
 from privacy import Ledger, epsilon, gaussian_epsilon
@@ -79,7 +79,7 @@ def test_a_budget_covers_a_release_before_the_first_round_too() -> None:
     draft = privacy("central", z=1.0, rate=0.1)
     before = Ledger().book("init", 1.0)
     each = Ledger().book("round", 1.0, 0.1).book("round", 1.0, 0.1)
-    z = settle(draft, PrivacySpec(**CENTRAL, epsilon=2.0), Structure(before, each), 10)
+    z = settle(draft, PrivacySpec(**CENTRAL, epsilon=2.0), before.merge(each.repeat(10)))
     real = Ledger().book("init", z).merge(Ledger().book("round", z, 0.1).book("round", z, 0.1).repeat(10))
     assert real.report(1e-5)["epsilon_total"] == pytest.approx(2.0, rel=1e-4)
     assert real.report(1e-5)["epsilon_total"] <= 2.0
