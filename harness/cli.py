@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from harness.commands import about, reports, runs
 from harness.commands.asked import NUMBERS, SECTIONS
 from harness.commands.show import log
 from harness.core.registry import UserError
+from harness.executors import EXECUTORS
 from harness.journal import Diverged
 
 REFUSALS = (UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError)
@@ -78,7 +78,16 @@ def parser() -> argparse.ArgumentParser:
     many.add_argument("suite", metavar="NAME|FILE")
     many.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
     many.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: one a core)"
+        "--jobs", type=int, help="workers (default: one a core; with ray one a CPU of the cluster)"
+    )
+    many.add_argument(
+        "--executor",
+        choices=EXECUTORS,
+        help="who computes: this process, worker processes, or a Ray cluster whose nodes share the results folder "
+        "with its file locks (default: processes if there are several jobs)",
+    )
+    many.add_argument(
+        "--address", metavar="HOST:PORT", help="of a running Ray cluster (default: Ray on this machine)"
     )
     many.add_argument(
         "--stack",

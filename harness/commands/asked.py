@@ -62,8 +62,9 @@ def given_cells(given: argparse.Namespace, cells: tuple[suite.Cell, ...]) -> tup
 def given_execution(given: argparse.Namespace) -> Execution:
     """Return who computes, and set this process's torch threads."""
     for name in ("threads", "jobs"):
-        if getattr(given, name, 1) < 1:
-            raise UserError(f"--{name} must be at least 1, given {getattr(given, name)}")
+        count = getattr(given, name, None)
+        if count is not None and count < 1:
+            raise UserError(f"--{name} must be at least 1, given {count}")
     torch.set_num_threads(given.threads)
     stack = getattr(given, "stack", None)
     return Execution(given.device, given.vectorize, given.threads, given.secure_rng, stack)

@@ -8,7 +8,7 @@ import torch
 from algorithms.centralized.fedavg import FedAvg
 from harness import simulate as loop
 from harness import stacking
-from harness.executors import Outcome, _units, run_all, run_together
+from harness.executors import Outcome, run_all, run_together, units
 from harness.setup import Execution, prepare
 from harness.simulate import Run, settled
 from harness.spec import read_spec
@@ -350,11 +350,11 @@ def test_the_noise_of_a_budget_is_settled_once_for_the_stack():
 def test_workers_share_runs_out_evenly_and_those_of_one_setting_stay_together():
     """12 seeds of one setting and 4 of another for two workers: 8 runs each."""
     specs = [*runs("uneven clients", 12), *runs("perceptron", 4)]
-    pieces = _units(specs, 2, None)
+    pieces = units(specs, 2, None)
     assert [len(piece) for piece in pieces] == [6, 6, 4]
     assert sorted(number for piece in pieces for number in piece) == list(range(16))
-    assert [len(piece) for piece in _units(specs, 1, 5)] == [4, 4, 4, 4]
-    assert [len(piece) for piece in _units(specs, 1, 1)] == [1] * 16
+    assert [len(piece) for piece in units(specs, 1, 5)] == [4, 4, 4, 4]
+    assert [len(piece) for piece in units(specs, 1, 1)] == [1] * 16
 
 
 def test_large_models_are_not_stacked_and_small_ones_as_far_as_they_fit(monkeypatch):
