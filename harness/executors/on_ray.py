@@ -25,6 +25,7 @@ from harness.store import Store
 Unit = Sequence[int]
 CODE = str(Path(harness.__file__).parents[1])
 PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data lie
+CONNECT_SECONDS = 10.0
 STOP_SECONDS = 10.0  # for saving checkpoints before Ray ends the workers
 
 
@@ -51,6 +52,8 @@ class Cluster:
         kind, _, index = execution.device.partition(":")
         if index:
             raise UserError(f"device: with executor ray it is Ray that chooses the GPU; use {kind}")
+        if address is not None:
+            _answers(address)
         self._root, self._execution, self._retry = root.resolve(), execution, retry
         self._seen = Store(root).open().made
         self._busy: dict[Any, Unit] = {}
@@ -63,8 +66,9 @@ class Cluster:
         try:
             ray.init(address or "local", log_to_driver=False, logging_level="error", **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
+            said = " ".join(str(error).split())
             raise UserError(
-                f"address: no Ray cluster answers at {address or 'this machine'}: {error}"
+                f"address: no Ray cluster answers at {address or 'this machine'}: {said}"
             ) from None
         self.size = size or max(1, int(ray.cluster_resources().get("CPU", 1)))
         # A task that dies is not Ray's to try again: its runs go on one by one, and are counted.
@@ -109,6 +113,19 @@ def _ray() -> Any:
     except ImportError:
         raise UserError("executor ray needs the extra 'ray': pip install 'fedfrontier[ray]'") from None
     return ray
+
+
+def _answers(address: str) -> None:
+    """Refuse an address at which nobody listens: Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not colon or not host or "/" in host or not port.isdecimal():
+        raise UserError(f"address: HOST:PORT of a Ray cluster's head, or auto, given {address!r}")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"address: no Ray cluster answers at {address}: {error}") from None
 
 
 def _work(

@@ -1,4 +1,4 @@
-"""A process that starts suites and has them killed: ``python killing.py`` reads requests from its input, one a line.
+"""Start suites and have them killed: ``python killing.py`` reads requests from its input, one a line.
 
 It has imported everything, and forks a child for each request, so that a kill costs no new start of Python.
 """
