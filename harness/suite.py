@@ -35,15 +35,19 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from harness.core.registry import Incompatible, UserError, unknown
+from harness.reading import bounded, shown
 from harness.spec import RunSpec, read_spec, read_yaml
 
 FOLDER = Path(__file__).parent / "suites"
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
 REPORT_FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select")
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also of its folder
+TAKEN = ("all", "runs", "store.json")  # by others in a results folder
 AGAINST = ("round", "bytes")
 LARGEST = 100_000
 
@@ -129,12 +133,16 @@ def read_suite(name: str, profile: str = "smoke") -> Suite:
 
 def make_suite(content: Mapping[str, Any], profile: str, name: str = "suite") -> Suite:
     """Check and expand the content of a suite file."""
+    bounded("suite", content)
     for key in content:
         if key not in FIELDS:
             raise unknown("field of a suite", key, FIELDS)
     name = content.get("suite", name)
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or name == "runs":
-        raise UserError(f"suite: a name of letters, digits, '-', '_' and '.', given {name!r}")
+    if not isinstance(name, str) or not re.fullmatch(NAME, name) or name in TAKEN:
+        raise UserError(
+            f"suite: a name of letters, digits, '-', '_' and '.', at most 100, none of {', '.join(TAKEN)}; "
+            f"given {shown(name)}"
+        )
     profiles = _mapping("profiles", content.get("profiles", {}))
     if profile not in profiles and profiles:
         raise unknown("profile", profile, profiles)
@@ -175,7 +183,7 @@ def _curves(given: Any) -> tuple[tuple[str, str], ...]:
     listed = _listed(given)
     for one in listed:
         if not isinstance(one, list) or len(one) != 2 or not isinstance(one[0], str) or one[1] not in AGAINST:
-            raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {one!r}")
+            raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(one)}")
     return tuple((measure, against) for measure, against in listed)
 
 
@@ -184,7 +192,7 @@ def _pivots(given: Any) -> tuple[tuple[str, ...], ...]:
     listed = _listed(given)
     for one in listed:
         if not isinstance(one, list) or len(one) not in (2, 3) or not all(isinstance(n, str) for n in one):
-            raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {one!r}")
+            raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(one)}")
         for name in one[:2]:
             if name.split(".")[0] not in RunSpec.model_fields:
                 raise unknown("section of a run", name.split(".")[0], RunSpec.model_fields)
@@ -198,6 +206,8 @@ def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
     for block in blocks:
         sweep = _mapping("sweep", block)
         lists = [value if isinstance(value, list) else [value] for value in sweep.values()]
+        if prod(len(values) for values in lists) > LARGEST:
+            raise UserError(f"sweep: more than {LARGEST:,} runs")
         for values in product(*lists):
             given = deepcopy(dict(base))
             for path, value in zip(sweep, values, strict=True):
@@ -231,5 +241,5 @@ def assign(target: dict[str, Any], path: str, value: Any) -> None:
 
 def _mapping(where: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UserError(f"{where}: named fields are needed, given {value!r}")
+        raise UserError(f"{where}: named fields are needed, given {shown(value)}")
     return value

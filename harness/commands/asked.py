@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import yaml
 
 from harness import suite
 from harness.core.registry import UserError
+from harness.reading import cut, read
 from harness.setup import Execution
 from harness.spec import RunSpec, read_spec, read_yaml
 
@@ -76,7 +76,4 @@ def _section(value: Any) -> Any:
 
 def parsed(text: str) -> Any:
     """Read a value as YAML does: numbers, lists, sections."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"{text!r} is not valid YAML") from None
+    return read(repr(cut(text)), text)
