@@ -21,7 +21,7 @@ from harness.report import leaderboard
 from harness.setup import identify, prepare
 from harness.simulate import settled
 from harness.spec import RunSpec
-from harness.store import Store
+from harness.store import Store, read_json
 from harness.watch import overview
 
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
@@ -52,7 +52,7 @@ def run_command(given: argparse.Namespace) -> int:
     if outcome.status != "done":
         log.print(f"{id} {outcome.status}: {outcome.reason or 'another process has it'}", markup=False)
         return 1
-    final = json.loads((store.folder(id).path / "done.json").read_text())
+    final = read_json(store.folder(id).path / "done.json")
     if given.json:
         print(json.dumps({"id": id, **final}))
     else:
@@ -170,7 +170,10 @@ def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
-    return [{key: value for key, value in row.items() if any(one[key] for one in found)} for row in found]
+    return [
+        {key: value for key, value in row.items() if any(one[key] is not None for one in found)}
+        for row in found
+    ]
 
 
 def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:

@@ -15,7 +15,7 @@ from rich.table import Table
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
-log = Console(stderr=True, highlight=False)
+log = Console(stderr=True, highlight=False, soft_wrap=True)  # a path that is cut in two cannot be copied
 
 
 def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:

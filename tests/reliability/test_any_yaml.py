@@ -243,7 +243,7 @@ def test_a_suite_file_in_a_results_folder_cannot_lead_out_of_it(id, tmp_path):
 def test_a_sweep_of_too_many_combinations_is_refused_before_they_are_made():
     """Ten lists of 100 equal values are one run, found after 10^20 attempts."""
     sweep = {f"algorithm.a{n}": [0.1] * 100 for n in range(10)}
-    with pytest.raises(UserError, match="^sweep: more than 100,000 runs$"):
+    with pytest.raises(UserError, match=r"^sweep: more than 100,000 runs$"):
         make_suite({"base": CANCER, "sweep": sweep}, "smoke")
 
 
