@@ -154,7 +154,7 @@ def status_command(given: argparse.Namespace) -> int:
 
 
 def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a status as a person reads it: rounded figures, and no column that is empty or the same for all."""
+    """Return a status as a person reads it: rounded figures, and no column that is empty."""
     found = [
         {
             "suite": row["suite"] if len({row["suite"] for row in rows}) > 1 else None,

@@ -126,14 +126,19 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("what", UNLIKE)
-def test_runs_whose_batches_are_of_unlike_width_go_on_apart(what, tmp_path):
+def test_runs_whose_batches_are_of_unlike_width_go_on_apart_and_it_is_said(what, tmp_path, caplog):
     """A sum over more padding rounds otherwise: 569 samples dealt unevenly, all of a client's in one batch."""
     specs = [read_spec(UNLIKE[what] | {"rounds": 7, "eval_every": 3, "seed": seed}) for seed in range(3)]
     assert len({signature(prepare(spec)) for spec in specs}) == 1
+    caplog.set_level("INFO")
     for name, execution in (("apart", APART), ("stacked", STACKED)):
         run_all(specs, tmp_path / name, execution=execution)
     assert stacked(tmp_path / "stacked") == [1, 1, 1]
     assert files(tmp_path / "stacked") == files(tmp_path / "apart")
+    assert (
+        "3 runs go on apart, each from its checkpoint: runs side by side have batches of unlike"
+        in caplog.text
+    )
 
 
 class Killed(BaseException):

@@ -1,13 +1,13 @@
 """Who computes never shows in the files, also when one of them dies on the way."""
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -113,15 +113,21 @@ def under_way(root, some):
     return lambda: len(list(root.glob("runs/*/checkpoint.pt"))) >= some
 
 
+def kill_a_worker(root, killed):
+    """Kill one of those who hold a run's claim; their own process, wherever it was started from."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # gone by now, or not ours to look at
+            target = link.readlink()
+            if target.name == "claim" and target.is_relative_to(root):
+                os.kill(int(link.parts[2]), signal.SIGKILL)
+                killed.append(target)
+                return
+
+
 @pytest.mark.slow
 def test_a_worker_process_that_is_killed_costs_its_own_run_a_moment_and_nobody_else_anything(tmp_path, alone):
     killed, begun = [], []
-
-    def kill():
-        killed.append(multiprocessing.active_children()[0])
-        os.kill(killed[0].pid, signal.SIGKILL)
-
-    killer = when(under_way(tmp_path, 2), kill)
+    killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
     outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE, begin=begun.extend)
     killer.join()
     assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
@@ -146,18 +152,6 @@ def cluster():
     made.shutdown()
 
 
-def ray_workers():
-    """Return the processes that carry out a task of ours."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes().startswith(b"ray::_work"):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 quiet = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
 )
@@ -167,12 +161,7 @@ quiet = pytest.mark.filterwarnings(
 @pytest.mark.slow
 def test_a_cluster_of_two_nodes_writes_the_same_files_although_a_worker_is_killed(cluster, tmp_path, alone):
     killed, begun = [], []
-
-    def kill():
-        killed.extend(ray_workers()[:1])
-        os.kill(killed[0], signal.SIGKILL)
-
-    killer = when(under_way(tmp_path, 2), kill)
+    killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
     outcomes = run_all(
         LONG,
         tmp_path,
@@ -185,6 +174,21 @@ def test_a_cluster_of_two_nodes_writes_the_same_files_although_a_worker_is_kille
     killer.join()
     assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
     assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2])  # two at once: one a CPU of the cluster
+    assert results(tmp_path) == alone
+
+
+@quiet
+@pytest.mark.slow
+def test_a_node_that_is_lost_costs_its_run_a_moment(cluster, tmp_path, alone):
+    """A third node goes; its run waits for the claim of the worker that is dying with it."""
+    node, begun = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20), []
+    loss = when(under_way(tmp_path, 3), lambda: cluster.remove_node(node, allow_graceful=False))
+    outcomes = run_all(
+        LONG, tmp_path, jobs=3, executor="ray", address=cluster.address, execution=ALONE, begin=begun.extend
+    )
+    loss.join()
+    assert [outcome.status for outcome in outcomes] == ["done"] * 3
+    assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2])
     assert results(tmp_path) == alone
 
 
