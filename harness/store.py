@@ -25,7 +25,6 @@ import json
 import logging
 import pickle
 import re
-import secrets
 import time
 import zipfile
 import zlib
@@ -38,6 +37,7 @@ from typing import IO, Any
 import torch
 
 from harness.core.registry import UserError
+from harness.files import read_json, replacing, write_json, write_text, writing
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +84,6 @@ class RunRecord:
 
 class Busy(Exception):
     """Another process runs this run."""
-
-
-class Unwritable(UserError):
-    """The folder takes no more: no run's fault, so none is marked as failed, and all can go on later."""
 
 
 class RunFolder:
@@ -145,7 +141,7 @@ class RunFolder:
         Busy
             If another process holds it.
         """
-        with _writing(self.path):
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             file = open(self.path / "claim", "a+", encoding="utf-8")  # noqa: SIM115
         with file:
@@ -161,7 +157,7 @@ class RunFolder:
 
     def _tidy(self) -> None:
         """Remove what a killed holder has left over."""
-        with _writing(self.path):
+        with writing(self.path):
             for name in FILES:
                 for rest in self.path.glob(f".{name}.*"):
                     rest.unlink()
@@ -213,7 +209,7 @@ class RunFolder:
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one evaluation."""
         path = self.path / "rounds.jsonl"
-        with _writing(path), open(path, "a", encoding="utf-8") as file:
+        with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def keep(self, count: int) -> None:
@@ -223,7 +219,7 @@ class RunFolder:
 
     def save(self, checkpoint: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
-        with _replacing(self.path / "checkpoint.pt") as temporary, open(temporary, "wb") as file:
+        with replacing(self.path / "checkpoint.pt") as temporary, open(temporary, "wb") as file:
             torch.save(dict(checkpoint), file)
 
     def load(self) -> dict[str, Any] | None:
@@ -260,7 +256,7 @@ class RunFolder:
 
     def retry(self) -> None:
         """Let a failed run be run again."""
-        with _writing(self.path / "failed.json") as path:
+        with writing(self.path / "failed.json") as path:
             path.unlink(missing_ok=True)
 
 
@@ -292,7 +288,7 @@ class Store:
 
     def open(self) -> Store:
         """Make the folder if it is not there."""
-        with _writing(self.root):
+        with writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
         if not (self.root / "store.json").exists():
             write_json(self.root / "store.json", {"format": FORMAT})
@@ -314,7 +310,7 @@ class Store:
 
     def write_suite(self, suite: str, content: Mapping[str, Any]) -> None:
         """Write down which runs a suite consists of."""
-        with _writing(self.root / suite) as folder:
+        with writing(self.root / suite) as folder:
             folder.mkdir(parents=True, exist_ok=True)
         write_json(self.root / suite / "suite.json", content)
 
@@ -356,65 +352,6 @@ class Store:
         return RunRecord(
             cell["id"], suite, profile, cell["spec"], status, reason, source, folder.rounds(), final
         )
-
-
-def read_json(path: Path, *needed: str) -> dict[str, Any]:
-    """Read a JSON file that holds an object with certain fields.
-
-    Raises
-    ------
-    UserError
-        If it is damaged.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or any(name not in content for name in needed):
-        raise UserError(
-            f"{path} is damaged; remove it, or if it is a run's, that run's folder: the command that wrote it "
-            "makes it again"
-        )
-    return content
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a text file, whole or not at all."""
-    with _replacing(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file that takes the path's place when all went well."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with _writing(path):
-            yield temporary
-            temporary.replace(path)
-    finally:
-        with suppress(OSError):  # what cannot be removed now is removed by the next holder of the claim
-            temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[Path]:
-    """Say in one line what cannot be written and why, as on a full disk."""
-    try:
-        yield path
-    except (OSError, RuntimeError) as error:
-        cause = error if isinstance(error, OSError) else error.__context__  # torch wraps what its file said
-        if not isinstance(cause, OSError):
-            raise
-        raise Unwritable(
-            f"{path} cannot be written: {cause.strerror or cause}. Runs keep what they have; when the folder can "
-            "be written again, the same command goes on from there"
-        ) from None
 
 
 def _locked(file: IO[str], kind: int) -> bool:

@@ -16,12 +16,13 @@ from harness.commands.reports import read_look, write_all
 from harness.commands.show import figures, log, out, print_rows, progress_bar, short
 from harness.core.registry import UserError
 from harness.executors import run_all, run_one
+from harness.files import read_json
 from harness.plan import plan, vetted
 from harness.report import leaderboard
 from harness.setup import identify, prepare
 from harness.simulate import settled
 from harness.spec import RunSpec
-from harness.store import Store, read_json
+from harness.store import Store
 from harness.watch import overview
 
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")

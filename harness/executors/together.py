@@ -12,12 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from harness.files import Unwritable
 from harness.journal import Diverged, Journal
 from harness.setup import Execution, identify, prepare
 from harness.simulate import simulate_all
 from harness.spec import RunSpec
 from harness.stacking import at, obstacle, signature, worthwhile
-from harness.store import Busy, Store, Unwritable
+from harness.store import Busy, Store
 
 log = logging.getLogger(__name__)
 

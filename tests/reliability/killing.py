@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from harness import simulate, store
+from harness import files, simulate, store
 from harness.executors import run_all
 from harness.setup import Execution
 from harness.spec import read_spec
@@ -67,7 +67,7 @@ class Bomb:
 
     def plant(self):
         """Before and after each write, between a temporary file and its replacing, and within a line."""
-        honest, replace, append = store._writing, Path.replace, RunFolder.append
+        honest, replace, append = store.writing, Path.replace, RunFolder.append
 
         class Writing:
             def __init__(inner, path):
@@ -94,7 +94,8 @@ class Bomb:
             self.tick(half)
             append(folder, line)
 
-        store._writing, Path.replace, RunFolder.append = Writing, replacing, appending
+        files.writing = store.writing = Writing
+        Path.replace, RunFolder.append = replacing, appending
 
 
 def carry_out(request):
