@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from harness.commands import about, reports, runs
 from harness.commands.asked import NUMBERS, SECTIONS
 from harness.commands.show import log
 from harness.core.registry import UserError
+from harness.executors import EXECUTORS
 from harness.journal import Diverged
 
 REFUSALS = (UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError)
@@ -235,14 +235,23 @@ def _sweep_options(to: argparse.ArgumentParser) -> None:
 
 def _jobs_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="worker processes (default: one a core)"
+        "--jobs", type=int, help="workers (default: one a core; with ray one a CPU of the cluster)"
+    )
+    to.add_argument(
+        "--executor",
+        choices=EXECUTORS,
+        help="who computes: this process, worker processes, or a Ray cluster whose nodes share the results folder "
+        "with its file locks (default: processes if there are several jobs)",
+    )
+    to.add_argument(
+        "--address", metavar="HOST:PORT", help="of a running Ray cluster (default: Ray on this machine)"
     )
     to.add_argument(
         "--stack",
         default="auto",
         type=_stack,
         metavar="auto|off|N",
-        help="runs that differ in their seed are computed side by side: as many as pay, none, or at most N",
+        help="runs that differ in seed or noise are computed side by side: as many as pay, none, or at most N",
     )
 
 

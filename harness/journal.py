@@ -16,7 +16,7 @@ from harness.evaluate import measure, solution
 from harness.machine import machine, versions
 from harness.metrics import Predictions, by_group, write_predictions
 from harness.setup import Setup
-from harness.stacking import Checkpoint, split
+from harness.stacking import PARTS, Checkpoint, split
 from harness.store import RunFolder
 
 # What every claim of this harness takes as public, beside what the data set itself lists.
@@ -91,7 +91,8 @@ class Journal:
         predictions: Path | None = None,
     ) -> None:
         self.setup = setup
-        self.checkpoint: Checkpoint | None = folder.load() if folder else None
+        found = folder.load() if folder else None
+        self.checkpoint: Checkpoint | None = found if found is not None and found.keys() >= PARTS else None
         self.lines: int = self.checkpoint["lines"] if self.checkpoint else 0
         self.spent: float = self.checkpoint["seconds"] if self.checkpoint else 0.0
         self._folder, self._progress, self._predictions = folder, progress, predictions

@@ -13,7 +13,6 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -38,6 +37,7 @@ from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.policy import Ratio, Share
 from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
 from harness.problems import PROBLEMS
+from harness.reading import bounded, read, shown
 
 algorithms.load()
 
@@ -334,8 +334,10 @@ class Partition(Section):
         if not isinstance(given, Mapping) or "kind" not in given:
             return given
         kind = str(given["kind"])
-        own = {k: v for k, v in given.items() if k not in cls.model_fields}
-        own |= given.get("settings", {})
+        settings = given.get("settings", {})
+        if not isinstance(settings, Mapping):
+            raise UserError(f"partition.settings: named fields are needed, given {shown(settings)}")
+        own = {k: v for k, v in given.items() if k not in cls.model_fields} | dict(settings)
         rest = {k: v for k, v in given.items() if k in cls.model_fields and k != "settings"}
         if kind in VERTICAL:
             cut = construct(f"partition.{kind}", VERTICAL[kind], own, also=cls.model_fields)
@@ -583,23 +585,23 @@ def read_spec(given: Mapping[str, Any]) -> RunSpec:
     UserError
         Naming the field, what was given and what is allowed.
     """
+    bounded("run", given)
     for key in given:
         if key not in RunSpec.model_fields:
             raise unknown("field of a run", key, RunSpec.model_fields)
     spec: RunSpec = _checked("", lambda: RunSpec.model_validate(given))
+    bounded("run", spec.model_dump())  # also the text "nan" is a float to pydantic
     return spec
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping, safely."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read(str(path), path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"no such file: {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(f"{path} must hold named fields, such as 'data: adult'")
     return content
@@ -644,7 +646,7 @@ def _checked(where: str, make: Any) -> Any:
                 SECTIONS[str(first["loc"][0])].model_fields if len(first["loc"]) > 1 else RunSpec.model_fields
             )
             raise unknown(f"field of {first['loc'][0]}", first["loc"][-1], allowed) from None
-        given = "" if first["type"] == "missing" else f", given {first['input']!r}"
+        given = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
         message = str(cause) if cause is not None else first["msg"]
         raise UserError(f"{path}: {message[0].lower()}{message[1:]}{given}") from None
 
@@ -653,7 +655,7 @@ def _named(section: str, given: object, key: str) -> tuple[str, dict[str, Any]]:
     """Split ``name`` or ``{name: ..., setting: ...}`` into name and settings."""
     given = {key: given} if isinstance(given, str) else given
     if not isinstance(given, Mapping) or not isinstance(given.get(key), str):
-        raise UserError(f"{section}: give a name, or {key} and settings, given {given!r}")
+        raise UserError(f"{section}: give a name, or {key} and settings, given {shown(given)}")
     return given[key], {k: v for k, v in given.items() if k != key}
 
 

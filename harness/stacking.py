@@ -25,6 +25,9 @@ Checkpoint = dict[str, Any]
 LARGEST = 32  # runs in a stack
 STEP_BYTES = 16 * 2**20  # of all clients' models and batches in one step: beyond, arithmetic dominates
 POOL_BYTES = 2**30  # of the runs' samples, where each has standardized its own
+PARTS = frozenset(
+    {"round", "state", "channel", "ledger", "charged", "cost", "errors", "pruned", "lines", "seconds"}
+)
 PER_RUN = ("state", "channel", "cost", "errors")  # parts of a checkpoint that hold a tensor a run
 
 

@@ -12,25 +12,39 @@
 
 Whatever differs between two executions of the same run (seconds, host, versions) is in objects called
 ``timing``, so files can be compared without them.
+
+A claim is an exclusive `flock`, and a reader who asks whether somebody holds it takes a shared one for a moment.
+On a folder that several machines share it keeps them apart only if their file system passes locks on, as NFS does
+from version 4 on, and older ones with a running lock manager; mounted with ``nolock`` it does not.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
+import logging
 import pickle
+import re
+import time
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from harness.core.registry import UserError
+from harness.files import read_json, replacing, write_json, write_text, writing
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
+FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", "done.json", "failed.json")
+POLL_SECONDS = 0.05  # between two attempts at a claim that somebody else holds
+TAIL_BYTES = 4096  # of rounds.jsonl that are read first when only the last line matters
 
 
 @dataclass(frozen=True)
@@ -92,53 +106,116 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """Done, failed, running, interrupted or missing."""
+        """Done, failed, running, interrupted or missing; found out without writing anything."""
         if (self.path / "done.json").exists():
             return "done"
         if (self.path / "failed.json").exists():
             return "failed"
         if not self.path.exists():
             return "missing"
+        return "running" if self._held() else "interrupted"
+
+    def standing(self) -> tuple[str, str | None]:
+        """Return the status and, of a failed run, why; also while another process takes it up again."""
+        status = self.status
+        if status == "failed":
+            try:
+                return status, str(read_json(self.path / "failed.json", "reason")["reason"])
+            except FileNotFoundError:
+                return self.standing()
+        return status, None
+
+    def _held(self) -> bool:
+        """Whether a process holds the claim."""
         try:
-            with self.claim():
-                return "interrupted"
-        except Busy:
-            return "running"
+            with open(self.path / "claim", encoding="utf-8") as file:
+                return not _locked(file, fcntl.LOCK_SH)
+        except FileNotFoundError:
+            return False
 
     @contextmanager
-    def claim(self) -> Iterator[None]:
+    def claim(self, patience: float = 0.0) -> Iterator[None]:
         """Hold the run; released by the system whatever becomes of this process.
+
+        Parameters
+        ----------
+        patience : float
+            For how many seconds to wait for another holder, as for one that is known to be dying.
 
         Raises
         ------
         Busy
             If another process holds it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / "claim", "a", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Busy(str(self.path)) from None
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open(self.path / "claim", "a+", encoding="utf-8")  # noqa: SIM115
+        with file:
+            until = time.monotonic() + patience
+            while not _locked(file, fcntl.LOCK_EX):
+                # Readers hold it for a moment, together; only another holder keeps them out as well.
+                if not _locked(file, fcntl.LOCK_SH) and time.monotonic() >= until:
+                    raise Busy(str(self.path))
+                fcntl.flock(file, fcntl.LOCK_UN)
+                time.sleep(POLL_SECONDS)
+            self._tidy()
             yield
+
+    def _tidy(self) -> None:
+        """Remove what a killed holder has left over."""
+        with writing(self.path):
+            for name in FILES:
+                for rest in self.path.glob(f".{name}.*"):
+                    rest.unlink()
+            if (self.path / "done.json").exists():
+                (self.path / "checkpoint.pt").unlink(missing_ok=True)
 
     def start(self, spec: Mapping[str, Any]) -> None:
         """Write down what is about to be run."""
         write_json(self.path / "spec.json", spec)
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Return the complete lines written so far; a line cut off by a crash is left out."""
-        lines = []
+        """Return the complete lines written so far; a line cut off by a crash is left out, and what follows it."""
+        lines: list[dict[str, Any]] = []
         for line in _read(self.path / "rounds.jsonl").splitlines(keepends=True):
-            try:
-                lines.append(json.loads(line) if line.endswith("\n") else None)
-            except json.JSONDecodeError:
+            found = _parsed(line)
+            if found is None:
                 break
-        return [line for line in lines if line is not None]
+            lines.append(found)
+        return lines
+
+    def last(self) -> dict[str, Any] | None:
+        """Return the last complete line, reading only the end of the file; None if there is none."""
+        try:
+            with open(self.path / "rounds.jsonl", "rb") as file:
+                size, wanted = file.seek(0, 2), TAIL_BYTES
+                while True:
+                    first = file.seek(max(0, size - wanted))
+                    lines = file.read(size - first).splitlines(keepends=True)
+                    whole = lines if first == 0 else lines[1:]  # the first may have begun earlier
+                    for line in reversed(whole):
+                        found = _parsed(line.decode(errors="replace"))
+                        if found is not None:
+                            return found
+                    if first == 0:
+                        return None
+                    wanted *= 8
+        except FileNotFoundError:
+            return None
+
+    @property
+    def written(self) -> float | None:
+        """When something was last written about the run, in seconds since 1970; None if nothing is."""
+        times = []
+        for name in FILES:
+            with suppress(FileNotFoundError):
+                times.append((self.path / name).stat().st_mtime)
+        return max(times, default=None)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one evaluation."""
-        with open(self.path / "rounds.jsonl", "a", encoding="utf-8") as file:
+        path = self.path / "rounds.jsonl"
+        with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def keep(self, count: int) -> None:
@@ -148,21 +225,36 @@ class RunFolder:
 
     def save(self, checkpoint: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
-        with replacing(self.path / "checkpoint.pt") as temporary:
-            torch.save(dict(checkpoint), temporary)
+        with replacing(self.path / "checkpoint.pt") as temporary, open(temporary, "wb") as file:
+            torch.save(dict(checkpoint), file)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint, or None if there is none that can be used."""
+        """Return the checkpoint, or None if there is none that can be used.
+
+        A damaged one counts as none: the run starts again, which costs time and nothing else. Its checksums are
+        compared first, as torch leaves them alone and would go on with whatever numbers there are.
+        """
+        path = self.path / "checkpoint.pt"
         try:
-            found: dict[str, Any] = torch.load(self.path / "checkpoint.pt", weights_only=True)
-        except (FileNotFoundError, EOFError, RuntimeError, pickle.UnpicklingError, KeyError, ValueError):
-            return None  # absent or damaged: the run starts again, which costs time and nothing else
-        return found if len(self.rounds()) >= found.get("lines", 0) else None
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    return None
+            found = torch.load(path, weights_only=True)
+        except FileNotFoundError:
+            return None
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
+            log.info("%s is damaged (%s); its run starts again", path, error)
+            return None
+        except (RuntimeError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError):
+            log.info("%s holds no checkpoint; its run starts again", path)
+            return None
+        whole = isinstance(found, dict) and isinstance(found.get("lines"), int)
+        return found if whole and len(self.rounds()) >= found["lines"] else None
 
     def finish(self, final: Mapping[str, Any]) -> None:
         """Mark the run as done."""
         write_json(self.path / "done.json", final)
-        (self.path / "checkpoint.pt").unlink(missing_ok=True)
+        self._tidy()
 
     def fail(self, reason: Mapping[str, Any]) -> None:
         """Mark the run as failed."""
@@ -170,7 +262,8 @@ class RunFolder:
 
     def retry(self) -> None:
         """Let a failed run be run again."""
-        (self.path / "failed.json").unlink(missing_ok=True)
+        with writing(self.path / "failed.json") as path:
+            path.unlink(missing_ok=True)
 
 
 class Store:
@@ -201,21 +294,30 @@ class Store:
 
     def open(self) -> Store:
         """Make the folder if it is not there."""
-        try:
+        with writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            if not (self.root / "store.json").exists():
-                write_json(self.root / "store.json", {"format": FORMAT})
-        except OSError as error:
-            raise UserError(f"{self.root} cannot be written: {error.strerror}") from None
+        if not (self.root / "store.json").exists():
+            write_json(self.root / "store.json", {"format": FORMAT})
         return self
+
+    @property
+    def made(self) -> int | None:
+        """When the folder was made, in seconds since 1970, the same for all who see it; None if it is none."""
+        try:
+            return int((self.root / "store.json").stat().st_mtime)
+        except FileNotFoundError:
+            return None
 
     def folder(self, id: str) -> RunFolder:
         """Return the folder of a run, which need not exist yet."""
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", id):  # read from a file; it must not lead elsewhere
+            raise UserError(f"{self.root}: a run is named by letters and digits, given {id!r}")
         return RunFolder(self.root / "runs" / id)
 
     def write_suite(self, suite: str, content: Mapping[str, Any]) -> None:
         """Write down which runs a suite consists of."""
-        (self.root / suite).mkdir(parents=True, exist_ok=True)
+        with writing(self.root / suite) as folder:
+            folder.mkdir(parents=True, exist_ok=True)
         write_json(self.root / suite / "suite.json", content)
 
     def report_settings(self, suite: str) -> dict[str, Any]:
@@ -223,24 +325,20 @@ class Store:
         path = self.root / suite / "suite.json"
         return dict(read_json(path).get("report", {})) if path.exists() else {}
 
-    def records(self, suite: str | None = None) -> list[RunRecord]:
-        """Return all runs: those of each suite (or of one), then those of none."""
-        found: list[RunRecord] = []
+    def cells(self, suite: str | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield the cells of each suite (or of one) with its name and profile, then the runs of none."""
         known: set[str | None] = set()
         for path in sorted(self.root.glob("*/suite.json")):
-            content = read_json(path)
+            content = read_json(path, "suite", "profile", "cells")
             if suite is not None and content["suite"] != suite:
                 continue
             for cell in content["cells"]:
                 known.add(cell["id"])
-                found.append(self._record(cell, content["suite"], content["profile"]))
+                yield content["suite"], content["profile"], cell
         if suite is None:
             for path in sorted((self.root / "runs").glob("*/spec.json")):
                 if path.parent.name not in known:
-                    found.append(
-                        self._record({"id": path.parent.name, "spec": read_json(path)["spec"]}, "", "")
-                    )
-        return found
+                    yield "", "", {"id": path.parent.name, "spec": read_json(path, "spec")["spec"]}
 
     def some_records(self, suite: str | None = None) -> list[RunRecord]:
         """Return what `records` does; UserError if there are none."""
@@ -253,18 +351,19 @@ class Store:
 
     def record(self, id: str, spec: Mapping[str, Any]) -> RunRecord:
         """Return one run, whether or not it belongs to a suite."""
-        return self._record({"id": id, "spec": spec}, "", "")
+        return self._record("", "", {"id": id, "spec": spec})
 
-    def _record(self, cell: Mapping[str, Any], suite: str, profile: str) -> RunRecord:
+    def records(self, suite: str | None = None) -> list[RunRecord]:
+        """Return all runs: those of each suite (or of one), then those of none."""
+        return [self._record(*one) for one in self.cells(suite)]
+
+    def _record(self, suite: str, profile: str, cell: Mapping[str, Any]) -> RunRecord:
         if cell["id"] is None:
             return RunRecord(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [])
         folder = self.folder(cell["id"])
-        status, final, reason = folder.status if folder.path.exists() else "missing", {}, None
-        if status == "done":
-            final = read_json(folder.path / "done.json")
-        if status == "failed":
-            reason = read_json(folder.path / "failed.json")["reason"]
-        begun = read_json(folder.path / "spec.json") if (folder.path / "spec.json").exists() else {}
+        status, reason = folder.standing()
+        final = read_json(folder.path / "done.json") if status == "done" else {}
+        begun = read_json(folder.path / "spec.json", "source") if (folder.path / "spec.json").exists() else {}
         return RunRecord(
             *(cell["id"], suite, profile, cell["spec"], status, reason, begun.get("source", "")),
             rounds=folder.rounds(),
@@ -274,43 +373,22 @@ class Store:
         )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises
-    ------
-    UserError
-        If it is damaged.
-    """
+def _locked(file: IO[str], kind: int) -> bool:
+    """Take a lock of that kind, unless another process's lock excludes it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{path} is damaged; remove it to have its run made again") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged; remove it to have its run made again")
-    return content
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file that takes the path's place when all went well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def _parsed(line: str) -> dict[str, Any] | None:
+    """Return an evaluation; None if the line is damaged, or not whole yet."""
     try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        found = json.loads(line) if line.endswith("\n") else None
+    except json.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _read(path: Path) -> str:

@@ -38,12 +38,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError, unknown
+from harness.reading import bounded, shown
 from harness.spec import RunSpec, read_yaml
 from harness.sweep import Cell, assign, expand, mapping
 
 FOLDER = Path(__file__).parent / "suites"
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
 REPORT_FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select")
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also of its folder
+TAKEN = ("all", "runs", "store.json")  # by others in a results folder
 AGAINST = ("round", "bytes")
 
 
@@ -123,6 +126,7 @@ def make_suite(
     instead: Mapping[str, Any] | None = None,
 ) -> Suite:
     """Check and expand the content of a suite file, see `read_suite`."""
+    bounded("suite", content)
     for key in content:
         if key not in FIELDS:
             raise unknown("field of a suite", key, FIELDS)
@@ -159,8 +163,11 @@ def make_suite(
 
 def checked_name(name: Any) -> str:
     """Return a suite's name, which is also that of its folder, or raise."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or name == "runs":
-        raise UserError(f"suite: a name of letters, digits, '-', '_' and '.', given {name!r}")
+    if not isinstance(name, str) or not re.fullmatch(NAME, name) or name in TAKEN:
+        raise UserError(
+            f"suite: a name of letters, digits, '-', '_' and '.', at most 100, none of {', '.join(TAKEN)}; "
+            f"given {shown(name)}"
+        )
     return name
 
 
@@ -175,7 +182,7 @@ def _curves(given: Any) -> tuple[tuple[str, str], ...]:
     listed = _listed(given)
     for one in listed:
         if not isinstance(one, list) or len(one) != 2 or not isinstance(one[0], str) or one[1] not in AGAINST:
-            raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {one!r}")
+            raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(one)}")
     return tuple((measure, against) for measure, against in listed)
 
 
@@ -184,7 +191,7 @@ def _pivots(given: Any) -> tuple[tuple[str, ...], ...]:
     listed = _listed(given)
     for one in listed:
         if not isinstance(one, list) or len(one) not in (2, 3) or not all(isinstance(n, str) for n in one):
-            raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {one!r}")
+            raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(one)}")
         for name in one[:2]:
             if name.split(".")[0] not in RunSpec.model_fields:
                 raise unknown("section of a run", name.split(".")[0], RunSpec.model_fields)

@@ -22,6 +22,7 @@ from typing import Any
 
 from harness.core import random
 from harness.core.registry import Incompatible, UserError, unknown
+from harness.reading import shown
 from harness.spec import BUDGETS, RunSpec, read_spec
 
 LARGEST = 100_000  # runs
@@ -124,7 +125,7 @@ def _drawn(search: Any) -> list[list[Setting]]:
     draws, seed = search.get("draws", 10), search.get("seed", 0)
     for name, number in (("draws", draws), ("seed", seed)):
         if not isinstance(number, int) or not 0 <= number <= LARGEST:
-            raise UserError(f"sweep.random.{name}: a whole number up to {LARGEST:,}, given {number!r}")
+            raise UserError(f"sweep.random.{name}: a whole number up to {LARGEST:,}, given {shown(number)}")
     over = mapping("sweep.random.over", search.get("over", {}))
     if not over:
         raise UserError(
@@ -142,7 +143,7 @@ def _draw(path: str, way: Any, seed: int, number: int) -> Any:
     if not isinstance(bounds, list) or not bounds or (kind != "choice" and not _ordered(bounds, kind)):
         wanted = "a list of values" if kind == "choice" else "[lowest, highest]"
         low = ", above 0" if kind == "log_uniform" else ", whole numbers" if kind == "integer" else ""
-        raise UserError(f"sweep.random.over.{path}: {kind} takes {wanted}{low}; given {bounds!r}")
+        raise UserError(f"sweep.random.over.{path}: {kind} takes {wanted}{low}; given {shown(bounds)}")
     rng = random.numpy_stream(seed, "search", path, number)
     if kind == "choice":
         return bounds[int(rng.integers(len(bounds)))]
@@ -183,5 +184,5 @@ def assign(target: dict[str, Any], path: str, value: Any) -> None:
 def mapping(where: str, value: Any) -> Mapping[str, Any]:
     """Return what must be named fields, or raise."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UserError(f"{where}: named fields are needed, given {value!r}")
+        raise UserError(f"{where}: named fields are needed, given {shown(value)}")
     return value

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import yaml
 
 from harness.core.registry import UserError
+from harness.reading import cut, read
 from harness.setup import Execution
 from harness.spec import RunSpec, read_spec, read_yaml
 from harness.suite import Suite, checked_name, make_suite, read_suite
@@ -94,8 +94,9 @@ def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
 def given_execution(given: argparse.Namespace) -> Execution:
     """Return who computes, and set this process's torch threads."""
     for name in ("threads", "jobs"):
-        if getattr(given, name, 1) < 1:
-            raise UserError(f"--{name} must be at least 1, given {getattr(given, name)}")
+        count = getattr(given, name, None)
+        if count is not None and count < 1:
+            raise UserError(f"--{name} must be at least 1, given {count}")
     torch.set_num_threads(given.threads)
     stack = getattr(given, "stack", None)
     return Execution(given.device, given.vectorize, given.threads, given.secure_rng, stack)
@@ -107,7 +108,4 @@ def _section(value: Any) -> Any:
 
 def parsed(text: str) -> Any:
     """Read a value as YAML does: numbers, lists, sections."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"{text!r} is not valid YAML") from None
+    return read(repr(cut(text)), text)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from harness.commands.asked import given_execution, given_spec, given_suite
+from harness.commands.board import Board, ago, amount
 from harness.commands.reports import read_look, write_all
-from harness.commands.show import figures, log, out, print_rows, progress_bar, short, show
+from harness.commands.show import figures, log, out, print_rows, progress_bar, short
 from harness.core.registry import UserError, unknown
-from harness.executors import Outcome, run_all, run_one
+from harness.executors import cores, run_all, run_one
+from harness.files import read_json
 from harness.metrics import written_down
 from harness.plan import affordable, plan, vetted
 from harness.report import leaderboard
@@ -21,6 +24,7 @@ from harness.simulate import settled
 from harness.spec import RunSpec
 from harness.store import Store
 from harness.sweep import Cell
+from harness.watch import overview
 
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
 
@@ -50,7 +54,7 @@ def run_command(given: argparse.Namespace) -> int:
     if outcome.status != "done":
         log.print(f"{id} {outcome.status}: {outcome.reason or 'another process has it'}", markup=False)
         return 1
-    final = json.loads((store.folder(id).path / "done.json").read_text())
+    final = read_json(store.folder(id).path / "done.json")
     if given.json:
         print(json.dumps({"id": id, **final}))
     else:
@@ -78,8 +82,7 @@ def suite_command(given: argparse.Namespace) -> int:
         raise unknown("baseline", look.baseline, algorithms)
     store = Store(given.out).open()
     cells: Sequence[Cell] = vetted(chosen.cells)
-    jobs = min(given.jobs, max(1, len(cells)))
-    cells = _within_limit(given, cells, jobs, store)
+    cells = _within_limit(given, cells, given.jobs or cores(), store)
     specs = [cell.spec for cell in cells if cell.spec is not None]
     listed = [
         {
@@ -99,25 +102,32 @@ def suite_command(given: argparse.Namespace) -> int:
             "cells": listed,
         },
     )
-    skipped = len(cells) - len(specs)
-    log.print(f"suite {chosen.name} ({chosen.profile}): {len(specs)} runs, {skipped} combinations skipped")
-    with progress_bar() as bar:
-        task = bar.add_task(chosen.name, total=len(specs), status="")
-        done = {"failed": 0, "done": 0, "running": 0}
-
-        def finished(outcome: Outcome) -> None:
-            done[outcome.status] += 1
-            bar.update(task, advance=1, status=f"{done['failed']} failed" if done["failed"] else "")
-            if not log.is_terminal:
-                log.print(f"{sum(done.values())}/{len(specs)} {outcome.id} {outcome.status}", markup=False)
-            if outcome.reason:
-                log.print(f"{outcome.id} {outcome.status}: {outcome.reason}", markup=False)
-
-        run_all(specs, given.out, jobs=jobs, execution=execution, retry=given.retry, report=finished)
+    skipped, profile = len(cells) - len(specs), f" ({chosen.profile})" if chosen.profile else ""
+    log.print(f"suite {chosen.name}{profile}: {len(specs)} runs, {skipped} combinations skipped")
+    runs = {
+        str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec is not None
+    }
+    with Board(chosen.name, store, runs) as board:
+        run_all(
+            list(runs.values()),
+            given.out,
+            jobs=given.jobs,
+            executor=given.executor,
+            address=given.address,
+            execution=execution,
+            retry=given.retry,
+            begin=board.begin,
+            report=board.finished,
+        )
+    elsewhere = board.ends["running"]
+    if elsewhere:
+        log.print(
+            f"{elsewhere} runs are with another process; when they are done, the same command reports on them"
+        )
     paths = write_all(store, chosen.name, look)
     for name, path in paths.items():
         out.print(f"{name}: {path}", markup=False)
-    return 1 if done["failed"] else 0
+    return 1 if board.ends["failed"] or elsewhere else 0
 
 
 def _within_limit(
@@ -148,21 +158,39 @@ def status_command(given: argparse.Namespace) -> int:
     """Print how far the runs of a folder are."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
-    rows = [
+    rows = list(overview(Store(given.dir)))
+    counts = Counter(row["status"] for row in rows)
+    title = ", ".join(
+        [f"{len(rows)} runs", *(f"{count} {status}" for status, count in sorted(counts.items()))]
+    )
+    if given.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print_rows(_readable(rows), title)
+    return 1 if counts["failed"] else 0
+
+
+def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a status as a person reads it: rounded figures, and no column that is empty."""
+    found = [
         {
-            "suite": record.suite or "-",
-            "algorithm": record.spec["algorithm"]["name"] if record.id else "-",
-            "seed": record.spec.get("seed", "-"),
-            "status": record.status,
-            "round": record.rounds[-1]["round"] if record.rounds else 0,
-            "of": record.spec.get("rounds", "-"),
-            "reason": record.reason,
-            "id": record.id,
+            "suite": row["suite"] if len({row["suite"] for row in rows}) > 1 else None,
+            "run": row["id"] and row["id"][:8],
+            "algorithm": row["algorithm"],
+            "seed": row["seed"],
+            "status": row["status"],
+            "round": f"{row.get('round', 0)}/{row['of']}",
+            "figure": figures({"metrics": row.get("metrics") or {}}).split(", ")[0] or None,
+            "epsilon": amount(row.get("epsilon")),
+            "last write": None if row.get("written") is None else ago(row["written"]),
+            "reason": row["reason"],
         }
-        for record in Store(given.dir).records()
+        for row in rows
     ]
-    show(rows, given.json, f"{len(rows)} runs")
-    return 1 if any(row["status"] == "failed" for row in rows) else 0
+    return [
+        {key: value for key, value in row.items() if any(one[key] is not None for one in found)}
+        for row in found
+    ]
 
 
 def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:

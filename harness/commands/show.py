@@ -15,7 +15,7 @@ from rich.table import Table
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
-log = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+log = Console(stderr=True, highlight=False, soft_wrap=True)  # a path that is cut in two cannot be copied
 
 
 def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
@@ -54,5 +54,8 @@ def figures(line: dict[str, Any]) -> str:
     """Say an evaluation in one line."""
     shown = ("accuracy", "auroc", "eqopp", "loss", "stationarity")
     found = line.get("metrics", {})
-    text = [f"{name} {found[name]:.4f}" for name in shown if found.get(name) is not None]
-    return ", ".join([*text, f"{line.get('bytes_up', 0) + line.get('bytes_down', 0):,} bytes"])
+    told = [name for name, value in found.items() if isinstance(value, int | float)]
+    some = [name for name in shown if name in told] or told[:3]
+    text = [f"{name} {found[name]:.4f}" for name in some]
+    sent = [f"{line['bytes_up'] + line['bytes_down']:,} bytes"] if "bytes_up" in line else []
+    return ", ".join([*text, *sent])

@@ -10,7 +10,14 @@ T = TypeVar("T")
 
 
 class UserError(ValueError):
-    """A request that cannot be met. The message says what was given and what is allowed; exit code 2."""
+    """A request that cannot be met. The message says what was given and what is allowed; exit code 2.
+
+    It is one line, whatever was given: what is not printed is escaped.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        text = " ".join(message.splitlines())
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
 
 
 class Incompatible(UserError):
@@ -22,7 +29,7 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     names = sorted(allowed)
     near = get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {kind} {given!r}.{hint} Allowed: {', '.join(names)}.")
+    return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} Allowed: {', '.join(names)}.")
 
 
 #: What plugins have registered, as (section of a spec, name), and the version of the code that did.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.core.registry import UserError
+from harness.files import replacing
 from harness.report.cells import part_name
 from harness.report.tidy import COUNTS, flat_spec
-from harness.store import replacing
 
 if TYPE_CHECKING:
     from harness.store import RunRecord

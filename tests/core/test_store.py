@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from harness.core.registry import UserError
-from harness.store import FORMAT, Busy, RunFolder, Store, read_json, write_json
+from harness.files import read_json, write_json
+from harness.store import FORMAT, Busy, RunFolder, Store
 
 
 @pytest.fixture

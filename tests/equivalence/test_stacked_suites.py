@@ -8,7 +8,7 @@ import torch
 from algorithms.centralized.fedavg import FedAvg
 from harness import simulate as loop
 from harness import stacking
-from harness.executors import Outcome, _units, run_all, run_together
+from harness.executors import Outcome, run_all, run_together, units
 from harness.setup import Execution, prepare
 from harness.simulate import Run, settled
 from harness.spec import read_spec
@@ -126,14 +126,19 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("what", UNLIKE)
-def test_runs_whose_batches_are_of_unlike_width_go_on_apart(what, tmp_path):
+def test_runs_whose_batches_are_of_unlike_width_go_on_apart_and_it_is_said(what, tmp_path, caplog):
     """A sum over more padding rounds otherwise: 569 samples dealt unevenly, all of a client's in one batch."""
     specs = [read_spec(UNLIKE[what] | {"rounds": 7, "eval_every": 3, "seed": seed}) for seed in range(3)]
     assert len({signature(prepare(spec)) for spec in specs}) == 1
+    caplog.set_level("INFO")
     for name, execution in (("apart", APART), ("stacked", STACKED)):
         run_all(specs, tmp_path / name, execution=execution)
     assert stacked(tmp_path / "stacked") == [1, 1, 1]
     assert files(tmp_path / "stacked") == files(tmp_path / "apart")
+    assert (
+        "3 runs go on apart, each from its checkpoint: runs side by side have batches of unlike"
+        in caplog.text
+    )
 
 
 class Killed(BaseException):
@@ -359,7 +364,7 @@ def ladder(what):
 @pytest.mark.parametrize("what", LADDERS)
 def test_runs_of_unlike_budgets_go_side_by_side(what, tmp_path):
     specs = ladder(what)
-    assert [len(piece) for piece in _units(specs, 1, None)] == [6]
+    assert [len(piece) for piece in units(specs, 1, None)] == [6]
     run_all(specs, tmp_path / "apart", execution=APART)
     run_all(specs, tmp_path / "stacked", execution=STACKED)
     assert set(stacked(tmp_path / "stacked")) == {6}
@@ -408,11 +413,11 @@ def test_the_noise_of_a_budget_is_settled_once_for_the_stack():
 def test_workers_share_runs_out_evenly_and_those_of_one_setting_stay_together():
     """12 seeds of one setting and 4 of another for two workers: 8 runs each."""
     specs = [*runs("uneven clients", 12), *runs("perceptron", 4)]
-    pieces = _units(specs, 2, None)
+    pieces = units(specs, 2, None)
     assert [len(piece) for piece in pieces] == [6, 6, 4]
     assert sorted(number for piece in pieces for number in piece) == list(range(16))
-    assert [len(piece) for piece in _units(specs, 1, 5)] == [4, 4, 4, 4]
-    assert [len(piece) for piece in _units(specs, 1, 1)] == [1] * 16
+    assert [len(piece) for piece in units(specs, 1, 5)] == [4, 4, 4, 4]
+    assert [len(piece) for piece in units(specs, 1, 1)] == [1] * 16
 
 
 def test_large_models_are_not_stacked_and_small_ones_as_far_as_they_fit(monkeypatch):

@@ -1,0 +1,195 @@
+"""How far runs are is read from what they write, at any moment, without getting into anybody's way."""
+
+import io
+import json
+import os
+import re
+
+import pytest
+from rich.console import Console
+
+from harness.cli import main
+from harness.commands import board as board_of
+from harness.commands import show
+from harness.commands.board import LINES, Board
+from harness.executors import Outcome
+from harness.spec import read_spec
+from harness.store import TAIL_BYTES, Store
+from harness.watch import Standing, Watch, overview, standing
+
+SPEC = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 4},
+    "model": "logistic",
+    "algorithm": "fedavg",
+    "rounds": 40,
+}
+
+
+def line(round, **more):
+    return {"round": round, "metrics": {"accuracy": round / 100, "loss": 1.0}, "privacy": None, **more}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path).open()
+
+
+def begun(store, id, *rounds, **more):
+    folder = store.folder(id)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    for round in rounds:
+        folder.append(line(round, **more))
+    return folder
+
+
+@pytest.mark.parametrize("width", [0, TAIL_BYTES // 3, TAIL_BYTES - 60, 3 * TAIL_BYTES])
+@pytest.mark.parametrize("end", ["", '{"round": 4, "met', "{\n", "\n"])
+def test_the_last_whole_line_is_found_from_the_end(store, width, end):
+    """Also when lines are longer than what is read first, and the last one is not whole."""
+    folder = begun(store, "a", 1, 2, 3, filler="x" * width)
+    with open(folder.path / "rounds.jsonl", "a") as file:
+        file.write(end)
+    assert folder.last()["round"] == 3
+
+
+@pytest.mark.parametrize("content", ["", "{", "\n", "1\n"])
+def test_without_a_whole_line_a_run_stands_at_its_beginning(store, content):
+    folder = begun(store, "a")
+    assert standing(folder) == Standing()
+    (folder.path / "rounds.jsonl").write_text(content)
+    assert standing(folder) == Standing(0, None, None)
+
+
+def test_only_the_end_of_a_long_file_is_read(store):
+    """The file is a tebibyte of nothing, of which the disk holds nothing, and one line."""
+    folder = begun(store, "a", 1)
+    with open(folder.path / "rounds.jsonl", "r+b") as file:
+        file.truncate(2**40)
+        file.seek(0, 2)
+        file.write(b"\n" + json.dumps(line(7)).encode() + b"\n")
+    assert folder.last()["round"] == 7
+
+
+def test_what_is_left_is_told_by_rounds(store):
+    """Runs of 40 rounds each: done before, under way from round 10 at 30, not begun.
+
+    Made since the beginning are 20 rounds, missing 10 + 40. When the second has ended, it is 30 and 40.
+    """
+    begun(store, "done", 40).finish({"round": 40})
+    folder = begun(store, "half", 0, 10)
+    watch = Watch(store, {"done": 40, "half": 40, "later": 40})
+    assert watch.left({}) is None
+    watch.begin(["done", "half"])
+    watch.end("done")
+    folder.append(line(30, privacy={"epsilon_total": 2.5}))
+    now = watch.under_way()
+    assert now == {"half": Standing(30, {"accuracy": 0.3, "loss": 1.0}, 2.5)}
+    assert watch.made(now) == 1.75
+    assert watch.left(now) == 50 / 20
+    folder.append(line(40))
+    watch.end("half")
+    assert watch.under_way() == {} and watch.made({}) == 2
+    assert watch.left({}) == 40 / 30
+
+
+def test_an_overview_says_what_there_is_of_every_run_and_changes_nothing(store, tmp_path):
+    spec = read_spec(SPEC).model_dump(mode="json")
+    begun(store, "aa", 0, 40).finish({"round": 40})
+    begun(store, "bb", 0, 20, privacy={"epsilon_total": "inf"})
+    begun(store, "cc", 0).fail({"reason": "diverged"})
+    cells = [{"id": id, "spec": spec} for id in ("aa", "bb", "cc", "dd", "ee")]
+    skipped = {"id": None, "spec": {"algorithm": "afl"}, "reason": "does not go together"}
+    store.write_suite("x", {"suite": "x", "profile": "smoke", "cells": [*cells, skipped]})
+    os.utime(store.folder("bb").path / "rounds.jsonl", (0, 0))
+    with store.folder("dd").claim():
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        rows = {row["id"]: row for row in overview(store)}
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    told = {id: (row["status"], row.get("round"), row["reason"]) for id, row in rows.items()}
+    assert told == {
+        "aa": ("done", 40, None),
+        "bb": ("interrupted", 20, None),
+        "cc": ("failed", 0, "diverged"),
+        "dd": ("running", 0, None),
+        "ee": ("missing", 0, None),
+        None: ("skipped", None, "does not go together"),
+    }
+    assert rows["bb"]["metrics"] == {"accuracy": 0.2, "loss": 1.0} and rows["bb"]["epsilon"] == "inf"
+    assert rows["bb"]["written"] > 10**9 and 0 <= rows["aa"]["written"] < 60 and rows["ee"]["written"] is None
+    assert rows[None]["algorithm"] == "afl" and rows["aa"]["algorithm"] == "fedavg"
+
+
+def test_the_status_counts_and_shows_what_each_run_has_come_to(store, tmp_path, capsys, monkeypatch):
+    screen = Console(width=120, file=io.StringIO())
+    monkeypatch.setattr(show, "out", screen)
+    spec = read_spec(SPEC).model_dump(mode="json")
+    begun(store, "aa", 0, 40).finish({"round": 40})
+    begun(store, "bb", 0, 20, privacy={"epsilon_total": 2.468}).fail({"reason": "out of luck"})
+    store.write_suite(
+        "x", {"suite": "x", "profile": "smoke", "cells": [{"id": id, "spec": spec} for id in ("aa", "bb")]}
+    )
+    assert main(["status", str(tmp_path)]) == 1
+    said = screen.file.getvalue()
+    assert "2 runs, 1 done, 1 failed" in said
+    (row,) = [row for row in said.splitlines() if " bb " in row]
+    assert re.search(r"fedavg +0 +failed +20/40 +accuracy 0\.2000 +2\.47 +0:00:\d\d ago +out of luck", row)
+    assert main(["status", str(tmp_path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[1]["epsilon"] == 2.468
+
+
+def lines_of(shown):
+    return [(task.description.strip(), task.completed, task.fields["status"]) for task in shown._bar.tasks]
+
+
+def test_the_board_shows_the_runs_under_way_and_no_more_than_fit(store):
+    specs = {f"id{seed}": read_spec(SPEC | {"seed": seed}) for seed in range(LINES + 3)}
+    shown = Board("many", store, specs)
+    shown.begin(range(LINES + 2))
+    begun(store, "id0", 20, privacy={"epsilon_total": 1.234})
+    shown.refresh()
+    whole, first, *others = lines_of(shown)
+    assert whole[:2] == ("many", 0.5)
+    assert re.fullmatch(r"about 0:\d\d:\d\d left, 2 more under way", whole[2])
+    assert first == ("fedavg on breast-cancer, seed 0", 20, "accuracy 0.2000, loss 1.0000, epsilon 1.23")
+    assert others == [(f"fedavg on breast-cancer, seed {n}", 0, "begins") for n in range(1, LINES)]
+    shown.finished(Outcome("id0", "failed", "out of luck"))
+    shown.refresh()
+    whole, *others = lines_of(shown)
+    assert whole[1] == 1 and "1 failed, 1 more under way" in whole[2]
+    assert [one[0][-6:] for one in others] == [f"seed {n}" for n in range(1, LINES + 1)]
+
+
+def test_where_there_is_no_terminal_a_line_tells_of_each_run_that_ends(store, capsys):
+    with Board("two", store, {f"id{seed}": read_spec(SPEC | {"seed": seed}) for seed in range(2)}) as shown:
+        shown.begin([0])
+        begun(store, "id0", 20)
+        begun(store, "id0", 40)
+        shown.finished(Outcome("id0", "done"))
+        shown.begin([1])
+        shown.finished(Outcome("id1", "failed", "out of luck"))
+    first, second, reason = capsys.readouterr().err.split("\n")[:3]
+    assert re.fullmatch(r"1/2 id0 done, about 0:\d\d:\d\d left", first)
+    assert (second.split(",")[0], reason) == ("2/2 id1 failed", "id1 failed: out of luck")
+
+
+def test_on_a_terminal_the_board_follows_the_files_by_itself(store, monkeypatch):
+    """Without being asked, and a folder that does not answer for a moment does not end it."""
+    console = Console(force_terminal=True, file=io.StringIO())
+    monkeypatch.setattr(board_of, "log", console)
+    monkeypatch.setattr(board_of, "REFRESH_SECONDS", 0.01)
+    looks = []
+
+    def look(folder):
+        looks.append(folder)
+        if len(looks) == 2:
+            raise OSError("stale file handle")
+        return Standing(len(looks))
+
+    with Board("one", store, {"id0": read_spec(SPEC)}) as shown:
+        monkeypatch.setattr("harness.watch.standing", look)
+        shown.begin([0])
+        while len(looks) < 6:
+            shown._over.wait(0.01)
+    assert not shown._thread.is_alive()
+    assert lines_of(shown)[1][1] >= 5

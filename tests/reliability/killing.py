@@ -1,0 +1,141 @@
+"""Start suites and have them killed: ``python killing.py`` reads requests from its input, one a line.
+
+It has imported everything, and forks a child for each request, so that a kill costs no new start of Python.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from harness import files, simulate, store
+from harness.executors import run_all
+from harness.setup import Execution
+from harness.spec import read_spec
+from harness.store import RunFolder
+
+CANCER = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 4},
+    "model": "logistic",
+    "algorithm": {"name": "scaffold", "local_steps": 2, "batch_size": 16},
+    "eval_every": 1,
+}
+MINIMAX = {
+    "problem": {
+        "kind": "quadratic_minimax",
+        "P": [1, -0.5, 0.5, 1],
+        "B": [1, 2, 1, 0],
+        "Q": [1, 2, 1, 4],
+        "c": [2, -2, 1, 3],
+        "d": [0, 4, -2, 2],
+    },
+    "algorithm": {"name": "k_gt_minimax", "local_steps": 2},
+    "topology": "ring",
+    "eval_every": 3,
+}
+PRIVATE = CANCER | {
+    "algorithm": {"name": "fedavg", "local_steps": 2, "batch_size": 16},
+    "privacy": {"epsilon": 8.0, "clip": 1.0},
+    "compression": {"beta": 0.5, "codec": "q4", "error_feedback": True},
+}
+
+
+def tiny(rounds):
+    """Return three settings: one of three seeds, a private one of two, and a gossip one."""
+    given = [(CANCER, 3), (PRIVATE, 2), (MINIMAX, 1)]
+    return [
+        read_spec(one | {"rounds": rounds, "seed": seed}) for one, seeds in given for seed in range(seeds)
+    ]
+
+
+class Bomb:
+    """Counts what is done to files, and kills this process's group at one of the counts; 0: never."""
+
+    def __init__(self, at):
+        self.at, self.count = at, 0
+
+    def tick(self, before=lambda: None):
+        self.count += 1
+        if self.count == self.at:
+            before()
+            os.killpg(0, signal.SIGKILL)
+
+    def plant(self):
+        """Before and after each write, between a temporary file and its replacing, and within a line."""
+        honest, replace, append = store.writing, Path.replace, RunFolder.append
+
+        class Writing:
+            def __init__(inner, path):
+                inner.honest = honest(path)
+
+            def __enter__(inner):
+                self.tick()
+                return inner.honest.__enter__()
+
+            def __exit__(inner, *error):
+                done = inner.honest.__exit__(*error)
+                self.tick()
+                return done
+
+        def replacing(path, target):
+            self.tick()
+            return replace(path, target)
+
+        def appending(folder, line):
+            def half():
+                with open(folder.path / "rounds.jsonl", "a") as file:
+                    file.write(json.dumps(line)[:20])
+
+            self.tick(half)
+            append(folder, line)
+
+        files.writing = store.writing = Writing
+        Path.replace, RunFolder.append = replacing, appending
+
+
+def carry_out(request):
+    """Run the tiny suite in this process, a child; returns what was counted."""
+    bomb = Bomb(request.get("at", 0))
+    bomb.plant()
+    simulate.CHECKPOINT_SECONDS = request.get("every", -1.0)
+    outcomes = run_all(
+        tiny(request["rounds"]), Path(request["root"]), execution=Execution(stack=request["stack"])
+    )
+    return {"statuses": [outcome.status for outcome in outcomes], "count": bomb.count}
+
+
+def serve(request):
+    """Fork a child for a request, kill it if it says so, and tell how it ended."""
+    read, write = os.pipe()
+    began = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        os.close(read)
+        code = 1
+        try:
+            with open(write, "w") as answer:
+                json.dump(carry_out(request), answer)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write)
+    if request.get("after") is not None:
+        time.sleep(request["after"])
+        os.kill(child, signal.SIGKILL)
+    with open(read) as answer:
+        said = answer.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {"code": code, "seconds": time.monotonic() - began, **(json.loads(said) if said else {})}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    tiny(1)
+    for line in sys.stdin:
+        print(json.dumps(serve(json.loads(line))), flush=True)

@@ -1,0 +1,350 @@
+"""Full disks, read-only folders, damaged files and company: no loss, no run twice, and one clear line."""
+
+import json
+import pickle
+import resource
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from killing import CANCER
+
+from harness import simulate as loop
+from harness.cli import main
+from harness.setup import prepare
+from harness.simulate import simulate
+from harness.spec import read_spec
+from harness.store import Busy, RunFolder, Store
+
+ROOT = Path(__file__).parents[2]
+SPEC = CANCER | {"rounds": 12, "eval_every": 1}
+
+
+def timeless(root):
+    """Return what runs have written, without timings."""
+    found = {}
+    for folder in sorted((root / "runs").iterdir()):
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        ends = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        found[folder.name] = [{k: v for k, v in one.items() if k != "timing"} for one in (*lines, *ends)]
+    return found
+
+
+def write(path, content):
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Return a function that runs SPEC into a folder: its exit code, and its one line if it is refused."""
+
+    def carry_out(out, *options):
+        code = main(["run", "--spec", write(tmp_path / "run.yaml", SPEC), "--out", str(out), *options])
+        said = capsys.readouterr().err.strip()
+        assert code != 2 or (said.startswith("error: ") and "\n" not in said), said
+        return code, said
+
+    return carry_out
+
+
+@pytest.fixture
+def expected(tmp_path, run):
+    """What an undisturbed run writes."""
+    assert run(tmp_path / "undisturbed")[0] == 0
+    return timeless(tmp_path / "undisturbed")
+
+
+@contextmanager
+def files_of_at_most(size):
+    """No file can grow beyond that, here and in processes started here: like a full disk, at a known place."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("every", [-1.0, 60.0], ids=["at the first checkpoint", "at the seventh evaluation"])
+def test_a_disk_that_is_full_ends_a_run_in_one_line_and_it_goes_on_when_there_is_room(
+    every, tmp_path, run, expected, monkeypatch
+):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", every)
+    with files_of_at_most(3000):
+        code, said = run(tmp_path / "out")
+    name = "checkpoint.pt" if every < 0 else "rounds.jsonl"
+    assert code == 2 and f"{name} cannot be written: File too large" in said and "goes on from there" in said
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
+    assert RunFolder(folder).status == "interrupted"
+    assert {path.name for path in folder.iterdir()} <= {"claim", "spec.json", "rounds.jsonl"}
+    assert run(tmp_path / "out")[0] == 0
+    assert timeless(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_ends_the_workers_of_a_suite_and_none_has_failed(tmp_path, capsys):
+    suite = {"suite": "many", "base": SPEC | {"rounds": 40}, "sweep": {"seed": [0, 1, 2]}}
+    command = ["suite", write(tmp_path / "many.yaml", suite), "--stack", "off", "--jobs"]
+    with files_of_at_most(9000):
+        code = main([*command, "2", "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert code == 2 and "rounds.jsonl cannot be written: File too large" in said
+    assert not list(tmp_path.glob("out/runs/*/failed.json"))
+    for out in ("out", "undisturbed"):
+        assert main([*command, "1", "--out", str(tmp_path / out)]) == 0
+    assert timeless(tmp_path / "out") == timeless(tmp_path / "undisturbed")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own; returns a function that mounts it with other options."""
+    path = tmp_path / "disk"
+    path.mkdir()
+
+    def mount(options):
+        again = "remount," if path.is_mount() else ""
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", again + options, "tmpfs", path], capture_output=True
+        )
+        if made.returncode:
+            pytest.skip("nothing can be mounted here")
+        return path
+
+    yield mount
+    if path.is_mount():
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_disk_without_any_room_left_is_named(disk, run, expected):
+    path = disk("size=16k")
+    code, said = run(path / "out")
+    assert code == 2 and "No space left on device" in said
+    disk("size=10m")
+    assert run(path / "out")[0] == 0
+    assert timeless(path / "out") == expected
+
+
+def test_a_disk_that_can_only_be_read_is_read_and_not_written(disk, run, capsys):
+    path = disk("size=10m")
+    assert run(path / "out")[0] == 0
+    disk("ro")
+    for command in ("status", "leaderboard"):
+        assert main([command, str(path / "out")]) == 0
+    capsys.readouterr()
+    code, said = run(path / "out", "--seed", "1")
+    assert code == 2 and "cannot be written: Read-only file system" in said
+    code, said = run(path / "elsewhere")
+    assert code == 2 and "elsewhere cannot be written: Read-only file system" in said
+
+
+def test_a_folder_where_none_can_be_is_refused(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, said = run(tmp_path / "file" / "out")
+    assert code == 2 and "cannot be written: Not a directory" in said
+    code, said = run(Path("/proc/none"))
+    assert code == 2 and "/proc/none cannot be written" in said
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A run that was interrupted after round 6, with its checkpoint of round 5."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    setup = prepare(read_spec(SPEC))
+    folder = Store(tmp_path / "begun").open().folder(setup.id)
+
+    def stop(round, line):
+        if round == 6:
+            raise ConnectionAbortedError
+
+    with folder.claim(), pytest.raises(ConnectionAbortedError):
+        simulate(setup, folder, stop)
+    assert folder.load()["round"] == 5 and len(folder.rounds()) == 7
+    return folder
+
+
+class Trap:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def other(content):
+    def damage(path, trap):
+        torch.save(content, path)
+
+    return damage
+
+
+CHECKPOINTS = {
+    "random bytes": lambda path, trap: path.write_bytes(bytes(range(256)) * 40),
+    "nothing": lambda path, trap: path.write_bytes(b""),
+    "half": lambda path, trap: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "a pickle that acts": lambda path, trap: path.write_bytes(pickle.dumps(Trap(trap))),
+    "an archive that acts": lambda path, trap: torch.save({"round": Trap(trap), "lines": 0}, path),
+    "an old form that acts": lambda path, trap: torch.save(
+        {"round": Trap(trap), "lines": 0}, path, _use_new_zipfile_serialization=False
+    ),
+    "a list": other([1, 2]),
+    "another shape": other({"round": 3, "lines": 1}),
+    "more lines than there are": other({"round": 3, "lines": 99}),
+}
+
+
+@pytest.mark.parametrize("what", CHECKPOINTS)
+def test_a_run_with_a_damaged_checkpoint_begins_again_and_ends_as_it_should(
+    what, begun, tmp_path, run, expected
+):
+    trap = tmp_path / "sprung"
+    CHECKPOINTS[what](begun.path / "checkpoint.pt", trap)
+    assert run(begun.path.parents[1])[0] == 0
+    assert not trap.exists()
+    assert timeless(begun.path.parents[1]) == expected
+
+
+def test_no_bit_of_a_checkpoint_can_turn_without_being_noticed(begun):
+    """What is loaded is what was saved, or nothing: torch alone would go on with other numbers."""
+    path = begun.path / "checkpoint.pt"
+    whole, saved = path.read_bytes(), begun.load()
+    lost = 0
+    for place in range(0, len(whole), max(1, len(whole) // 150)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        found = begun.load()
+        lost += found is None
+        assert found is None or repr(found) == repr(saved), f"byte {place}"
+    assert lost > 20
+
+
+@pytest.mark.parametrize("cut", [1, 30, 2000])
+def test_a_run_whose_lines_were_cut_off_loses_none(cut, begun, run, expected):
+    path = begun.path / "rounds.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert run(begun.path.parents[1])[0] == 0
+    assert timeless(begun.path.parents[1]) == expected
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe\n", b"[1]\n", b"{\n", b"{}{}\n", b"\n"])
+def test_a_run_with_a_damaged_line_loses_none(line, begun, run, expected):
+    path = begun.path / "rounds.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first, line, *rest]))
+    assert len(begun.rounds()) == 1
+    assert run(begun.path.parents[1])[0] == 0
+    assert timeless(begun.path.parents[1]) == expected
+
+
+DAMAGED = [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_description_of_a_run_is_named_and_the_run_mends_it(content, begun, run, expected, capsys):
+    (begun.path / "spec.json").write_bytes(content)
+    assert main(["status", str(begun.path.parents[1])]) == 2
+    assert "spec.json is damaged; remove it" in capsys.readouterr().err
+    assert run(begun.path.parents[1])[0] == 0
+    assert timeless(begun.path.parents[1]) == expected
+
+
+@pytest.mark.parametrize("name", ["done.json", "failed.json", "store.json"])
+def test_a_damaged_end_of_a_run_is_named_and_removing_it_makes_the_run_again(name, begun, run, expected):
+    path = begun.path.parents[1] / name if name == "store.json" else begun.path / name
+    path.write_bytes(b'{"metr')
+    code, said = run(begun.path.parents[1])
+    assert code == 2 and f"{name} is damaged; remove it" in said
+    path.unlink()
+    assert run(begun.path.parents[1])[0] == 0
+    assert timeless(begun.path.parents[1]) == expected
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_description_of_a_suite_is_named_and_the_suite_mends_it(content, tmp_path, capsys):
+    suite = {"suite": "one", "base": SPEC, "sweep": {"seed": [0, 1]}}
+    command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    Store(tmp_path / "out").open().write_suite("one", {})
+    path = tmp_path / "out" / "one" / "suite.json"
+    path.write_bytes(content)
+    for asked in ("status", "leaderboard", "report"):
+        assert main([asked, str(tmp_path / "out")]) == 2
+        assert "suite.json is damaged; remove it" in capsys.readouterr().err
+    assert main(command) == 0
+    assert [cell["spec"]["seed"] for cell in json.loads(path.read_text())["cells"]] == [0, 1]
+
+
+def test_a_run_that_another_process_holds_is_left_to_it_and_the_suite_says_so(tmp_path, capsys):
+    suite = {"suite": "one", "base": SPEC, "sweep": {"seed": [0, 1, 2]}}
+    command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    folder = Store(tmp_path / "out").open().folder(prepare(read_spec(SPEC | {"seed": 1})).id)
+    with folder.claim():
+        assert main(command) == 1
+    said = capsys.readouterr().err
+    assert "1 runs are with another process; when they are done, the same command reports on them" in said
+    assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 2 and not folder.rounds()
+    assert main(command) == 0
+    assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 3
+
+
+def test_who_only_looks_holds_nobody_up(begun):
+    """Asking for the status takes the claim's lock for a moment; a worker must not take that for a holder."""
+    over = threading.Event()
+
+    def look():
+        while not over.is_set():
+            assert begun.status in ("running", "interrupted")
+
+    readers = [threading.Thread(target=look) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(30):
+            with begun.claim():
+                assert begun.status == "running"
+    finally:
+        over.set()
+        for reader in readers:
+            reader.join()
+
+
+def test_a_claim_that_is_about_to_be_given_back_is_waited_for(begun):
+    held, enough = threading.Event(), threading.Event()
+
+    def hold():
+        with begun.claim():
+            held.set()
+            enough.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    with pytest.raises(Busy), begun.claim():
+        pass
+    threading.Timer(0.3, enough.set).start()
+    with begun.claim(patience=60):
+        assert enough.is_set()
+    holder.join()
+
+
+@pytest.mark.slow
+def test_two_suites_on_one_folder_do_each_run_once(tmp_path):
+    suite = {"suite": "two", "base": SPEC | {"rounds": 150}, "sweep": {"seed": [0, 1, 2, 3]}}
+    command = [sys.executable, "-m", "harness", "suite", write(tmp_path / "two.yaml", suite), "--jobs", "1"]
+    command += ["--stack", "off", "--out"]
+    both = [
+        subprocess.Popen([*command, str(tmp_path / "both")], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=200)[1] for process in both]
+    for process, text in zip(both, said, strict=True):
+        assert process.returncode in (0, 1), text
+        assert (process.returncode == 1) == ("with another process" in text), text
+    lines = [path.read_text().splitlines() for path in tmp_path.glob("both/runs/*/rounds.jsonl")]
+    assert [[json.loads(line)["round"] for line in one] for one in lines] == [list(range(151))] * 4
+    assert len(list(tmp_path.glob("both/runs/*/done.json"))) == 4

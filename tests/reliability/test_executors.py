@@ -1,0 +1,256 @@
+"""Who computes never shows in the files, also when one of them dies on the way."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from killing import CANCER, tiny
+
+import harness.executors as executors
+from harness.core.registry import UserError
+from harness.executors import Outcome, run_all
+from harness.executors.on_ray import _work
+from harness.setup import Execution, identify
+from harness.spec import read_spec
+from harness.store import Store
+
+ALONE = Execution(stack=1)
+LONG = [read_spec(CANCER | {"rounds": 1500, "eval_every": 50, "seed": seed}) for seed in range(3)]
+
+
+def results(root):
+    """Return what the runs have written, without timings."""
+    found = {}
+    for folder in sorted((root / "runs").iterdir()):
+        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+        ends = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        found[folder.name] = [{k: v for k, v in one.items() if k != "timing"} for one in (*lines, *ends)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    root = tmp_path_factory.mktemp("alone")
+    run_all(LONG, root, execution=ALONE)
+    return results(root)
+
+
+class Mortals:
+    """Workers that carry out nothing and die of certain runs."""
+
+    size = 2
+
+    def __init__(self, deadly, specs):
+        self.deadly, self.specs, self.begun = deadly, specs, []
+        self.busy = []
+
+    def start(self, unit, specs, patience):
+        self.begun.append((list(unit), patience > 0))
+        self.busy.append(unit)
+
+    def ended(self):
+        unit = self.busy.pop(0)
+        dead = any(number in self.deadly for number in unit)
+        return [(unit, None if dead else [Outcome(identify(self.specs[number]), "done") for number in unit])]
+
+
+def test_of_runs_that_lose_their_worker_each_goes_alone_and_the_deadly_one_is_given_up(tmp_path):
+    """Six runs in threes; number 4 kills whoever takes it. Its neighbors 3 and 5 are done by themselves."""
+    specs = [read_spec(CANCER | {"rounds": 2, "seed": seed}) for seed in range(6)]
+    Store(tmp_path).open()
+    workers, found = Mortals({4}, specs), {}
+
+    def end(unit, outcomes):
+        found.update(zip(unit, outcomes, strict=True))
+
+    executors._share_out(specs, tmp_path, workers, Execution(), None, end)
+    assert workers.begun[:2] == [([0, 1, 2], False), ([3, 4, 5], False)]
+    assert sorted(workers.begun[2:]) == [([3], True), ([4], True), ([4], True), ([5], True)]
+    assert [found[number].status for number in range(6)] == ["done"] * 4 + ["failed", "done"]
+    folder = Store(tmp_path).folder(identify(specs[4]))
+    assert (
+        folder.standing() == ("failed", "its worker died 3 times") and found[4].reason == folder.standing()[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"executor": "rays"}, "unknown executor 'rays'. Did you mean 'ray'"),
+        ({"address": "10.0.0.1:6379"}, "goes with executor ray only, given '10.0.0.1:6379'"),
+        ({"executor": "serial", "jobs": 3}, "executor serial is this process alone, given 3"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_written(given, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        run_all(LONG, tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+
+
+def when(condition, then):
+    """Do something in a thread as soon as a condition holds; returns the thread."""
+
+    def watch():
+        until = time.monotonic() + 90
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.01)
+        then()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def under_way(root, some):
+    """Whether so many runs have something to lose."""
+    return lambda: len(list(root.glob("runs/*/checkpoint.pt"))) >= some
+
+
+def kill_a_worker(root, killed):
+    """Kill one of those who hold a run's claim; their own process, wherever it was started from."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # gone by now, or not ours to look at
+            target = link.readlink()
+            if target.name == "claim" and target.is_relative_to(root):
+                os.kill(int(link.parts[2]), signal.SIGKILL)
+                killed.append(target)
+                return
+
+
+@pytest.mark.slow
+def test_a_worker_process_that_is_killed_costs_its_own_run_a_moment_and_nobody_else_anything(tmp_path, alone):
+    killed, begun = [], []
+    killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
+    outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE, begin=begun.extend)
+    killer.join()
+    assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
+    assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2])  # one run was handed out twice
+    assert results(tmp_path) == alone
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two nodes of one CPU, on this machine."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, at import and at its start
+        ray = pytest.importorskip("ray")
+        from ray.cluster_utils import Cluster
+
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+        made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+        made.add_node(**node)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+quiet = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
+)
+
+
+@quiet
+@pytest.mark.slow
+def test_a_cluster_of_two_nodes_writes_the_same_files_although_a_worker_is_killed(cluster, tmp_path, alone):
+    killed, begun = [], []
+    killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
+    outcomes = run_all(
+        LONG,
+        tmp_path,
+        jobs=None,
+        executor="ray",
+        address=cluster.address,
+        execution=ALONE,
+        begin=begun.extend,
+    )
+    killer.join()
+    assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
+    assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2])  # two at once: one a CPU of the cluster
+    assert results(tmp_path) == alone
+
+
+@quiet
+@pytest.mark.slow
+def test_a_node_that_is_lost_costs_its_run_a_moment(cluster, tmp_path, alone):
+    """A third node goes; its run waits for the claim of the worker that is dying with it."""
+    node, begun = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20), []
+    loss = when(under_way(tmp_path, 3), lambda: cluster.remove_node(node, allow_graceful=False))
+    outcomes = run_all(
+        LONG, tmp_path, jobs=3, executor="ray", address=cluster.address, execution=ALONE, begin=begun.extend
+    )
+    loss.join()
+    assert [outcome.status for outcome in outcomes] == ["done"] * 3
+    assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2])
+    assert results(tmp_path) == alone
+
+
+@quiet
+@pytest.mark.slow
+def test_an_interrupted_suite_on_a_cluster_leaves_runs_that_go_on_from_their_checkpoints(
+    cluster, tmp_path, alone
+):
+    """Ctrl-C, long before a checkpoint would be due; stacks are made of what the cluster left over."""
+    endless = [spec.model_copy(update={"rounds": 10**6}) for spec in LONG[:2]]
+
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def evaluated():
+        return len([path for path in tmp_path.glob("runs/*/rounds.jsonl") if path.stat().st_size > 2000]) == 2
+
+    ctrl_c = when(evaluated, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(endless, tmp_path, executor="ray", jobs=2, address=cluster.address, execution=ALONE)
+    ctrl_c.join()
+    folders = [Store(tmp_path).folder(identify(spec)) for spec in endless]
+    assert [folder.status for folder in folders] == ["interrupted"] * 2
+    for folder in folders:
+        assert folder.load()["lines"] == len(folder.rounds()) > 1  # saved when it was interrupted
+
+
+@quiet
+@pytest.mark.slow
+def test_a_task_that_sees_another_folder_says_so(cluster, tmp_path, monkeypatch):
+    """As on a node with a folder of that name of its own: nothing is computed there."""
+    monkeypatch.setattr(executors.on_ray.Store, "made", 12345)
+    with pytest.raises(
+        UserError, match=r"sees another folder at .*the results folder must be one that all nodes share"
+    ):
+        run_all(LONG, tmp_path, executor="ray", address=cluster.address)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("missing", ["results", "place"])
+def test_a_node_without_the_folders_says_which(missing, tmp_path):
+    folder = {"results": str(tmp_path), "place": str(tmp_path)} | {missing: str(tmp_path / "not here")}
+    with pytest.raises(UserError, match=r"has no folder .*not here; all nodes need to see the same files"):
+        _work(tiny(1), (folder["results"], None, folder["place"]), Execution(), False, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "no Ray cluster answers at 127.0.0.1:1: .*refused"),
+        ("127.0.0.1:99999", "no Ray cluster answers at 127.0.0.1:99999"),
+        ("head", "HOST:PORT of a Ray cluster's head, or auto, given 'head'"),
+        ("ray://head:10001", "HOST:PORT of a Ray cluster's head, or auto, given 'ray://head:10001'"),
+    ],
+)
+def test_an_address_at_which_no_cluster_answers_is_refused(address, said, tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(UserError, match=said):
+        run_all(LONG, tmp_path, executor="ray", address=address)
+
+
+def test_without_the_extra_ray_is_refused_with_its_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"needs the extra 'ray': pip install 'fedfrontier\[ray\]'"):
+        run_all(LONG, tmp_path, executor="ray")

@@ -1,0 +1,142 @@
+"""Whenever a suite is killed, the same command ends with the files of one that nobody disturbed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from killing import CANCER, tiny
+
+from harness.executors import run_all
+from harness.setup import Execution
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 6
+KILLS = 16  # at a count of writes; more come after a delay
+DELAYS = (0.15, 0.4, 0.6, 0.85)  # of the undisturbed run's duration
+
+
+def files(root):
+    """Return all that a results folder holds, without timings: names of all files, contents of the results."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {key: plain(part) for key, part in value.items() if key != "timing"}
+        return [plain(part) for part in value] if isinstance(value, list) else value
+
+    found = {}
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text() or "null"]
+        found[str(path.relative_to(root))] = [plain(json.loads(line)) for line in lines]
+    return found
+
+
+@pytest.fixture(scope="module")
+def starter():
+    """A process with everything imported, that starts suites and kills them."""
+    command = [sys.executable, str(Path(__file__).with_name("killing.py"))]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def ask(**request):
+            process.stdin.write(json.dumps({"rounds": ROUNDS, "stack": 8, **request}) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(starter, tmp_path_factory):
+    root = tmp_path_factory.mktemp("undisturbed")
+    told = starter(root=str(root))
+    assert told["code"] == 0 and told["statuses"] == ["done"] * 6
+    return told, files(root)
+
+
+@pytest.mark.slow
+def test_a_suite_killed_at_any_write_ends_like_one_that_was_not(starter, undisturbed, tmp_path):
+    """Before and after writes, between a temporary file and its replacing, and within a line."""
+    told, expected = undisturbed
+    for kill in range(KILLS):
+        root, at = tmp_path / str(kill), 1 + (2 * kill + 1) * told["count"] // (2 * KILLS)
+        assert starter(root=str(root), at=at)["code"] == -signal.SIGKILL
+        again = starter(root=str(root), stack=(1, 2, 8)[kill % 3])
+        assert again["code"] == 0, f"killed at write {at}"
+        assert files(root) == expected, f"killed at write {at}"
+
+
+@pytest.mark.slow
+def test_a_suite_killed_over_and_over_comes_to_its_end(starter, undisturbed, tmp_path):
+    """Each attempt gets a little further than the one before, or to the same checkpoint at least."""
+    told, expected = undisturbed
+    kills = 0
+    while (again := starter(root=str(tmp_path), at=told["count"] // 4))["code"] == -signal.SIGKILL:
+        kills += 1
+        assert kills < 40
+    assert again["code"] == 0 and kills >= 3
+    assert files(tmp_path) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [-1.0, 2.0], ids=["checkpoint-a-round", "no-checkpoint-yet"])
+def test_a_suite_killed_at_any_time_ends_like_one_that_was_not(starter, undisturbed, tmp_path, every):
+    told, expected = undisturbed
+    for share in DELAYS:
+        root = tmp_path / str(share)
+        assert starter(root=str(root), after=share * told["seconds"], every=every)["code"] in (
+            -signal.SIGKILL,
+            0,  # a busy machine may have been quicker this time
+        )
+        assert starter(root=str(root), every=every)["code"] == 0
+        assert files(root) == expected
+
+
+def wait_for(condition, seconds=90):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came to that"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["all", "the parent"])
+def test_a_suite_in_processes_that_is_killed_leaves_no_worker_and_can_be_taken_up(whom, tmp_path):
+    """Killed with its workers, or alone: workers that have lost their parent save what they have, and go."""
+    base = CANCER | {"rounds": 4000, "eval_every": 500}
+    spec = {"suite": "many", "base": base, "sweep": {"seed": [0, 1, 2]}}
+    (tmp_path / "many.yaml").write_text(yaml.safe_dump(spec))
+    command = [sys.executable, "-m", "harness", "suite", str(tmp_path / "many.yaml")]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out"), "--jobs", "2", "--stack", "off"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    wait_for(lambda: len(list(tmp_path.glob("out/runs/*/checkpoint.pt"))) == 2)
+    os.killpg(process.pid, signal.SIGKILL) if whom == "all" else process.kill()
+    process.communicate(timeout=60)  # workers hold the pipe: it ends when all have gone
+    assert process.returncode == -signal.SIGKILL
+    assert not list(tmp_path.glob("out/runs/*/done.json"))
+    assert len(list(tmp_path.glob("out/runs/*/checkpoint.pt"))) == 2  # and nobody took the third run
+    seen = []
+    specs = [one.model_copy(update={"rounds": 4000, "eval_every": 500}) for one in tiny(1)[:3]]
+    with pytest.raises(KeyboardInterrupt):
+        run_all(specs, tmp_path / "out", execution=Execution(stack=1), progress=first(seen))
+    assert seen[0] > 0  # it went on from the checkpoint
+
+
+def first(seen):
+    def watch(spec, round, line):
+        seen.append(round)
+        raise KeyboardInterrupt
+
+    return watch
