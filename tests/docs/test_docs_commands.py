@@ -9,6 +9,7 @@ A page is run from top to bottom in a folder of its own that holds `docs/`:
 ``<!-- slow -->`` on the line before a block keeps it from being run; its commands must still be valid.
 """
 
+import argparse
 import re
 import shlex
 import shutil
@@ -71,6 +72,19 @@ python -m harness nothing
     assert first.commands == [["run", "--set", "a={b: 1}", "--seed", "1"]] and not first.slow
     assert second.commands == [["status", "results"]] and second.slow
     assert third.commands == []
+
+
+def test_the_reference_names_every_command_and_every_option():
+    page = (ROOT / "docs" / "commands.md").read_text()
+    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    every = dict(commands.choices)
+    for name, command in list(every.items()):
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                every |= {f"{name} {choice}": inner for choice, inner in action.choices.items()}
+    assert [name for name in every if name not in page] == []
+    options = {o for one in every.values() for action in one._actions for o in action.option_strings}
+    assert sorted(o for o in options - {"-h", "--help"} if o not in page) == []
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda path: path.name)
