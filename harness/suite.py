@@ -25,6 +25,7 @@
         published:                     # what a paper prints for the same: as many figures as are shown
           - where: {data.name: adult}
             values: {fedavg: [.8239 ± .0167, .0420 ± .0034]}
+      overview: [accuracy, auroc]      # one map of all algorithms, budgets and ratios of pruned messages a measure
       along: compression               # runs that differ in this section or setting alone share a panel
 """
 
@@ -44,7 +45,7 @@ from harness.sweep import Cell, assign, expand, mapping
 
 FOLDER = Path(__file__).parent / "suites"
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
-REPORT_FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select")
+REPORT_FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select", "overview")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also of its folder
 TAKEN = ("all", "runs", "store.json")  # by others in a results folder
 AGAINST = ("round", "bytes")
@@ -74,6 +75,8 @@ class Suite:
         How settings are chosen after a grid search, and what is shown of them.
     along : str or None
         The setting, or section, in which the runs of a panel of learning curves differ.
+    overview : tuple of str
+        Measures that are drawn of all algorithms, budgets and ratios at once.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Suite:
     curves: tuple[tuple[str, str], ...] = ()
     select: Mapping[str, Any] | None = None
     along: str | None = None
+    overview: tuple[str, ...] = ()
 
 
 def names() -> list[str]:
@@ -156,8 +160,12 @@ def make_suite(
         raise unknown("section of a run", along, RunSpec.model_fields)
     select = mapping("report.select", report["select"]) if "select" in report else None
     curves = _curves(report.get("curves", []))
+    overview = report.get("overview", [])
+    if not isinstance(overview, list) or not all(isinstance(measure, str) for measure in overview):
+        raise UserError(f"report.overview: a list of measures, given {shown(overview)}")
     return Suite(
-        name, title, profile, cells, by, report.get("baseline"), target, pivots, curves, select, along
+        *(name, title, profile, cells, by, report.get("baseline"), target, pivots, curves, select, along),
+        overview=tuple(overview),
     )
 
 

@@ -14,8 +14,8 @@ import pandas as pd
 from harness import suite
 from harness.commands.asked import SECTIONS
 from harness.commands.show import log, out
-from harness.core.registry import UserError
-from harness.metrics import recall
+from harness.core.registry import UserError, unknown
+from harness.metrics import METRICS, described, recall
 from harness.report import (
     Look,
     Pivot,
@@ -33,6 +33,7 @@ from harness.report import (
     write_tensorboard,
     write_tidy,
 )
+from harness.report.leaderboard import COSTS
 from harness.store import RunRecord, Store
 
 
@@ -96,6 +97,9 @@ def given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) 
 
 def read_look(wanted: Mapping[str, Any]) -> Look:
     """Return how to report, from what a suite's file says."""
+    for measure in [*wanted.get("overview", ()), *(measure for measure, _ in wanted.get("curves", ()))]:
+        if described(measure) is None and measure not in COSTS:
+            raise unknown("measure to draw", measure, [*METRICS, *COSTS])
     recall(wanted.get("metrics", {}))
     return Look(
         wanted.get("by") or "accuracy",
@@ -105,6 +109,7 @@ def read_look(wanted: Mapping[str, Any]) -> Look:
         read_choice(wanted.get("select")),
         tuple((measure, against) for measure, against in wanted.get("curves", ())),
         wanted.get("along"),
+        tuple(wanted.get("overview", ())),
     )
 
 

@@ -73,6 +73,7 @@ def suite_command(given: argparse.Namespace) -> int:
         "curves": [list(pair) for pair in chosen.curves],
         "select": chosen.select,
         "along": chosen.along,
+        "overview": list(chosen.overview),
         **({"metrics": own} if (own := written_down()) else {}),
     }
     look = read_look(wanted)

@@ -43,8 +43,9 @@ def accuracy_against_epsilon(
 
     Below stands the epsilon that runs were asked for, nominal, total or of a release, evenly spaced, and at the
     right end none. Cells that differ in nothing but privacy are one line; where an algorithm has several, its
-    settings tell them apart, and where there are too many, the best of each algorithm is drawn. What never
-    protects anything, because nothing of it travels, is a level line.
+    settings tell them apart, and where there are too many, the best of each algorithm is drawn. Many algorithms
+    are shared out over panels with one scale, the best first. What never protects anything, because nothing of it
+    travels, is a level line, in all of them.
 
     Parameters
     ----------
@@ -60,19 +61,22 @@ def accuracy_against_epsilon(
     tuple[Path, Path] or None
         The PNG and the SVG; None where there are not at least two budgets of one kind.
     """
-    drawn = [
+    whole = [
         panel
         for panel in panels_of(list(records), metric)
         if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
     ]
+    drawn = [part for panel in whole for part in _parts(panel)]
+    scales = {part.title: _scale(panel) for panel in whole for part in _parts(panel)}
     names = {key: name for panel in drawn for key, name in _names(panel).items()}
     lines = sorted(set(names.values()))
 
     def draw(ax: Axes, panel: Panel) -> None:
         budgets = _budgets(panel)
-        for key, cells in _lines(panel).items():
-            style = appearance(lines.index(names[key]))
-            points = sorted((budgets.index(_budget(cell)), *_value(cell, panel.metric)) for cell in cells)
+        for place, (key, cells) in enumerate(_lines(panel).items()):
+            # The same look in every panel, as long as there are looks for all.
+            style = appearance(lines.index(names[key]) if len(lines) <= MOST_LINES else place)
+            points = sorted((budgets.index(budget_of(cell)), *_value(cell, panel.metric)) for cell in cells)
             if len(points) == 1:
                 ax.axhline(points[0][1], color=style["color"], linestyle=style["linestyle"], label=names[key])
                 continue
@@ -84,12 +88,14 @@ def accuracy_against_epsilon(
         ax.set_xlabel(f"ε asked for ({kind or 'total'}); what it amounts to is in the table")
         ax.set_ylabel(words(panel.metric))
         ax.set_title(panel.title, pad=8)
+        ax.set_ylim(scales[panel.title])
 
-    cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in drawn)
+    cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in whole)
     return write_pictures(drawn, draw, path, "the best setting of each algorithm" if cut else "")
 
 
-def _budget(cell: Cell) -> Budget:
+def budget_of(cell: Cell) -> Budget:
+    """Return what privacy a cell was asked for."""
     asked = cell.spec.get("privacy") or {}
     for kind in ASKED:
         if asked.get(kind) is not None:
@@ -99,7 +105,7 @@ def _budget(cell: Cell) -> Budget:
 
 def _budgets(panel: Panel) -> list[Budget]:
     """Return a panel's budgets, the smallest first and none last; of the kind that most of its cells have."""
-    found = [_budget(cell) for cell in panel.cells]
+    found = [budget_of(cell) for cell in panel.cells]
     kinds = [budget.kind for budget in found if budget.kind]
     usual = max(set(kinds), key=kinds.count, default="")
     kept = {budget for budget in found if budget.kind in (usual, "")}
@@ -110,7 +116,7 @@ def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     budgets = _budgets(panel)
     lines: dict[tuple[str, ...], list[Cell]] = {}
     for cell in panel.cells:
-        if _budget(cell) in budgets:
+        if budget_of(cell) in budgets:
             lines.setdefault(settings_beside(cell, "privacy"), []).append(cell)
     return lines
 
@@ -123,7 +129,35 @@ def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     best: dict[str, tuple[str, ...]] = {}  # the panel's cells are in order, the best first
     for key, cells in lines.items():
         best.setdefault(part_name(cells[0].spec["algorithm"]) or "", key)
-    return {key: lines[key] for key in list(best.values())[:MOST_LINES]}
+    return {key: lines[key] for key in best.values()}
+
+
+def _parts(panel: Panel) -> list[Panel]:
+    """Share a panel's lines out, so many that they can be told apart; level lines are in every part."""
+    lines = list(_lines(panel).values())
+    level = [cells for cells in lines if len(cells) == 1]
+    others = [cells for cells in lines if len(cells) > 1]
+    most = max(1, MOST_LINES - len(level))
+    count = max(1, -(-len(others) // most))
+    if count == 1:
+        return [panel._replace(cells=[cell for cells in lines for cell in cells])]
+    size = -(-len(others) // count)
+    return [
+        panel._replace(
+            title=f"{panel.title} ({number + 1} of {count})",
+            cells=[cell for cells in level + others[number * size : (number + 1) * size] for cell in cells],
+        )
+        for number in range(count)
+    ]
+
+
+def _scale(panel: Panel) -> tuple[float, float]:
+    """Return the limits of a panel's values, bars and all."""
+    values = [_value(cell, panel.metric) for cells in _lines(panel).values() for cell in cells]
+    known = [(mean - spread, mean + spread) for mean, spread in values if not math.isnan(mean)]
+    low, high = min(low for low, _ in known), max(high for _, high in known)
+    margin = 0.05 * (high - low) or 0.05
+    return low - margin, high + margin
 
 
 def _names(panel: Panel) -> dict[tuple[str, ...], str]:

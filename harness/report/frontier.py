@@ -43,7 +43,7 @@ class Point(NamedTuple):
 def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     """Draw what accuracy costs.
 
-    Cells that share privacy and compression are drawn as learning curves against the bytes sent so far, both
+    Cells that share their compression are drawn as learning curves against the bytes sent so far, both
     ways together. Where they differ, every cell is a point: final accuracy against all bytes of the run. A line
     for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
     deviation; the rest are small and hollow. Where lines are many, every algorithm has a panel of its own.
@@ -62,8 +62,7 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
         The PNG and the SVG; None when there is nothing to draw.
     """
     records = list(records)
-    budgets = {(_budget(cell), _ratios(cell)) for cell in cells(records) if cell.done}
-    if len(budgets) > 1:
+    if len({_ratios(cell) for cell in cells(records) if cell.done}) > 1:
         return _frontier(records, path)
     return draw_curves(records, path, "accuracy", "bytes", "bytes sent so far, both ways")
 

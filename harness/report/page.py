@@ -18,6 +18,7 @@ from harness.report.curves import curves, learning_curves
 from harness.report.fairness import fairness
 from harness.report.frontier import accuracy_against_bytes
 from harness.report.leaderboard import leaderboard
+from harness.report.overview import overview
 from harness.report.partitions import partitions
 from harness.report.pivot import Grid, Pivot, grids_csv, grids_markdown, ordered, tabulate
 from harness.report.provenance import commands_of
@@ -48,6 +49,7 @@ MOST_CHOICES = 40  # of one of them
 
 #: What is drawn: file name without suffix -> title, and what must be said of it.
 PICTURES = {
+    "overview": ("All algorithms, budgets and pruning ratios", ""),
     "curves": ("Learning curves", ""),
     "accuracy-bytes": ("What accuracy costs", ""),
     "accuracy-epsilon": ("What privacy costs", ""),
@@ -99,6 +101,8 @@ class Look(NamedTuple):
         Further pictures: a measure, and what it is drawn against.
     along : str or None
         What the runs of one panel of learning curves differ in; see `learning_curves`.
+    overview : tuple of str
+        Measures drawn of all algorithms, budgets and ratios at once.
     """
 
     by: str = "accuracy"
@@ -108,6 +112,7 @@ class Look(NamedTuple):
     choice: Choice | None = None
     curves: tuple[tuple[str, str], ...] = ()
     along: str | None = None
+    overview: tuple[str, ...] = ()
 
 
 DEFAULT = Look()
@@ -138,9 +143,9 @@ def write_report(
     -------
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, where there is
-        something to draw or to tabulate, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness`` and
-        ``partition`` as ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``, ``chosen.csv``, and
-        pictures called ``MEASURE-AGAINST``.
+        something to draw or to tabulate, ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``,
+        ``fairness`` and ``partition`` as ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``,
+        ``chosen.csv``, and pictures called ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -158,6 +163,7 @@ def write_report(
     write_csv(frame, written["leaderboard.csv"])
     write_markdown(frame, written["leaderboard.md"])
     drawn = {
+        "overview": overview(records, folder / "overview", look.overview) if look.overview else None,
         "curves": learning_curves(records, folder / "curves", along=look.along),
         "accuracy-bytes": accuracy_against_bytes(records, folder / "accuracy-bytes"),
         "accuracy-epsilon": accuracy_against_epsilon(records, folder / "accuracy-epsilon"),
@@ -183,7 +189,7 @@ def write_report(
             continue
         written |= {file.name: file for file in files}
         title, note = titles[stem]
-        pictures.append(Picture(title, files[1], note, plain=stem == "partition"))
+        pictures.append(Picture(title, files[1], note, plain=stem in ("partition", "overview")))
     page = written["index.html"]
     tables = [*chosen, *grids]
     write_page(records, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)

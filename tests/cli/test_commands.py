@@ -470,6 +470,14 @@ def test_a_baseline_that_does_not_run_is_refused_before_anything_does(tmp_path, 
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("picture", [{"overview": ["acuracy"]}, {"curves": ["acuracy", "round"]}])
+def test_a_measure_that_is_none_is_refused_before_anything_runs(tmp_path, capsys, picture):
+    path = write(tmp_path / "mine.yaml", {"base": DIGITS, "report": picture})
+    assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2
+    assert "'acuracy'. Did you mean 'accuracy'?" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
 def test_options_of_a_run_are_refused_for_a_suite(capsys):
     assert main(["plan", "quickstart", "--rounds", "3"]) == 2
     assert "--sweep KEY=VALUE changes suite" in " ".join(capsys.readouterr().err.split())

@@ -28,7 +28,8 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ("loss", "bytes"),
     )
     assert suite(select={"by": "selection_eqopp"}).select == {"by": "selection_eqopp"}
-    assert suite().curves == () and suite().select is None
+    assert suite(overview=["accuracy"]).overview == ("accuracy",)
+    assert suite().curves == () and suite().select is None and suite().overview == ()
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ({"select": "eqopp"}, "report.select"),
         ({"along": "kompression"}, "'kompression'.*'compression'"),
         ({"along": ["compression"]}, "section of a run"),
+        ({"overview": "accuracy"}, "a list of measures"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(report, message):

@@ -29,6 +29,7 @@ from harness.report import (
     write_report,
 )
 from harness.report.columns import size, variants
+from harness.report.overview import overview
 
 ATTACK = "<script>alert('hello')</script>"
 
@@ -276,6 +277,54 @@ def test_settings_that_tell_an_algorithms_lines_apart_are_named_until_they_are_t
     many = [asked("fedavg", e, 0.5 + b / 9, compression=pruned(float(b))) for e in (1, 10) for b in betas]
     texts = texts_in(accuracy_against_epsilon(many, tmp_path / "b")[1])
     assert {"fedavg", "the best setting of each algorithm"} <= set(texts)
+
+
+def test_many_algorithms_are_shared_out_over_panels_and_none_is_lost(tmp_path):
+    """Ten algorithms and a level line: two panels of five and the level line, with one scale."""
+    names = [f"method{n}" for n in range(10)]
+    runs = [asked(name, e, 0.05 * n + 0.01 * e) for n, name in enumerate(names) for e in (1, 10)]
+    texts = texts_in(accuracy_against_epsilon([*runs, asked("local", None, 0.8)], tmp_path / "a")[1])
+    assert set(names) <= set(texts)
+    assert texts.count("local") == 2
+    assert [text for text in texts if " of 2)" in text] == [
+        f"dirichlet(alpha=0.3) ({number} of 2)" for number in (1, 2)
+    ]
+    ticks = [text for text in texts if re.fullmatch(r"0\.\d", text)]
+    assert ticks[: len(ticks) // 2] == ticks[len(ticks) // 2 :]
+
+
+def test_the_overview_shows_every_algorithm_under_every_budget_and_ratio(tmp_path):
+    """Two methods, two budgets, two ratios; one cell was refused, and local has no budget at all."""
+    runs = [
+        done(
+            spec(name, seed, privacy=private(e) if e else None, compression=pruned(b)),
+            accuracy=value,
+            auroc=1,
+        )
+        for name, value in (("fedavg", 0.71), ("scaffold", 0.62))
+        for e in (None, 8.0)
+        for b in (0.0, 0.9)
+        for seed in (0, 1)
+        if (name, e, b) != ("scaffold", 8.0, 0.9)
+    ]
+    refused = spec("scaffold", privacy=private(8.0), compression=pruned(0.9))
+    runs += [undone(refused, "skipped", "does not go together"), done(spec("local"), accuracy=0.83)]
+    texts = texts_in(overview(runs, tmp_path / "a", ("accuracy", "auroc", "eqopp"))[1])
+    assert [text for text in texts if text in ("local", "fedavg", "scaffold")] == [
+        "local",
+        "fedavg",
+        "scaffold",
+    ], "the best without privacy comes first"
+    assert (texts.count(".71"), texts.count(".62"), texts.count(".83")) == (4, 3, 1)
+    assert {"Accuracy", "AUROC", "beta 0", "beta 0.9", "none", "8"} <= set(texts)
+    assert "EqOpp gap" not in texts, "nobody has it"
+    crossed = (tmp_path / "a.svg").read_text().count("stroke: #999999")
+    assert crossed == 4, "two strokes in each of two maps"
+
+
+def test_an_overview_needs_something_to_compare(tmp_path):
+    assert overview([done(spec(), accuracy=0.5)], tmp_path / "a", ("accuracy",)) is None
+    assert overview([], tmp_path / "a", ("accuracy",)) is None
 
 
 def test_a_single_budget_is_no_picture_of_what_privacy_costs(tmp_path):
