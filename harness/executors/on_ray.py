@@ -62,6 +62,7 @@ class Cluster:
         options: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": code, **variables}}}
         if address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            os.environ.setdefault("RAY_worker_niceness", "0")  # runs are what this machine is asked for
             options |= {"include_dashboard": False, "num_cpus": size}
         try:
             ray.init(address or "local", log_to_driver=False, logging_level="error", **options)

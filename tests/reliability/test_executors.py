@@ -144,6 +144,7 @@ def cluster():
         from ray.cluster_utils import Cluster
 
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ["RAY_worker_niceness"] = "0"  # or workers wait for whatever else a busy machine does
         node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
         made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         made.add_node(**node)
@@ -232,7 +233,7 @@ def test_a_task_that_sees_another_folder_says_so(cluster, tmp_path, monkeypatch)
 def test_a_node_without_the_folders_says_which(missing, tmp_path):
     folder = {"results": str(tmp_path), "place": str(tmp_path)} | {missing: str(tmp_path / "not here")}
     with pytest.raises(UserError, match=r"has no folder .*not here; all nodes need to see the same files"):
-        _work(tiny(1), (folder["results"], None, folder["place"]), Execution(), False, 0.0)
+        _work(tiny(1), (folder["results"], None, folder["place"]), (), Execution(), False, 0.0)
 
 
 @pytest.mark.parametrize(
