@@ -16,11 +16,13 @@ L                        ``draws`` in training, ``test_draws`` in prediction
 Travels: u, m, s down; u up (its increment); precisions and weighed means of the K classes' posteriors up.
 2 |u| + 4 K latent scalars a client and round. Heads stay at home.
 
-Deviations: the divergence is KL(prior || encoder), as in the public code; ``kl="forward"`` is what the bound asks.
-Priors that are products over all samples of a class are so narrow that KL(encoder || prior) grows with the samples
-and stops the learning (tests/hand/test_personalized.py), the other way round with their logarithm. The prior takes part with all that was learned in a round (``prior_rate`` 1), as in its published command. Posteriors
-are made of all data after the last step, not along the last pass. All K rows travel, also of classes that a client
-does not have. Encoders are averaged by samples. In prediction the draws are the same for every input.
+Deviations: the divergence is KL(prior || encoder), as in the public code; ``kl="forward"`` is what the bound
+asks. Priors that are products over all samples of a class are so narrow that KL(encoder || prior) grows with
+the samples and stops the learning (tests/hand/test_personalized.py), the other way round with their
+logarithm. The prior takes part with all that was learned in a round (``prior_rate`` 1), as in its published
+command. Posteriors are made of all data after the last step, not along the last pass. All K rows travel, also
+of classes that a client does not have. Encoders are averaged by samples. In prediction the draws are the same
+for every input.
 """
 
 from dataclasses import dataclass, replace
