@@ -144,7 +144,8 @@ def cluster():
         from ray.cluster_utils import Cluster
 
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112; or workers wait for whatever else a busy machine does
+        # Or workers wait for whatever else a busy machine does. Ray spells it so.
+        os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
         node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
         made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         made.add_node(**node)
