@@ -470,11 +470,11 @@ def test_a_baseline_that_does_not_run_is_refused_before_anything_does(tmp_path, 
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("picture", [{"overview": ["acuracy"]}, {"curves": ["acuracy", "round"]}])
+@pytest.mark.parametrize("picture", [{"overview": ["eqop"]}, {"curves": ["eqop", "round"]}])
 def test_a_measure_that_is_none_is_refused_before_anything_runs(tmp_path, capsys, picture):
     path = write(tmp_path / "mine.yaml", {"base": DIGITS, "report": picture})
     assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2
-    assert "'acuracy'. Did you mean 'accuracy'?" in capsys.readouterr().err
+    assert "'eqop'. Did you mean 'eqopp'?" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
 
