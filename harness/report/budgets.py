@@ -113,12 +113,18 @@ def _budgets(panel: Panel) -> list[Budget]:
 
 
 def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
+    """Return the cells of every line; level lines of those algorithms only that have no other."""
     budgets = _budgets(panel)
     lines: dict[tuple[str, ...], list[Cell]] = {}
     for cell in panel.cells:
         if budget_of(cell) in budgets:
             lines.setdefault(settings_beside(cell, "privacy"), []).append(cell)
-    return lines
+    bent = {part_name(its[0].spec["algorithm"]) for its in lines.values() if len(its) > 1}
+    return {
+        key: its
+        for key, its in lines.items()
+        if len(its) > 1 or part_name(its[0].spec["algorithm"]) not in bent
+    }
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:

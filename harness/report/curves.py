@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from harness.report.cells import Cell, cells, flatten, measured, part_name
+from harness.report.cells import Cell, flatten, measured, part_name
 from harness.report.columns import rows_of, variants
 from harness.report.figure import (
     FALLBACK,
@@ -88,7 +88,11 @@ def draw_curves(
 ) -> Pictures | None:
     """Draw a line a cell, or a line an algorithm where a panel would hold too many; see `learning_curves`."""
     panels, cut = few(panels_of(records, metric, fallback, along))
-    names = names_of(records) if along is None else _names_along(records, along)
+    names = (
+        names_of(records)
+        if along is None
+        else {key: name for panel in panels for key, name in _names_along(panel.cells, along).items()}
+    )
     # An algorithm looks the same in every panel where a panel has one line of each.
     kinds = {c.key: part_name(c.spec["algorithm"]) if cut else names[c.key] for p in panels for c in p.cells}
     looks = list(dict.fromkeys(kinds.values()))
@@ -134,15 +138,15 @@ def names_of(records: Sequence[RunRecord]) -> dict[str, str]:
     return {r["cell"]: f"{r['algorithm']} {_shorten(variant[r['cell']])}".strip() for r in rows_of(frame)}
 
 
-def _names_along(records: Sequence[RunRecord], along: str) -> dict[str, str]:
-    """Return cell -> algorithm and what it has of the setting or section in which the runs of a panel differ."""
+def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
+    """Return cell -> algorithm and what it has of the setting or section in which the cells of a panel differ."""
     own = {
         cell.key: {
             name: value
             for name, value in flatten(cell.spec).items()
             if name == along or name.startswith(f"{along}.")
         }
-        for cell in cells(records)
+        for cell in panel
     }
     telling = {name for flat in own.values() for name in flat if len({f.get(name) for f in own.values()}) > 1}
     said = {
@@ -157,9 +161,7 @@ def _names_along(records: Sequence[RunRecord], along: str) -> dict[str, str]:
         )
         for key, flat in own.items()
     }
-    return {
-        c.key: f"{part_name(c.spec['algorithm'])} {_shorten(texts[c.key])}".strip() for c in cells(records)
-    }
+    return {c.key: f"{part_name(c.spec['algorithm'])} {_shorten(texts[c.key])}".strip() for c in panel}
 
 
 def _shorten(text: str, longest: int = 64) -> str:

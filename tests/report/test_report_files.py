@@ -279,6 +279,15 @@ def test_settings_that_tell_an_algorithms_lines_apart_are_named_until_they_are_t
     assert {"fedavg", "the best setting of each algorithm"} <= set(texts)
 
 
+def test_settings_without_budgets_do_not_crowd_out_those_that_have_them(tmp_path):
+    """Twelve better settings of the same algorithm were never private: they say nothing of what privacy costs."""
+    runs = [asked("lvfl", None, 0.9, own={"lr": 0.1 + n / 10}) for n in range(12)]
+    runs += [asked("lvfl", e, 0.5, own={"lr": 2.0}) for e in (1, 10, None)]
+    texts = texts_in(accuracy_against_epsilon(runs, tmp_path / "a")[1])
+    assert {"lvfl", "1", "10", "none"} <= set(texts)
+    assert "the best setting of each algorithm" not in texts
+
+
 def test_many_algorithms_are_shared_out_over_panels_and_none_is_lost(tmp_path):
     """Ten algorithms and a level line: two panels of five and the level line, with one scale."""
     names = [f"method{n}" for n in range(10)]
