@@ -46,7 +46,7 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
     Cells that share their compression are drawn as learning curves against the bytes sent so far, both
     ways together. Where they differ, every cell is a point: final accuracy against all bytes of the run. A line
     for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
-    deviation; the rest are small and hollow. Where lines are many, every algorithm has a panel of its own.
+    deviation; the rest are small and hollow. Where lines are many, every algorithm that sends anything has a panel.
     Lines that meet at equal bytes are drawn side by side. Cells without communication are level lines.
 
     Parameters
@@ -98,12 +98,13 @@ def _frontier(records: Sequence[RunRecord], path: Path) -> Pictures | None:
 
 
 def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
-    """Give every algorithm of a task a panel, those of the best cells first."""
+    """Give every algorithm that communicates a panel, those of the best cells first."""
     split = []
     for panel in panels:
         own: dict[str, list[Cell]] = {}
         for cell in panel.cells:
-            own.setdefault(_line(cell)[0], []).append(cell)
+            if any(cell.values("bytes").values()):
+                own.setdefault(_line(cell)[0], []).append(cell)
         split += [panel._replace(title=f"{name}: {panel.title}", cells=its) for name, its in own.items()]
     return split[:MOST_PANELS]
 
