@@ -293,6 +293,12 @@ class Cohort(Section):
 
     size: int = Field(ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, given: object) -> object:
+        """Read ``10``."""
+        return {"size": given} if isinstance(given, int) else given
+
 
 class Partition(Section):
     """How the data are dealt to clients; the fields besides these are the kind's own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from harness.commands.board import Board, ago, amount
 from harness.commands.reports import read_look, write_all
 from harness.commands.show import figures, log, out, print_rows, progress_bar, short
 from harness.core.registry import UserError, unknown
-from harness.executors import cores, run_all, run_one
+from harness.executors import choose, cores, run_all, run_one
 from harness.files import read_json
 from harness.metrics import written_down
 from harness.plan import affordable, plan, vetted
 from harness.report import leaderboard
-from harness.setup import identify, prepare
+from harness.setup import Execution, identify, prepare
 from harness.simulate import settled
 from harness.spec import RunSpec
 from harness.store import Store
@@ -81,9 +82,11 @@ def suite_command(given: argparse.Namespace) -> int:
     algorithms = {cell.spec.algorithm["name"] for cell in chosen.cells if cell.spec}
     if look.baseline is not None and look.baseline not in algorithms:
         raise unknown("baseline", look.baseline, algorithms)
+    who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
     store = Store(given.out).open()
     cells: Sequence[Cell] = vetted(chosen.cells)
-    cells = _within_limit(given, cells, given.jobs or cores(), store)
+    workers = given.jobs or (1 if who == "serial" else cores())
+    cells = _within_limit(given, cells, workers, store, execution)
     specs = [cell.spec for cell in cells if cell.spec is not None]
     listed = [
         {
@@ -132,16 +135,23 @@ def suite_command(given: argparse.Namespace) -> int:
 
 
 def _within_limit(
-    given: argparse.Namespace, cells: Sequence[Cell], jobs: int = 1, store: Store | None = None
+    given: argparse.Namespace,
+    cells: Sequence[Cell],
+    jobs: int = 1,
+    store: Store | None = None,
+    execution: Execution | None = None,
 ) -> Sequence[Cell]:
-    """Return what the option --limit-hours leaves of a suite, or refuse it; runs that are done cost nothing."""
+    """Return what the option --limit-hours leaves of a suite, or refuse it; what will not be made costs nothing."""
     if given.limit_hours is None:
         if given.trim:
             raise UserError("--trim leaves out seeds until the others fit: give --limit-hours")
         return cells
-    records = store.records() if store else []
-    done = {record.id for record in records if record.id and record.status == "done"}
-    return affordable(vetted(cells), given.limit_hours, jobs, done, given.trim)
+    if not 0 < given.limit_hours < math.inf:
+        raise UserError(f"--limit-hours: a number above 0, given {given.limit_hours:g}")
+    final = ("done",) if store and given.retry else ("done", "failed")
+    ids = {identify(cell.spec) for cell in cells if store and cell.spec}
+    ended = {id for id in ids if store and store.folder(id).status in final}
+    return affordable(vetted(cells), given.limit_hours, jobs, ended, given.trim, execution)
 
 
 def plan_command(given: argparse.Namespace) -> int:

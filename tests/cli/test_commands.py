@@ -326,6 +326,10 @@ BAD = {
         ["--algorithm", "fedavg", "--data", "digits", "--set", "privacy={epsilon: 1, noise_multiplier: 2}"],
         "exactly one",
     ),
+    "partition that is a number": (
+        ["--algorithm", "fedavg", "--data", "digits", "--partition", "5"],
+        "partition: named fields are needed, given 5",
+    ),
     "cohort too large": (["--algorithm", "fedavg", "--data", "digits", "--cohort", "99"], "cohort.size"),
     "more clients than samples": (
         ["--algorithm", "fedavg", "--data", "digits", "--clients", "99999"],
@@ -449,7 +453,11 @@ def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
     [
         (["--limit-hours", "1e-9"], "--trim leaves out seeds"),
         (["--trim"], "give --limit-hours"),
+        (["--limit-hours", "nan"], "--limit-hours: a number above 0, given nan"),
         (["--draws", "3"], "--random KEY=... of what"),
+        (["--sweep", "seed=0..2", "--sweep", "seed=5"], "--sweep seed is given twice"),
+        (["--sweep", "seed="], "sweep.seed: the list has no values"),
+        (["--executor", "serial", "--jobs", "2"], "executor serial is this process alone"),
         (["--sweep", "seed"], "--sweep needs KEY=VALUE,..."),
         (["--sweep", "seed=[1"], "is not valid YAML"),
         (["--name", "../elsewhere"], "suite: a name of letters"),
@@ -457,7 +465,7 @@ def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
 )
 def test_a_sweep_that_cannot_be_started_leaves_nothing_behind(tmp_path, capsys, options, message):
     spec = write(tmp_path / "run.yaml", DIGITS)
-    assert main(["sweep", "--spec", spec, "--out", str(tmp_path / "results"), "--jobs", "1", *options]) == 2
+    assert main(["sweep", "--spec", spec, "--jobs", "1", "--out", str(tmp_path / "results"), *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.glob("results/*/*"))
 
@@ -476,6 +484,11 @@ def test_a_measure_that_is_none_is_refused_before_anything_runs(tmp_path, capsys
     assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2
     assert "'eqop'. Did you mean 'eqopp'?" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def test_a_folder_without_runs_has_a_status(tmp_path, capsys):
+    assert main(["status", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == "0 runs"
 
 
 def test_options_of_a_run_are_refused_for_a_suite(capsys):

@@ -91,6 +91,7 @@ def test_another_process_finds_the_same_name():
         ("partition.clients", 20.0),
         ("rounds", 100.0),
         ("seed", "0"),
+        ("cohort", 10),
     ],
 )
 def test_the_way_a_number_is_written_does_not_matter(path, value):
