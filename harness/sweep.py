@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, product
@@ -61,25 +61,28 @@ def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
         If a value is not valid. What is valid and does not go together becomes a cell with the reason.
     """
     cells: list[Cell] = []
-    known: set[str] = set()
     for block in blocks:
         for settings in combinations(block):
             given = deepcopy(dict(base))
             for path, value in sorted(settings, key=_turn):
                 _choose(given, path, deepcopy(value))
             try:
-                cell = Cell(given, read_spec(given))
+                cells.append(Cell(given, read_spec(given)))
             except Incompatible as error:
-                cell = Cell(given, None, str(error))
-            key = cell.spec.model_dump_json() if cell.spec else repr(given)
-            if key not in known:
-                known.add(key)
-                cells.append(cell)
+                cells.append(Cell(given, None, str(error)))
             if len(cells) > LARGEST:
                 raise UserError(f"sweep: more than {LARGEST:,} runs")
     if not cells:
         raise UserError("sweep: a list of blocks is empty; leave sweep away for a single run")
-    return tuple(cells)
+    return distinct(cells)
+
+
+def distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Return the cells, each different one once."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        found.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
+    return tuple(found.values())
 
 
 def combinations(block: Any) -> list[list[Setting]]:

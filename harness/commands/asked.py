@@ -14,7 +14,7 @@ from harness.reading import cut, read
 from harness.setup import Execution
 from harness.spec import RunSpec, read_spec, read_yaml
 from harness.suite import Suite, checked_name, make_suite, read_suite
-from harness.sweep import assign, mapping
+from harness.sweep import assign, distinct, mapping
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
 
@@ -77,8 +77,8 @@ def given_suite(given: argparse.Namespace) -> Suite:
         chosen = make_suite(content | ({"title": title} if title else {}), profile="")
     chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
     if given.strict:
-        strict = tuple(replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in chosen.cells)
-        chosen = replace(chosen, cells=strict)
+        strict = (replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in chosen.cells)
+        chosen = replace(chosen, cells=distinct(strict))
     return chosen
 
 

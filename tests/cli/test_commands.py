@@ -486,6 +486,14 @@ def test_a_measure_that_is_none_is_refused_before_anything_runs(tmp_path, capsys
     assert not (tmp_path / "results").exists()
 
 
+def test_runs_that_strict_makes_alike_are_one(capsys):
+    asked = ["--algorithm", "fedavg", "--data", "breast-cancer", "--rounds", "2", "--strict"]
+    asked += ["--set", "privacy={epsilon: 8, clip: 1}", "--set", "algorithm.local_steps=2"]
+    asked += ["--set", "partition.standardize=false", "--sweep", "privacy.strict=true,false"]
+    assert main(["plan", *asked, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+
+
 def test_a_folder_without_runs_has_a_status(tmp_path, capsys):
     assert main(["status", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == "0 runs"
