@@ -169,7 +169,9 @@ def status_command(given: argparse.Namespace) -> int:
     """Print how far the runs of a folder are."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
-    rows = list(overview(Store(given.dir)))
+    rows = list(overview(Store(given.dir), given.suite))
+    if given.suite and not rows:
+        raise UserError(f"{given.dir} holds no runs of suite {given.suite}")
     counts = Counter(row["status"] for row in rows)
     title = ", ".join(
         [f"{len(rows)} runs", *(f"{count} {status}" for status, count in sorted(counts.items()))]

@@ -494,6 +494,18 @@ def test_runs_that_strict_makes_alike_are_one(capsys):
     assert len(json.loads(capsys.readouterr().out)) == 1
 
 
+def test_the_status_of_one_suite_leaves_the_others_out(tmp_path, capsys):
+    out = str(tmp_path / "results")
+    for name in ("one", "two"):
+        asked = ["--spec", write(tmp_path / "run.yaml", DIGITS), "--sweep", "compression.alpha=0.5"]
+        assert main(["sweep", *asked, "--name", name, "--jobs", "1", "--out", out]) == 0
+    capsys.readouterr()
+    assert main(["status", out, "--suite", "two", "--json"]) == 0
+    assert [row["suite"] for row in json.loads(capsys.readouterr().out)] == ["two"]
+    assert main(["status", out, "--suite", "three"]) == 2
+    assert "no runs of suite three" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_folder_without_runs_has_a_status(tmp_path, capsys):
     assert main(["status", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == "0 runs"
