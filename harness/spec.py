@@ -634,6 +634,10 @@ def construct(
         if key not in allowed:
             raise unknown(f"setting of {where}", key, [*allowed, *(also or ())])
     made: T = _checked(where, lambda: TypeAdapter(cls).validate_python(dict(settings)))
+    for name in allowed:
+        bounded(
+            f"{where}.{name}", getattr(made, name), finite=True
+        )  # also the text "inf" is a float to pydantic
     return made
 
 

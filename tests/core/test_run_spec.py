@@ -281,6 +281,13 @@ def test_a_wrong_value_is_named_with_what_is_allowed(path, value, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["INF", float("-inf")])
+def test_settings_are_finite_as_files_hold_no_other_numbers(value):
+    matrix = QUADRATIC["problem"] | {"P": [value, 1.0]}
+    with pytest.raises(UserError, match=r"quadratic_minimax\.P: a finite number is needed, given -?inf"):
+        read_spec(QUADRATIC | {"problem": matrix, "topology": None})
+
+
 @pytest.mark.parametrize("section", ["data", "partition", "model"])
 def test_a_missing_part_is_named(section):
     spec = {key: value for key, value in WHOLE.items() if key != section}
