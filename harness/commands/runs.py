@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from harness.setup import Execution, identify, prepare
 from harness.simulate import settled
 from harness.spec import RunSpec
 from harness.store import Store
+from harness.suite import names as suite_names
 from harness.sweep import Cell
 from harness.watch import overview
 
@@ -76,6 +78,7 @@ def suite_command(given: argparse.Namespace) -> int:
         "along": chosen.along,
         "overview": list(chosen.overview),
         **({"metrics": own} if (own := written_down()) else {}),
+        **({"command": again} if (again := _again(given)) else {}),
     }
     look = read_look(wanted)
     leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
@@ -132,6 +135,18 @@ def suite_command(given: argparse.Namespace) -> int:
     for name, path in paths.items():
         out.print(f"{name}: {path}", markup=False)
     return 1 if board.ends["failed"] or elsewhere else 0
+
+
+def _again(given: argparse.Namespace) -> str | None:
+    """Return the command that makes a suite of ours anew, wherever that is; None for other files and for sweeps."""
+    if getattr(given, "suite", None) not in suite_names():
+        return None
+    parts = ["python -m harness suite", given.suite, "--profile", given.profile]
+    for option, values in (("--sweep", given.sweep), ("--random", given.random)):
+        parts += [f"{option} {shlex.quote(value)}" for value in values]
+    parts += [f"--draws {given.draws}"] if given.draws is not None else []
+    parts += [f"--name {given.name}"] if given.name else []
+    return " ".join([*parts, *(["--strict"] if given.strict else []), "--out DIR"])
 
 
 def _within_limit(
