@@ -376,19 +376,6 @@ class Natural(Partition):
         return values.astype(str) if values.dtype == object else values
 
 
-def find_partition(kind: str) -> type[Partition]:
-    """Return the partition class of a kind.
-
-    Raises
-    ------
-    PartitionError
-        For an unknown kind; the message names the nearest one.
-    """
-    if kind not in PARTITIONS:
-        raise PartitionError(f"unknown partition {kind!r}; {nearest(kind, PARTITIONS)}")
-    return PARTITIONS[kind]
-
-
 def _neighbors(given: int, step: int) -> str:
     """Name the positive multiples of `step` next to `given`."""
     below = given // step * step

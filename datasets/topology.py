@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from datasets.dataset import nearest
-
 Adjacency = NDArray[np.bool_]
 
 TOLERANCE = 1e-9
@@ -225,19 +223,6 @@ class Gap(NamedTuple):
 
     second: float
     p: float
-
-
-def find_topology(kind: str) -> type[Topology]:
-    """Return the topology class of a kind.
-
-    Raises
-    ------
-    TopologyError
-        For an unknown kind; the message names the nearest one.
-    """
-    if kind not in TOPOLOGIES:
-        raise TopologyError(f"unknown topology {kind!r}; {nearest(kind, TOPOLOGIES)}")
-    return TOPOLOGIES[kind]
 
 
 def mixing_matrix(topology: Topology, n: int, rng: np.random.Generator | None = None) -> Tensor:

@@ -98,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
 
     status = command("status", runs.status_command, "say how far the runs of a results folder are")
     status.add_argument("dir", type=Path, metavar="DIR")
+    status.add_argument("--suite", help="only this suite's runs")
     status.add_argument("--json", action="store_true", help="print JSON")
 
     board = command(

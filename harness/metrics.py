@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.registry import PLUGGED, UserError
+from harness.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -194,12 +195,18 @@ def written_down() -> dict[str, dict[str, str]]:
 def metric(
     direction: Direction, format: str, unit: str, ranks: bool = False
 ) -> Callable[[MetricFn], MetricFn]:
-    """Register the decorated function as a metric under its own name; UserError if the name is taken."""
+    """Register the decorated function as a metric under its own name; UserError if it cannot be one."""
 
     def register(fn: MetricFn) -> MetricFn:
         name = fn.__name__
         if name in METRICS:
             raise UserError(f"metric {name!r} is registered twice")
+        if direction not in ("max", "min"):
+            raise UserError(f"metric {name}: better is 'max' or 'min', given {direction!r}")
+        try:
+            f"{0.5:{format}}"
+        except ValueError:
+            raise UserError(f"metric {name}: a format of numbers, as '.4f', given {format!r}") from None
         summary = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
         METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks)
         return fn
@@ -232,8 +239,18 @@ def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | 
     """
     _check("client", predictions.client, np.int64, [predictions.client.shape], total_clients)
     undecided = predictions.y_pred is None
-    values = {name: None if undecided and not m.ranks else m.fn(predictions) for name, m in METRICS.items()}
-    return {name: v if v is not None and math.isfinite(v) else None for name, v in values.items()}
+    return {
+        name: None if undecided and not m.ranks else _value(m, predictions) for name, m in METRICS.items()
+    }
+
+
+def _value(metric: Metric, predictions: Predictions) -> float | None:
+    """Compute one metric; what somebody else's does wrong is said with its name."""
+    try:
+        value = metric.fn(predictions)
+        return None if value is None or not math.isfinite(value) else value
+    except Exception as error:
+        raise RuntimeError(f"metric {metric.name}: {type(error).__name__}: {error}") from error
 
 
 # --- building blocks ---
@@ -484,7 +501,7 @@ def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) ->
     path : str | os.PathLike
         The file, in a folder that exists; replaced if it is there.
     """
-    p, target = predictions, Path(path)
+    p = predictions
     scores = [p.positive_score] if p.binary else list(p.score.T)
     columns = dict(zip(_score_columns(len(p.classes)), scores, strict=True))
     table = {"client": p.client, "y_true": p.y_true, **columns, "y_pred": p.y_pred, "group": p.group}
@@ -492,17 +509,10 @@ def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) ->
     cells = {name: empty if column is None else column.tolist() for name, column in table.items()}
     if p.loss is not None:
         cells["loss"] = p.loss.tolist()
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")  # writes a float by repr, hence exactly
-            writer.writerow(cells)
-            writer.writerows(zip(*cells.values(), strict=True))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")  # writes a float by repr, hence exactly
+        writer.writerow(cells)
+        writer.writerows(zip(*cells.values(), strict=True))
 
 
 def read_predictions(

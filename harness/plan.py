@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from compression import ratio_at
 from harness.core.policy import Books
 from harness.core.registry import Incompatible, UserError
 from harness.evaluate import measure
-from harness.setup import Setup, identify, prepare
+from harness.setup import Execution, Setup, identify, prepare
 from harness.simulate import Run, everybody, settled
 from harness.spec import CompressionSpec, RunSpec
 from harness.sweep import Cell
@@ -64,7 +64,12 @@ def vetted(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def affordable(
-    cells: Sequence[Cell], hours: float, jobs: int = 1, done: Collection[str] = (), trim: bool = False
+    cells: Sequence[Cell],
+    hours: float,
+    jobs: int = 1,
+    ended: Collection[str] = (),
+    trim: bool = False,
+    execution: Execution | None = None,
 ) -> list[Cell]:
     """Return the cells if they fit into so many hours, by the estimate of `plan`.
 
@@ -76,10 +81,12 @@ def affordable(
         Of this machine.
     jobs : int
         Runs at a time.
-    done : Collection[str]
-        Identities of runs that need not be made.
+    ended : Collection[str]
+        Identities of runs that will not be made: they cost nothing, and are never left out.
     trim : bool
         Leave out seeds, the last ones first, until the others fit. What is left out stays as a skipped cell.
+    execution : Execution, optional
+        Device and the like.
 
     Raises
     ------
@@ -89,31 +96,31 @@ def affordable(
     measured: dict[str, float] = {}
 
     def cost(cell: Cell) -> float:
-        if cell.spec is None or identify(cell.spec) in done:
+        if cell.spec is None or identify(cell.spec) in ended:
             return 0.0
         kind = _kind(cell.spec)
         if kind not in measured:
-            measured[kind] = seconds(settled(prepare(cell.spec)))
-        return measured[kind] / jobs / 3600
+            measured[kind] = seconds(settled(prepare(cell.spec, execution)))
+        return measured[kind] / 3600
 
-    costs = [cost(cell) for cell in cells]
-    asked = sum(costs)
+    def together(costs: Iterable[float]) -> float:
+        each = list(costs)
+        return max(sum(each) / jobs, max(each, default=0.0))  # more workers make no run shorter
+
+    costs = [(cell, cost(cell)) for cell in cells]
+    asked = together(each for _, each in costs)
     if asked <= hours:
         return list(cells)
     about = f"about {asked:.2g} hours with {jobs} at a time, and the limit is {hours:g}"
     if not trim:
         raise UserError(f"--limit-hours: these runs take {about}; --trim leaves out seeds until they fit")
-    seeds = sorted({cell.spec.seed for cell in cells if cell.spec})
-    for kept in range(len(seeds) - 1, 0, -1):
-        left = set(seeds[:kept])
-        if (
-            sum(each for cell, each in zip(cells, costs, strict=True) if cell.spec and cell.spec.seed in left)
-            <= hours
-        ):
+    seeds = sorted({cell.spec.seed for cell, each in costs if cell.spec and each})
+    for last in reversed(seeds[:-1]):
+        if together(each for cell, each in costs if cell.spec and cell.spec.seed <= last) <= hours:
             reason = f"left out by --limit-hours {hours:g}: all seeds would take {about}"
             return [
-                _left_out(cell, reason) if cell.spec and cell.spec.seed not in left else cell
-                for cell in cells
+                _left_out(cell, reason) if cell.spec and each and cell.spec.seed > last else cell
+                for cell, each in costs
             ]
     raise UserError(f"--limit-hours: not even one seed fits; all would take {about}")
 

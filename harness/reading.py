@@ -43,8 +43,8 @@ def read(where: str, text: str) -> Any:
     return content
 
 
-def bounded(where: str, content: Any) -> None:
-    """Refuse content that is too deep or too large to be worked with, or holds what is no number."""
+def bounded(where: str, content: Any, *, finite: bool = False) -> None:
+    """Refuse content that is too deep or too large to be worked with, or holds what is no (or no finite) number."""
     left: list[tuple[Any, int]] = [(content, 0)]
     count = 0
     while left:
@@ -62,6 +62,8 @@ def bounded(where: str, content: Any) -> None:
             raise UserError(f"{where}: an integer has at most {LARGEST_BITS} bits")
         elif isinstance(value, float) and math.isnan(value):
             raise UserError(f"{where}: a number is needed, given nan")
+        elif finite and isinstance(value, float) and math.isinf(value):
+            raise UserError(f"{where}: a finite number is needed, given {value}")
 
 
 def cut(text: str) -> str:

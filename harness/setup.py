@@ -44,7 +44,7 @@ class Execution:
     secure_rng : bool
         Whether noise is drawn from the system's entropy instead of the run's seed.
     stack : int or None
-        How many runs that differ in their seed are computed side by side at most; 1: every run alone. None: as
+        How many runs that differ in seed or noise are computed side by side at most; 1: every run alone. None: as
         many as pay.
     """
 

@@ -42,7 +42,8 @@ FEATURES = (
 class Run:
     """A run between two rounds: the algorithm's and the channel's state, and what it has cost.
 
-    Of a stack of runs all tensors have a leading axis; the ledger is the same for all of them.
+    Of a stack of runs all tensors have a leading axis; the ledger is the first one's, from which `own_ledger` makes
+    those of the others.
 
     Parameters
     ----------

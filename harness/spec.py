@@ -293,6 +293,12 @@ class Cohort(Section):
 
     size: int = Field(ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, given: object) -> object:
+        """Read ``10``."""
+        return {"size": given} if isinstance(given, int) else given
+
 
 class Partition(Section):
     """How the data are dealt to clients; the fields besides these are the kind's own.
@@ -628,6 +634,10 @@ def construct(
         if key not in allowed:
             raise unknown(f"setting of {where}", key, [*allowed, *(also or ())])
     made: T = _checked(where, lambda: TypeAdapter(cls).validate_python(dict(settings)))
+    for name in allowed:
+        bounded(
+            f"{where}.{name}", getattr(made, name), finite=True
+        )  # also the text "inf" is a float to pydantic
     return made
 
 

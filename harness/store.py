@@ -42,7 +42,7 @@ from harness.files import read_json, replacing, write_json, write_text, writing
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", "done.json", "failed.json")
+FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", "done.json", "failed.json", "predictions.csv")
 POLL_SECONDS = 0.05  # between two attempts at a claim that somebody else holds
 TAIL_BYTES = 4096  # of rounds.jsonl that are read first when only the last line matters
 

@@ -179,7 +179,7 @@ def checked_name(name: Any) -> str:
     return name
 
 
-def _listed(given: Any) -> list[Any]:
+def _lists(given: Any) -> list[Any]:
     """Return a list of lists: one list of names stands for a list of it."""
     listed = given if isinstance(given, list) else [given]
     return [listed] if listed and isinstance(listed[0], str) else listed
@@ -187,7 +187,7 @@ def _listed(given: Any) -> list[Any]:
 
 def _curves(given: Any) -> tuple[tuple[str, str], ...]:
     """Read one further picture or a list of them."""
-    listed = _listed(given)
+    listed = _lists(given)
     for one in listed:
         if not isinstance(one, list) or len(one) != 2 or not isinstance(one[0], str) or one[1] not in AGAINST:
             raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(one)}")
@@ -196,7 +196,7 @@ def _curves(given: Any) -> tuple[tuple[str, str], ...]:
 
 def _pivots(given: Any) -> tuple[tuple[str, ...], ...]:
     """Read one pivot or a list of them."""
-    listed = _listed(given)
+    listed = _lists(given)
     for one in listed:
         if not isinstance(one, list) or len(one) not in (2, 3) or not all(isinstance(n, str) for n in one):
             raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(one)}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, product
@@ -61,48 +61,71 @@ def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
         If a value is not valid. What is valid and does not go together becomes a cell with the reason.
     """
     cells: list[Cell] = []
-    known: set[str] = set()
     for block in blocks:
         for settings in combinations(block):
             given = deepcopy(dict(base))
-            for path, value in settings:
+            for path, value in sorted(settings, key=_turn):
                 _choose(given, path, deepcopy(value))
             try:
-                cell = Cell(given, read_spec(given))
+                cells.append(Cell(given, read_spec(given)))
             except Incompatible as error:
-                cell = Cell(given, None, str(error))
-            key = cell.spec.model_dump_json() if cell.spec else repr(given)
-            if key not in known:
-                known.add(key)
-                cells.append(cell)
+                cells.append(Cell(given, None, str(error)))
             if len(cells) > LARGEST:
                 raise UserError(f"sweep: more than {LARGEST:,} runs")
-    return tuple(cells)
+    if not cells:
+        raise UserError("sweep: a list of blocks is empty; leave sweep away for a single run")
+    return distinct(cells)
+
+
+def distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Return the cells, each different one once."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        found.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
+    return tuple(found.values())
 
 
 def combinations(block: Any) -> list[list[Setting]]:
     """Return the settings of every combination of a block, those that are drawn last."""
     lists = dict(mapping("sweep", block))
     search = lists.pop("random", None)
-    ways = [[[(path, value)] for value in _listed(given)] for path, given in lists.items()]
+    ways = [[[(path, value)] for value in _values(path, given)] for path, given in lists.items()]
     if search is not None:
-        ways.append(_drawn(search))
+        draws = _drawn(search)
+        for path, _ in draws[0]:
+            if path in lists:
+                raise UserError(
+                    f"sweep: {path} has a list of values and is drawn as well; only one is possible"
+                )
+        ways.append(draws)
     if math.prod(len(way) for way in ways) > LARGEST:
         raise UserError(f"sweep: more than {LARGEST:,} runs")
     return [list(chain(*chosen)) for chosen in product(*ways)]
 
 
+def _turn(setting: Setting) -> tuple[bool, int]:
+    """Say when a setting is made: whole sections before fields in them, and last what leaves privacy away."""
+    path, value = setting
+    return _no_budget(path, value), path.count(".")
+
+
+def _no_budget(path: str, value: Any) -> bool:
+    section, _, name = path.partition(".")
+    return section == "privacy" and name in BUDGETS and value is None
+
+
 def _choose(given: dict[str, Any], path: str, value: Any) -> None:
     """Set a field; a budget that is null leaves privacy away."""
-    section, _, name = path.partition(".")
-    if section == "privacy" and name in BUDGETS and value is None:
+    if _no_budget(path, value):
         given["privacy"] = None
     else:
         assign(given, path, value)
 
 
-def _listed(given: Any) -> list[Any]:
+def _values(path: str, given: Any) -> list[Any]:
     """Return the values of a list, in which ranges are spelled out."""
+    if given == []:
+        raise UserError(f"sweep.{path}: the list has no values")
     values: list[Any] = []
     for value in given if isinstance(given, list) else [given]:
         ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value) if isinstance(value, str) else None
@@ -123,9 +146,11 @@ def _drawn(search: Any) -> list[list[Setting]]:
         if key not in SEARCH_FIELDS:
             raise unknown("field of sweep.random", key, SEARCH_FIELDS)
     draws, seed = search.get("draws", 10), search.get("seed", 0)
-    for name, number in (("draws", draws), ("seed", seed)):
-        if not isinstance(number, int) or not 0 <= number <= LARGEST:
-            raise UserError(f"sweep.random.{name}: a whole number up to {LARGEST:,}, given {shown(number)}")
+    for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
+        if not isinstance(number, int) or not least <= number <= LARGEST:
+            raise UserError(
+                f"sweep.random.{name}: a whole number from {least} to {LARGEST:,}, given {shown(number)}"
+            )
     over = mapping("sweep.random.over", search.get("over", {}))
     if not over:
         raise UserError(

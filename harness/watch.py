@@ -38,9 +38,9 @@ def standing(folder: RunFolder) -> Standing:
     return Standing(line.get("round", 0), line.get("metrics"), privacy.get("epsilon_total"))
 
 
-def overview(store: Store) -> Iterator[dict[str, Any]]:
-    """Yield a row for every run of a folder, whoever is writing to it at this moment."""
-    for suite, _, cell in store.cells():
+def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield a row for every run of a folder, or of one suite, whoever is writing to it at this moment."""
+    for suite, _, cell in store.cells(only):
         spec, id = cell["spec"], cell["id"]
         row = {"suite": suite or "-", "algorithm": _name(spec), "seed": spec.get("seed", "-")}
         if id is None:

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness import metrics
+from harness.files import Unwritable
 from harness.metrics import (
     METRICS,
     Predictions,
@@ -504,16 +505,16 @@ def test_the_file_is_plain_csv_with_the_stated_columns(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full when the new file is flushed."""
+    """The disk is full when the new file takes the old one's place."""
     path = tmp_path / "predictions.csv"
     write_predictions(binary([0, 1]), path)
     before = path.read_text()
 
-    def full(descriptor: int) -> None:
+    def full(temporary: Path, target: Path) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(Unwritable, match="no space left"):
         write_predictions(binary([1, 1, 1]), path)
     assert path.read_text() == before
     assert list(tmp_path.iterdir()) == [path]

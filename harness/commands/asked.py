@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from harness.reading import cut, read
 from harness.setup import Execution
 from harness.spec import RunSpec, read_spec, read_yaml
 from harness.suite import Suite, checked_name, make_suite, read_suite
-from harness.sweep import assign
+from harness.sweep import assign, distinct, mapping
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
 
@@ -36,8 +37,6 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
     for name in SECTIONS:
         if getattr(given, name) is not None:
             content[name] = parsed(getattr(given, name))
-    if isinstance(content.get("cohort"), int):
-        content["cohort"] = {"size": content["cohort"]}
     for name in NUMBERS:
         value = getattr(given, name.replace("-", "_"))
         if value is not None:
@@ -49,7 +48,7 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
     if "data" in content and not given.spec:
         content.setdefault("model", "logistic")
         content.setdefault("partition", "iid")
-        part = content["partition"] = dict(_section(content["partition"]))
+        part = content["partition"] = dict(mapping("partition", _section(content["partition"])))
         part.setdefault("kind", "iid")
         if part["kind"] not in ("natural", "sensitive"):
             part.setdefault("clients", 10)
@@ -58,8 +57,8 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
 
 def given_suite(given: argparse.Namespace) -> Suite:
     """Return the runs that a suite, or a sweep over one run, asks for."""
-    lists = dict(_pair("--sweep", item, listed=True) for item in given.sweep)
-    over = dict(_pair("--random", item) for item in given.random)
+    lists = _pairs("--sweep", given.sweep, listed=True)
+    over = _pairs("--random", given.random)
     if over:
         lists["random"] = {"draws": 10 if given.draws is None else given.draws, "over": over}
     elif given.draws is not None:
@@ -78,9 +77,20 @@ def given_suite(given: argparse.Namespace) -> Suite:
         chosen = make_suite(content | ({"title": title} if title else {}), profile="")
     chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
     if given.strict:
-        strict = tuple(replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in chosen.cells)
-        chosen = replace(chosen, cells=strict)
+        strict = (replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in chosen.cells)
+        chosen = replace(chosen, cells=distinct(strict))
     return chosen
+
+
+def _pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, Any]:
+    """Read several ``KEY=VALUE``, each key once."""
+    found: dict[str, Any] = {}
+    for item in items:
+        key, value = _pair(option, item, listed)
+        if key in found:
+            raise UserError(f"{option} {key} is given twice; only one of them could count")
+        found[key] = value
+    return found
 
 
 def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from harness import suite
 from harness.commands.asked import SECTIONS
 from harness.commands.show import log, out
 from harness.core.registry import UserError, unknown
@@ -119,9 +118,8 @@ def write_all(store: Store, name: str | None, look: Look) -> dict[str, Path]:
     commands = {cell_key(record): command_of(record) for record in records if record.id}
     folder = store.root / (name or "all")
     folder.mkdir(parents=True, exist_ok=True)
-    profile = records[0].profile
-    whole = f"python -m harness suite {name} --profile {profile} --out DIR"
-    provenance = {"the whole suite": whole} if name in suite.names() else {}
+    whole = store.report_settings(name).get("command") if name else None
+    provenance = {"the whole suite": whole} if whole else {}
     paths = write_report(records, folder, look, commands=commands, provenance=provenance)
     print_table(leaderboard(records, look.by, look.baseline, look.target), out)
     return paths

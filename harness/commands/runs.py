@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -14,15 +16,16 @@ from harness.commands.board import Board, ago, amount
 from harness.commands.reports import read_look, write_all
 from harness.commands.show import figures, log, out, print_rows, progress_bar, short
 from harness.core.registry import UserError, unknown
-from harness.executors import cores, run_all, run_one
+from harness.executors import choose, cores, run_all, run_one
 from harness.files import read_json
 from harness.metrics import written_down
 from harness.plan import affordable, plan, vetted
 from harness.report import leaderboard
-from harness.setup import identify, prepare
+from harness.setup import Execution, identify, prepare
 from harness.simulate import settled
 from harness.spec import RunSpec
 from harness.store import Store
+from harness.suite import names as suite_names
 from harness.sweep import Cell
 from harness.watch import overview
 
@@ -75,15 +78,18 @@ def suite_command(given: argparse.Namespace) -> int:
         "along": chosen.along,
         "overview": list(chosen.overview),
         **({"metrics": own} if (own := written_down()) else {}),
+        **({"command": again} if (again := _again(given)) else {}),
     }
     look = read_look(wanted)
     leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
     algorithms = {cell.spec.algorithm["name"] for cell in chosen.cells if cell.spec}
     if look.baseline is not None and look.baseline not in algorithms:
         raise unknown("baseline", look.baseline, algorithms)
+    who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
     store = Store(given.out).open()
     cells: Sequence[Cell] = vetted(chosen.cells)
-    cells = _within_limit(given, cells, given.jobs or cores(), store)
+    workers = given.jobs or (1 if who == "serial" else cores())
+    cells = _within_limit(given, cells, workers, store, execution)
     specs = [cell.spec for cell in cells if cell.spec is not None]
     listed = [
         {
@@ -131,17 +137,36 @@ def suite_command(given: argparse.Namespace) -> int:
     return 1 if board.ends["failed"] or elsewhere else 0
 
 
+def _again(given: argparse.Namespace) -> str | None:
+    """Return the command that makes a suite of ours anew, wherever that is; None for other files and for sweeps."""
+    if getattr(given, "suite", None) not in suite_names():
+        return None
+    parts = ["python -m harness suite", given.suite, "--profile", given.profile]
+    for option, values in (("--sweep", given.sweep), ("--random", given.random)):
+        parts += [f"{option} {shlex.quote(value)}" for value in values]
+    parts += [f"--draws {given.draws}"] if given.draws is not None else []
+    parts += [f"--name {given.name}"] if given.name else []
+    return " ".join([*parts, *(["--strict"] if given.strict else []), "--out DIR"])
+
+
 def _within_limit(
-    given: argparse.Namespace, cells: Sequence[Cell], jobs: int = 1, store: Store | None = None
+    given: argparse.Namespace,
+    cells: Sequence[Cell],
+    jobs: int = 1,
+    store: Store | None = None,
+    execution: Execution | None = None,
 ) -> Sequence[Cell]:
-    """Return what the option --limit-hours leaves of a suite, or refuse it; runs that are done cost nothing."""
+    """Return what the option --limit-hours leaves of a suite, or refuse it; what will not be made costs nothing."""
     if given.limit_hours is None:
         if given.trim:
             raise UserError("--trim leaves out seeds until the others fit: give --limit-hours")
         return cells
-    records = store.records() if store else []
-    done = {record.id for record in records if record.id and record.status == "done"}
-    return affordable(vetted(cells), given.limit_hours, jobs, done, given.trim)
+    if not 0 < given.limit_hours < math.inf:
+        raise UserError(f"--limit-hours: a number above 0, given {given.limit_hours:g}")
+    final = ("done",) if store and given.retry else ("done", "failed")
+    ids = {identify(cell.spec) for cell in cells if store and cell.spec}
+    ended = {id for id in ids if store and store.folder(id).status in final}
+    return affordable(vetted(cells), given.limit_hours, jobs, ended, given.trim, execution)
 
 
 def plan_command(given: argparse.Namespace) -> int:
@@ -159,7 +184,9 @@ def status_command(given: argparse.Namespace) -> int:
     """Print how far the runs of a folder are."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
-    rows = list(overview(Store(given.dir)))
+    rows = list(overview(Store(given.dir), given.suite))
+    if given.suite and not rows:
+        raise UserError(f"{given.dir} holds no runs of suite {given.suite}")
     counts = Counter(row["status"] for row in rows)
     title = ", ".join(
         [f"{len(rows)} runs", *(f"{count} {status}" for status, count in sorted(counts.items()))]

@@ -27,7 +27,10 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
 
 
 def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Print rows as a table, with a column for every key that one of them has."""
+    """Print rows as a table, with a column for every key that one of them has; without rows the title."""
+    if not rows:
+        out.print(title, markup=False)
+        return
     columns = list(dict.fromkeys(key for row in rows for key in row))
     heads = [key.replace("_", " ") for key in columns]  # narrow screens break them at the space
     table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

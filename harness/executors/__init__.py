@@ -21,7 +21,7 @@ from harness.spec import RunSpec
 from harness.stacking import LARGEST, alike
 from harness.store import Store
 
-__all__ = ["EXECUTORS", "Outcome", "Progress", "cores", "run_all", "run_one", "run_together"]
+__all__ = ["EXECUTORS", "Outcome", "Progress", "choose", "cores", "run_all", "run_one", "run_together"]
 
 EXECUTORS = ("serial", "processes", "ray")
 ATTEMPTS = 3  # at a run whose worker dies

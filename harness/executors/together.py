@@ -90,7 +90,7 @@ def run_together(
         return Journal(prepare(spec, execution), kept, observe, predictions)
 
     def failed(number: int, error: Exception) -> Outcome:
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         folders[number].fail({"reason": reason, "timing": {"traceback": traceback.format_exc()}})
         return Outcome(ids[number], "failed", reason)
 

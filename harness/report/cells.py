@@ -78,7 +78,7 @@ class Cell:
 
     def privacy(self) -> dict[str, Any] | None:
         """Return the privacy statement of the run with the largest epsilon: a row never understates."""
-        given = [p for record in self.done if (p := record.rounds[-1].get("privacy")) is not None]
+        given = [p for record in self.done if (p := claim(record.rounds[-1])) is not None]
         return max(given, key=lambda p: _infinite_if_none(p.get("epsilon_total")), default=None)
 
 
@@ -126,12 +126,18 @@ def measured(evaluation: Mapping[str, Any], measure: str) -> float | None:
         case "seconds":
             value = (evaluation.get("timing") or {}).get("seconds")
         case "epsilon":
-            value = (evaluation.get("privacy") or {}).get("epsilon_total")
+            value = (claim(evaluation) or {}).get("epsilon_total")
         case _:
             value = evaluation["metrics"].get(measure)
     if value is None or math.isnan(value):
         return None
     return value if isinstance(value, int) else float(value)
+
+
+def claim(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the privacy statement of an evaluation, None without one; infinity as the number it is."""
+    given = evaluation.get("privacy")
+    return given and {name: math.inf if value == "inf" else value for name, value in given.items()}
 
 
 def better_is_higher(measure: str) -> bool:

@@ -196,7 +196,7 @@ def _traits(row: Row) -> dict[str, str]:
         "alpha": "pruned={:g}",
         "beta": "dropped={:g}",
         "codec": "{}",
-        "clip": "clip={:g}",
+        "clip": "clip={}" if isinstance(row["clip"], str) else "clip={:g}",
     }
     for name, form in (forms | {"rounds": "rounds={}"}).items():
         traits[name] = "" if _empty(row[name]) else form.format(row[name])

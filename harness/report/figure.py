@@ -7,7 +7,6 @@ bytes.
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from harness.files import replacing
 from harness.report.cells import Cell, better_is_higher, cells, flatten, part_name
 from harness.report.columns import rows_of, words
 from harness.report.leaderboard import leaderboard
-from harness.report.tables import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -247,8 +246,7 @@ def save(figure: Figure, path: Path) -> Pictures:
     """Write PNG and SVG without dates or versions, so that equal records give equal files."""
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=suffix[1:], dpi=160, metadata=metadata)
         written.append(path.parent / (path.name + suffix))
-        write_atomic(written[-1], buffer.getvalue())
+        with replacing(written[-1]) as temporary:
+            figure.savefig(temporary, format=suffix[1:], dpi=160, metadata=metadata)
     return written[0], written[1]

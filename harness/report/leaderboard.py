@@ -171,7 +171,7 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
         "dp_unit": given.get("unit", asked.get("unit")),
         "dp_placement": given.get("placement", asked.get("placement")),
         "delta": given.get("delta", asked.get("delta")),
-        "clip": given.get("clip", asked.get("clip")),
+        "clip": _norm(given.get("clip", asked.get("clip"))),
         "epsilon_asked": asked.get("epsilon"),
         "alpha": largest_ratio(compression.get("alpha")),
         "beta": largest_ratio(compression.get("beta")),
@@ -196,6 +196,11 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
         row[f"{name}_std"] = stdev(values) if len(values) > 1 else None
     row["accuracy_ci95"] = half_width(list(cell.values("accuracy").values()))
     return row
+
+
+def _norm(clip: Any) -> Any:
+    """Return a clip norm: a number, ``adaptive``, or of a message's parts ``0.5/1``."""
+    return "/".join(f"{part:g}" for part in clip) if isinstance(clip, list | tuple) else clip
 
 
 def _reasons(records: Iterable[RunRecord]) -> str | None:
@@ -285,8 +290,15 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Give every column its type: text, integer where all are whole, truth value, or float."""
+    """Give every column its type: text, integer where all are whole, truth value, or float.
+
+    Clip norms are numbers as long as all of them are.
+    """
     kinds: dict[str, str] = dict.fromkeys(TEXTS, "str") | {"pareto": "boolean"}
+    if any(isinstance(norm, str) for norm in frame["clip"]):
+        kinds["clip"] = "str"
+        written = [norm if isinstance(norm, str | None) else f"{norm:g}" for norm in frame["clip"]]
+        frame["clip"] = pd.Series(written, dtype=object, index=frame.index)
     for name in frame.columns:
         kind = kinds.get(name, "float64")
         if name in COUNTS and all(isinstance(value, int) for value in frame[name].dropna()):

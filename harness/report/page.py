@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from harness.files import write_text
 from harness.report.budgets import accuracy_against_epsilon
 from harness.report.cells import Cell, cells
 from harness.report.chosen import Choice, chosen_tables
@@ -24,7 +25,7 @@ from harness.report.pivot import Grid, Pivot, grids_csv, grids_markdown, ordered
 from harness.report.provenance import commands_of
 from harness.report.provenance import own as own_of
 from harness.report.provenance import provenance as provenance_of
-from harness.report.tables import reasons, summary, write_atomic, write_csv, write_markdown
+from harness.report.tables import reasons, summary, write_csv, write_markdown
 from harness.report.target import Target
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def write_report(
             (folder / name).unlink(missing_ok=True)
             if tables:
                 written[name] = folder / name
-                write_atomic(written[name], write(tables))
+                write_text(written[name], write(tables))
     pictures = []
     for stem, files in drawn.items():
         if files is None:  # of an earlier report: it would no longer belong to this table
@@ -253,7 +254,7 @@ def write_page(
         private=bool(frame["dp_unit"].notna().any()),
         provenance=whole,
     )
-    write_atomic(path, html)
+    write_text(path, html)
 
 
 def _facets(row: Mapping[str, Any]) -> dict[str, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from harness.files import write_text
 from harness.report.columns import columns, rows_of
 from harness.report.leaderboard import COUNTS
 
@@ -68,7 +67,7 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
     for name in COUNTS:
         column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
         whole[name] = pd.Series(column, dtype=object, index=frame.index)
-    write_atomic(path, whole.to_csv(index=False, lineterminator="\n"))
+    write_text(path, whole.to_csv(index=False, lineterminator="\n"))
 
 
 def write_markdown(frame: pd.DataFrame, path: Path) -> None:
@@ -79,7 +78,7 @@ def write_markdown(frame: pd.DataFrame, path: Path) -> None:
     lines.append(_markdown_line("---:" if column.number else ":---" for column in shown))
     lines += [_markdown_line(column.text(row) for column in shown) for row in rows_of(frame)]
     lines += ["", *(f"- {_in_markdown(text)}" for text in reasons(frame))]
-    write_atomic(path, "\n".join(lines).rstrip() + "\n")
+    write_text(path, "\n".join(lines).rstrip() + "\n")
 
 
 def _markdown_line(texts: Iterable[str]) -> str:
@@ -101,7 +100,7 @@ def write_latex(frame: pd.DataFrame, path: Path) -> None:
     head = line(column.heading for column in shown)
     align = "".join("r" if column.number else "l" for column in shown)
     lines = [f"% {summary(frame)}", rf"\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body]
-    write_atomic(path, "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""]))
+    write_text(path, "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""]))
 
 
 def _in_latex(text: str) -> str:
@@ -143,17 +142,3 @@ def reasons(frame: pd.DataFrame) -> list[str]:
     """Return why runs failed or were skipped, a line per algorithm and reason."""
     told = frame.dropna(subset="reasons").drop_duplicates(["algorithm", "reasons"])
     return [f"{row['algorithm']}: {row['reasons']}" for row in rows_of(told)]
-
-
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file by rename, so that a reader sees the old one or the new one, never half of it."""
-    data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -1,6 +1,7 @@
 """Stories of the command line: what a user types, and what is then on the screen and on disk."""
 
 import csv
+import html
 import json
 import os
 import signal
@@ -326,6 +327,10 @@ BAD = {
         ["--algorithm", "fedavg", "--data", "digits", "--set", "privacy={epsilon: 1, noise_multiplier: 2}"],
         "exactly one",
     ),
+    "partition that is a number": (
+        ["--algorithm", "fedavg", "--data", "digits", "--partition", "5"],
+        "partition: named fields are needed, given 5",
+    ),
     "cohort too large": (["--algorithm", "fedavg", "--data", "digits", "--cohort", "99"], "cohort.size"),
     "more clients than samples": (
         ["--algorithm", "fedavg", "--data", "digits", "--clients", "99999"],
@@ -449,7 +454,11 @@ def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
     [
         (["--limit-hours", "1e-9"], "--trim leaves out seeds"),
         (["--trim"], "give --limit-hours"),
+        (["--limit-hours", "nan"], "--limit-hours: a number above 0, given nan"),
         (["--draws", "3"], "--random KEY=... of what"),
+        (["--sweep", "seed=0..2", "--sweep", "seed=5"], "--sweep seed is given twice"),
+        (["--sweep", "seed="], "sweep.seed: the list has no values"),
+        (["--executor", "serial", "--jobs", "2"], "executor serial is this process alone"),
         (["--sweep", "seed"], "--sweep needs KEY=VALUE,..."),
         (["--sweep", "seed=[1"], "is not valid YAML"),
         (["--name", "../elsewhere"], "suite: a name of letters"),
@@ -457,7 +466,7 @@ def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
 )
 def test_a_sweep_that_cannot_be_started_leaves_nothing_behind(tmp_path, capsys, options, message):
     spec = write(tmp_path / "run.yaml", DIGITS)
-    assert main(["sweep", "--spec", spec, "--out", str(tmp_path / "results"), "--jobs", "1", *options]) == 2
+    assert main(["sweep", "--spec", spec, "--jobs", "1", "--out", str(tmp_path / "results"), *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.glob("results/*/*"))
 
@@ -476,6 +485,43 @@ def test_a_measure_that_is_none_is_refused_before_anything_runs(tmp_path, capsys
     assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2
     assert "'eqop'. Did you mean 'eqopp'?" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def test_runs_that_strict_makes_alike_are_one(capsys):
+    asked = ["--algorithm", "fedavg", "--data", "breast-cancer", "--rounds", "2", "--strict"]
+    asked += ["--set", "privacy={epsilon: 8, clip: 1}", "--set", "algorithm.local_steps=2"]
+    asked += ["--set", "partition.standardize=false", "--sweep", "privacy.strict=true,false"]
+    assert main(["plan", *asked, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_the_page_of_a_suite_says_how_it_was_asked_for(tmp_path, monkeypatch):
+    """A suite that was asked for with other lists is made anew by a command with these lists."""
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"suite": "small", "base": DIGITS}))
+    monkeypatch.setattr("harness.suite.FOLDER", tmp_path)
+    asked = ["suite", "small", "--sweep", "algorithm.lr=0.1, 0.2"]
+    assert main([*asked, "--jobs", "1", "--out", str(tmp_path / "out")]) == 0
+    assert main(["report", str(tmp_path / "out"), "--suite", "small"]) == 0
+    page = html.unescape((tmp_path / "out" / "small" / "index.html").read_text())
+    command = "python -m harness suite small --profile smoke --sweep 'algorithm.lr=0.1, 0.2' --out DIR"
+    assert command in page
+
+
+def test_the_status_of_one_suite_leaves_the_others_out(tmp_path, capsys):
+    out = str(tmp_path / "results")
+    for name in ("one", "two"):
+        asked = ["--spec", write(tmp_path / "run.yaml", DIGITS), "--sweep", "compression.alpha=0.5"]
+        assert main(["sweep", *asked, "--name", name, "--jobs", "1", "--out", out]) == 0
+    capsys.readouterr()
+    assert main(["status", out, "--suite", "two", "--json"]) == 0
+    assert [row["suite"] for row in json.loads(capsys.readouterr().out)] == ["two"]
+    assert main(["status", out, "--suite", "three"]) == 2
+    assert "no runs of suite three" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_without_runs_has_a_status(tmp_path, capsys):
+    assert main(["status", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == "0 runs"
 
 
 def test_options_of_a_run_are_refused_for_a_suite(capsys):

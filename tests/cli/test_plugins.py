@@ -211,6 +211,8 @@ def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
         ("x = 1", "registers nothing; put @register above an algorithm"),
         (EXAMPLE.read_text().replace("local_momentum", "fedavg"), "two algorithms are called 'fedavg'"),
         (METRIC.replace("errors", "accuracy"), "metric 'accuracy' is registered twice"),
+        (METRIC.replace('"min"', '"less"'), "metric errors: better is 'max' or 'min', given 'less'"),
+        (METRIC.replace('".4f"', '"4ff"'), "metric errors: a format of numbers, as '.4f', given '4ff'"),
         (PARTITION.replace('"halves"', '"iid"'), "two partitions are called 'iid'"),
         (PARTITION.replace('"halves"', '"columns"'), "two partitions are called 'columns'"),
         (EXAMPLE.read_text().replace('"wine"', '"adult"'), "two data sets are called 'adult'"),
@@ -232,6 +234,30 @@ def test_what_is_wrong_with_a_plugin_is_one_line_and_leaves_nothing_behind(tmp_p
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("error: plugin") and "mine.py" in said and says in said
     assert plugins._names() == before and not plugins.PLUGGED
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("raise ValueError('no such\\nthing')", "metric errors: ValueError: no such thing"),
+        ("return 'low'", "metric errors: TypeError: must be real number, not str"),
+    ],
+)
+def test_a_metric_that_cannot_be_computed_is_named(tmp_path, capsys, body, says):
+    mine = write(tmp_path / "mine.py", METRIC.replace("return float(1 - p.hit.mean())", body))
+    asked = [
+        "--algorithm",
+        "fedavg",
+        "--data",
+        "breast-cancer",
+        "--rounds",
+        "1",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    assert main(["run", *asked, "--plugin", mine]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "failed" in line]
+    assert says in line
 
 
 def test_a_plugin_is_a_python_file(tmp_path, capsys):

@@ -91,6 +91,7 @@ def test_another_process_finds_the_same_name():
         ("partition.clients", 20.0),
         ("rounds", 100.0),
         ("seed", "0"),
+        ("cohort", 10),
     ],
 )
 def test_the_way_a_number_is_written_does_not_matter(path, value):
@@ -278,6 +279,13 @@ def test_a_wrong_value_is_named_with_what_is_allowed(path, value, says):
     with pytest.raises(UserError, match=says) as caught:
         read_spec(changed(path, value))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["INF", float("-inf")])
+def test_settings_are_finite_as_files_hold_no_other_numbers(value):
+    matrix = QUADRATIC["problem"] | {"P": [value, 1.0]}
+    with pytest.raises(UserError, match=r"quadratic_minimax\.P: a finite number is needed, given -?inf"):
+        read_spec(QUADRATIC | {"problem": matrix, "topology": None})
 
 
 @pytest.mark.parametrize("section", ["data", "partition", "model"])

@@ -5,11 +5,16 @@ import pytest
 from harness.core.registry import UserError
 from harness.suite import make_suite
 
+BASE = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 3},
+    "model": "logistic",
+    "algorithm": "fedavg",
+}
+
 
 def suite(**report):
-    return make_suite(
-        {"base": {"algorithm": "local_sgda"}, "sweep": {"rounds": []}, "report": report}, "smoke"
-    )
+    return make_suite({"base": BASE, "report": report}, "smoke")
 
 
 def test_a_target_and_one_or_several_pivots_are_read():

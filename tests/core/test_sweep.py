@@ -41,6 +41,21 @@ def test_a_ladder_of_budgets_may_begin_without_privacy():
     assert (second.privacy.epsilon, second.privacy.clip) == (8, 1)
 
 
+def test_sections_and_their_fields_are_swept_in_any_order():
+    """A whole section is set before fields in it, and a budget of null leaves all of privacy away."""
+    inside = {"algorithm.lr": [0.1, 0.2]}
+    for block in (inside | {"algorithm": ["fedprox"]}, {"algorithm": ["fedprox"]} | inside):
+        assert [(spec.algorithm["name"], spec.algorithm["lr"]) for spec in specs(**block)] == [
+            ("fedprox", 0.1),
+            ("fedprox", 0.2),
+        ]
+    ladder = {"privacy.noise_multiplier": [None, 1]}
+    norms = {"privacy.clip": [1, 2]}
+    for block in (ladder | norms, norms | ladder):
+        found = [spec.privacy and spec.privacy.clip for spec in specs(**block)]
+        assert sorted(found, key=str) == [1.0, 2.0, None]
+
+
 def test_draws_lie_between_their_bounds_and_are_crossed_with_lists():
     ways = {"lr": {"log_uniform": [1e-3, 1]}, "local_steps": {"integer": [1, 4]}}
     ways |= {"batch_size": {"choice": [8, 16]}, "server_lr": {"uniform": [0.5, 1]}}
@@ -67,6 +82,12 @@ def test_draws_stay_when_there_are_more_of_them_or_of_fields():
     ("block", "message"),
     [
         ({"seed": "5..2"}, "a range ends after it begins"),
+        ({"seed": []}, "sweep.seed: the list has no values"),
+        (
+            {"algorithm.lr": [1]} | over(lr={"uniform": [0, 1]}),
+            "algorithm.lr has a list of values and is drawn",
+        ),
+        (over(0, lr={"uniform": [0, 1]}), "draws: a whole number from 1 to"),
         ({"seed": "0..999999999"}, "within 100,000 numbers"),
         ({"seed": "0..9999", "rounds": "1..9999"}, "more than 100,000 runs"),
         ({"random": {"draws": 3}}, "name the fields to draw"),
@@ -85,6 +106,11 @@ def test_draws_stay_when_there_are_more_of_them_or_of_fields():
 def test_what_cannot_be_meant_is_refused(block, message):
     with pytest.raises(UserError, match=message):
         specs(**block)
+
+
+def test_a_suite_of_no_runs_is_refused():
+    with pytest.raises(UserError, match="a list of blocks is empty"):
+        make_suite({"base": BASE, "sweep": []})
 
 
 def test_the_command_line_takes_the_place_of_a_suites_lists():
@@ -121,4 +147,20 @@ def test_runs_that_are_done_cost_nothing(monkeypatch):
     monkeypatch.setattr("harness.plan.seconds", lambda setup: 3600.0)
     cells = expand(BASE, [{"seed": "0..3"}])
     done = [identify(cell.spec) for cell in cells[:3]]
-    assert affordable(cells, 1, done=done) == list(cells)
+    assert affordable(cells, 1, ended=done) == list(cells)
+
+
+def test_runs_that_are_done_are_never_left_out(monkeypatch):
+    """Of four seeds the last is done; of the other three, an hour each, two fit."""
+    monkeypatch.setattr("harness.plan.seconds", lambda setup: 3600.0)
+    cells = expand(BASE, [{"seed": "0..3"}])
+    left = affordable(cells, 2, ended=[identify(cells[3].spec)], trim=True)
+    assert [cell.spec is None for cell in left] == [False, False, True, False]
+
+
+def test_workers_that_have_nothing_to_do_save_no_time(monkeypatch):
+    monkeypatch.setattr("harness.plan.seconds", lambda setup: 3600.0)
+    cells = expand(BASE, [{"seed": "0..1"}])
+    assert affordable(cells, 1, jobs=2) == list(cells)
+    with pytest.raises(UserError, match="about 1 hours with 8 at a time, and the limit is"):
+        affordable(cells, 0.5, jobs=8)

@@ -23,7 +23,6 @@ from datasets.partition import (
     Samples,
     Sensitive,
     Shards,
-    find_partition,
 )
 
 # One maker per registered kind: from the number of clients and classes to settings that fit them.
@@ -293,12 +292,6 @@ def test_numbers_of_clients_that_make_no_sense_are_refused() -> None:
 def test_settings_out_of_range_are_refused_when_set(make: Callable[[], Partition]) -> None:
     with pytest.raises(PartitionError):
         make()
-
-
-def test_an_unknown_kind_is_answered_with_the_nearest() -> None:
-    assert find_partition("shards") is Shards
-    with pytest.raises(PartitionError, match="did you mean 'dirichlet'"):
-        find_partition("dirichlt")
 
 
 @settings(max_examples=40, deadline=None)

@@ -22,7 +22,6 @@ from datasets.topology import (
     TopologyError,
     Torus,
     directed_edges,
-    find_topology,
     mixing_matrix,
     spectral_gap,
 )
@@ -226,6 +225,3 @@ def test_settings_out_of_range_and_unknown_kinds_are_refused() -> None:
             make()
     with pytest.raises(TopologyError, match="at least 1"):
         mixing_matrix(Ring(), 0)
-    assert find_topology("ring") is Ring
-    with pytest.raises(TopologyError, match="did you mean 'torus'"):
-        find_topology("tours")

@@ -87,6 +87,18 @@ def test_a_disk_that_is_full_ends_a_run_in_one_line_and_it_goes_on_when_there_is
     assert timeless(tmp_path / "out") == expected
 
 
+def test_predictions_that_find_no_room_are_no_failure_of_their_run(tmp_path, run, expected):
+    """They are asked for when the run is done, and there is room for half of them."""
+    assert run(tmp_path / "out")[0] == 0
+    with files_of_at_most(4000):
+        code, said = run(tmp_path / "out", "--save-predictions")
+    assert code == 2 and "predictions.csv cannot be written: File too large" in said
+    assert not list(tmp_path.glob("out/runs/*/failed.json"))
+    assert run(tmp_path / "out", "--save-predictions")[0] == 0
+    assert len(list(tmp_path.glob("out/runs/*/*predictions.csv*"))) == 1
+    assert timeless(tmp_path / "out") == expected
+
+
 @pytest.mark.slow
 def test_a_disk_that_is_full_ends_the_workers_of_a_suite_and_none_has_failed(tmp_path, capsys):
     suite = {"suite": "many", "base": SPEC | {"rounds": 40}, "sweep": {"seed": [0, 1, 2]}}

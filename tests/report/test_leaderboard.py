@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_records import done, evaluation, partition, private, pruned, spec, undone
+from report_records import done, evaluation, partition, private, pruned, spec, statement, undone
 
 from harness.report import leaderboard, write_markdown
 from harness.report.leaderboard import COLUMNS
@@ -241,3 +241,30 @@ def test_the_order_of_records_does_not_matter(shuffler: random.Random, values):
     shuffled = records.copy()
     shuffler.shuffle(shuffled)
     pd.testing.assert_frame_equal(leaderboard(records), leaderboard(shuffled))
+
+
+def test_a_run_without_noise_has_an_infinite_epsilon():
+    clipped = spec(privacy=private(8) | {"epsilon": None, "noise_multiplier": 0.0})
+    unprotected = {"privacy": statement(1.0) | {"epsilon_total": "inf"}}  # as it is written down
+    runs = [done(clipped, evaluation(20, accuracy=0.9) | unprotected)]
+    runs += [done(spec(privacy=private(8)), accuracy=0.8, epsilon=8.0)]
+    frame = leaderboard(runs, by="epsilon")
+    assert frame["epsilon_total"].tolist() == [8.0, math.inf]
+    assert frame["rank"].tolist() == [1, 2]
+    assert frame["pareto"].tolist() == [True, True]
+
+
+def test_clip_norms_are_numbers_unless_one_is_adaptive_or_one_a_part(tmp_path):
+    def clipped(clip):
+        claim = statement(8) | {"clip": clip}
+        return done(spec(privacy=private(8) | {"clip": clip}), evaluation(20) | {"privacy": claim})
+
+    def board(*clips):
+        return leaderboard([clipped(clip) for clip in clips])
+
+    assert sorted(board(0.5, 2)["clip"]) == [0.5, 2.0]
+    mixed = board(0.5, "adaptive", [0.5, 1.0])
+    assert sorted(mixed["clip"]) == ["0.5", "0.5/1", "adaptive"]
+    write_markdown(mixed, tmp_path / "table.md")
+    text = (tmp_path / "table.md").read_text()
+    assert all(f"clip={norm} " in text for norm in ("0.5", "0.5/1", "adaptive"))
