@@ -29,6 +29,7 @@ from harness.suite import names as suite_names
 from harness.sweep import Cell
 from harness.watch import overview
 
+MOST_ROWS = 60  # of a status; more runs are counted by algorithm
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
 
 
@@ -193,9 +194,26 @@ def status_command(given: argparse.Namespace) -> int:
     )
     if given.json:
         print(json.dumps(rows, indent=1))
-    else:
+    elif len(rows) <= MOST_ROWS:
         print_rows(_readable(rows), title)
+    else:
+        print_rows(_by_algorithm(rows), f"{title}; each run: --json")
+        others = [row for row in rows if row["status"] not in ("done", "missing", "skipped")]
+        if others:
+            left = f", the first {MOST_ROWS} of {len(others)}" if len(others) > MOST_ROWS else ""
+            print_rows(_readable(others[:MOST_ROWS]), f"under way or failed{left}")
     return 1 if counts["failed"] else 0
+
+
+def _by_algorithm(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many runs of every algorithm have which status."""
+    statuses = sorted({row["status"] for row in rows})
+    counts = Counter((row["suite"], row["algorithm"], row["status"]) for row in rows)
+    groups = dict.fromkeys((row["suite"], row["algorithm"]) for row in rows)
+    return [
+        {"suite": suite, "algorithm": name, **{one: counts[suite, name, one] or None for one in statuses}}
+        for suite, name in groups
+    ]
 
 
 def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -82,8 +82,8 @@ class Processes:
 
 
 def cores() -> int:
-    """Return how many processor cores there are."""
-    return os.cpu_count() or 1
+    """Return how many processor cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _prepare(given: Sequence[plugins.Plugin]) -> None:

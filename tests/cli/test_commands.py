@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from harness.cli import main
+from harness.spec import read_spec
+from harness.store import Store
 
 ROOT = Path(__file__).parents[2]
 MM4 = {
@@ -527,3 +529,32 @@ def test_a_folder_without_runs_has_a_status(tmp_path, capsys):
 def test_options_of_a_run_are_refused_for_a_suite(capsys):
     assert main(["plan", "quickstart", "--rounds", "3"]) == 2
     assert "--sweep KEY=VALUE changes suite" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_status_of_many_runs_is_counted_by_algorithm(tmp_path, capsys):
+    """70 runs of a suite of which two were made: one line an algorithm, and one for the run that failed."""
+    out = tmp_path / "results"
+    store = Store(out).open()
+    given = [
+        DIGITS | {"seed": seed, "algorithm": {"name": name}}
+        for name in ("fedavg", "local")
+        for seed in range(35)
+    ]
+    cells = [
+        {"id": f"{n:016x}", "spec": read_spec(one).model_dump(mode="json"), "reason": None}
+        for n, one in enumerate(given)
+    ]
+    store.write_suite(
+        "many", {"suite": "many", "profile": "smoke", "title": "", "report": {}, "cells": cells}
+    )
+    for number in (0, 40):
+        with store.folder(cells[number]["id"]).claim():
+            pass
+    store.folder(cells[0]["id"]).finish({"round": 4})
+    store.folder(cells[40]["id"]).fail({"reason": "no luck"})
+    assert main(["status", str(out)]) == 1
+    said = capsys.readouterr().out
+    assert "70 runs, 1 done, 1 failed, 68 missing" in " ".join(said.split())
+    assert len(said.splitlines()) < 20 and "no luck" in said
+    assert main(["status", str(out), "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)) == 70
