@@ -373,3 +373,11 @@ def test_shares_of_groups_are_2_2_6_and_nothing_is_lost() -> None:
         mine = [int((data.group[torch.from_numpy(part)] == a).sum()) for part in parts]
         for found, share in zip(sorted(mine), (0.2, 0.2, 0.6), strict=True):
             assert abs(found - share * sum(mine)) <= 1
+
+
+def test_samples_lie_one_after_the_other_however_their_table_was_laid_out():
+    """Batches gather rows in every step; from a table that lies by columns each row is as many jumps as columns."""
+    by_columns = torch.arange(12.0).view(3, 4).t()
+    dataset = Dataset("t", by_columns, torch.tensor([0, 1, 0, 1]), ("a", "b"), "here", "d")
+    assert not by_columns.is_contiguous() and dataset.x.is_contiguous()
+    assert torch.equal(dataset.x, by_columns)
