@@ -1,0 +1,139 @@
+"""Print what users wait for: whole sweeps, from a YAML file to the leaderboard: ``python -m benchmarks.sweeps``.
+
+The privacy ladder is 8 budgets x 10 seeds of FedAvg on Adult (3 clients, 100 rounds of 5 steps, batches of 128);
+the bilevel sweep is FedBiOAcc with 10 seeds. Each is run by ``python -m harness suite`` with runs side by side and
+one by one, in turns, in processes of their own, report and all. The plain script is the ladder as one writes it
+for a paper: a loop over runs, clients and steps; a few runs are timed and the rest extrapolated, which is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from datasets.catalog import load
+from privacy.gaussian import analytic_sigma
+
+EPSILONS = [32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25]
+CLIENTS, ROUNDS, STEPS, BATCH, STEP_SIZE, CLIP = 3, 100, 5, 128, 0.1, 1.0
+BASE = {"model": "logistic", "partition": {"kind": "iid", "clients": CLIENTS}, "eval_every": 10}
+SUITES: dict[str, dict[str, Any]] = {
+    "ladder": {
+        "suite": "ladder",
+        "base": BASE
+        | {
+            "data": "adult",
+            "algorithm": {"name": "fedavg", "lr": STEP_SIZE, "local_steps": STEPS, "batch_size": BATCH},
+            "rounds": ROUNDS,
+        },
+        "sweep": {
+            "privacy": [{"placement": "local", "clip": CLIP, "epsilon": epsilon} for epsilon in EPSILONS],
+            "seed": "0..9",
+        },
+    },
+    "bilevel": {
+        "suite": "bilevel",
+        "base": BASE
+        | {
+            "data": {"name": "adult", "sensitive": "race2"},
+            "problem": "fair_weights",
+            "algorithm": {"name": "fedbioacc", "local_steps": 5, "outer_rounds": 50, "batch_size": BATCH},
+            "rounds": 100,
+        },
+        "sweep": {"seed": "0..9"},
+    },
+}
+
+
+def suite(name: str, stack: str, jobs: int) -> float:
+    """Return the seconds that a suite takes, with a results folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sweep.yaml"
+        file.write_text(yaml.safe_dump(SUITES[name]))
+        command = [sys.executable, "-m", "harness", "suite", str(file), "--out", f"{folder}/results"]
+        began = time.perf_counter()
+        subprocess.run(
+            [*command, "--stack", stack, "--jobs", str(jobs)],
+            check=True,
+            capture_output=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        return time.perf_counter() - began
+
+
+def plain(runs: int, asked: int, jobs: int) -> float:
+    """Return the seconds that a plain script would take for the runs asked for, from some that are made."""
+    torch.set_num_threads(1)
+    data = load("adult")
+    began = time.perf_counter()
+    for seed in range(runs):
+        torch.manual_seed(seed)
+        order = torch.randperm(len(data.y))
+        test, train = order[: len(order) // 3], order[len(order) // 3 :].chunk(CLIENTS)
+        x, y = data.x, data.y
+        sigma = 2 * CLIP * analytic_sigma(EPSILONS[seed % len(EPSILONS)], 1e-5, 1.0) * ROUNDS**0.5
+        model = nn.Linear(x.shape[1], 2)
+        for number in range(ROUNDS):
+            start = nn.utils.parameters_to_vector(model.parameters()).detach()
+            moves = []
+            for mine in train:
+                nn.utils.vector_to_parameters(start, model.parameters())
+                optimizer = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
+                for _ in range(STEPS):
+                    batch = mine[torch.randint(len(mine), (BATCH,))]
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+                    optimizer.step()
+                move = nn.utils.parameters_to_vector(model.parameters()).detach() - start
+                move = move * CLIP / max(CLIP, float(move.norm()))
+                moves.append(move + sigma * torch.randn_like(move))
+            nn.utils.vector_to_parameters(start + torch.stack(moves).mean(0), model.parameters())
+            if number % 10 == 9:
+                (model(x[test]).argmax(1) == y[test]).float().mean()
+    return (time.perf_counter() - began) / runs * asked / jobs
+
+
+def main() -> None:
+    """Read the options and measure."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("work", nargs="*", choices=[*SUITES, []], help="default: both")
+    options.add_argument("--repeats", type=int, default=3, help="turns")
+    options.add_argument("--jobs", type=int, default=2, help="worker processes")
+    given = options.parse_args()
+    for name in given.work or SUITES:
+        runs = 80 if name == "ladder" else 10
+        print(f"{name}: {runs} runs, {given.jobs} workers, median of {given.repeats} turns")
+        ways: dict[str, Callable[[], float]] = {
+            "fedfrontier, side by side": partial(suite, name, "auto", given.jobs),
+            "fedfrontier, one by one": partial(suite, name, "off", given.jobs),
+        }
+        if name == "ladder":
+            ways[f"plain script, from 5 runs, on {given.jobs} cores"] = partial(plain, 5, runs, given.jobs)
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(given.repeats):
+            for way, measure in ways.items():
+                seconds[way].append(measure())
+        first = seconds["fedfrontier, side by side"]
+        for way, values in seconds.items():
+            ratios = [value / base for value, base in zip(values, first, strict=True)]
+            print(
+                f"  {way:<40} {statistics.median(values):8.1f} s   ratio {statistics.median(ratios):6.2f} "
+                f"({min(ratios):.2f} to {max(ratios):.2f})"
+            )
+
+
+if __name__ == "__main__":
+    main()
