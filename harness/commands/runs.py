@@ -88,7 +88,8 @@ def suite_command(given: argparse.Namespace) -> int:
         raise unknown("baseline", look.baseline, algorithms)
     who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
     store = Store(given.out).open()
-    cells: Sequence[Cell] = vetted(chosen.cells)
+    with log.status(f"trying what goes together, of {len(chosen.cells)} combinations"):
+        cells: Sequence[Cell] = vetted(chosen.cells)
     workers = given.jobs or (1 if who == "serial" else cores())
     cells = _within_limit(given, cells, workers, store, execution)
     specs = [cell.spec for cell in cells if cell.spec is not None]
