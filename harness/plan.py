@@ -12,9 +12,10 @@ from compression import ratio_at
 from harness.core.policy import Books
 from harness.core.registry import Incompatible, UserError
 from harness.evaluate import measure
+from harness.sections import CompressionSpec
 from harness.setup import Execution, Setup, identify, prepare
 from harness.simulate import Run, everybody, settled
-from harness.spec import CompressionSpec, RunSpec
+from harness.spec import RunSpec
 from harness.sweep import Cell
 
 

@@ -18,7 +18,8 @@ from privacy import Draw, Event, Ledger, account, analytic_sigma, classic_sigma,
 from privacy.gaussian import lowest
 
 if TYPE_CHECKING:
-    from harness.spec import PrivacySpec, RunSpec
+    from harness.sections import PrivacySpec
+    from harness.spec import RunSpec
 
 
 class Dry(Clients):

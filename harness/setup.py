@@ -23,8 +23,9 @@ from harness.core.registry import Incompatible, UserError
 from harness.core.rows import Rows
 from harness.core.thinning import prunable
 from harness.problems import PROBLEMS, Setting
+from harness.sections import Data
 from harness.settle import draft
-from harness.spec import Data, RunSpec
+from harness.spec import RunSpec
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

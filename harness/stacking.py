@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from datasets.federation import one_pool, stack
+from harness.sections import BUDGETS
 from harness.setup import Setup
-from harness.spec import BUDGETS, RunSpec
+from harness.spec import RunSpec
 from privacy import Ledger
 
 Checkpoint = dict[str, Any]

@@ -23,7 +23,8 @@ from typing import Any
 from harness.core import random
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.reading import shown
-from harness.spec import BUDGETS, RunSpec, read_spec
+from harness.sections import BUDGETS
+from harness.spec import RunSpec, read_spec
 
 LARGEST = 100_000  # runs
 DIGITS = 4  # of a number drawn: it is read by people, in tables

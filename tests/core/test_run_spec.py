@@ -11,7 +11,8 @@ import yaml
 
 from harness import spec as spec_module
 from harness.core.registry import Incompatible, UserError
-from harness.spec import CompressionSpec, Partition, PrivacySpec, RunSpec, read_spec, read_yaml
+from harness.sections import CompressionSpec, Partition, PrivacySpec
+from harness.spec import RunSpec, read_spec, read_yaml
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},

@@ -21,7 +21,7 @@ from harness import models
 from harness.check import run, task
 from harness.core import ALGORITHMS
 from harness.problems import PROBLEMS
-from harness.spec import defaults
+from harness.sections import defaults
 
 FILE = Path(__file__).with_name("golden.csv")
 DEFAULTS = Path(__file__).with_name("defaults.json")
