@@ -26,6 +26,7 @@ Checkpoint = dict[str, Any]
 LARGEST = 32  # runs in a stack
 STEP_BYTES = 16 * 2**20  # of all clients' models and batches in one step: beyond, arithmetic dominates
 POOL_BYTES = 2**30  # of the runs' samples, where each has standardized its own
+EVALUATED = frozenset({"test", "selection"})  # splits from which no batch is drawn
 PARTS = frozenset(
     {"round", "state", "channel", "ledger", "charged", "cost", "errors", "pruned", "lines", "seconds"}
 )
@@ -55,16 +56,18 @@ def signature(setup: Setup) -> Hashable:
 
     Clients of unlike sizes are padded. But where the largest client decides how wide a batch is, or how many
     steps all of them go through, it must be of one size in all runs: what is counted, and what algorithms make of
-    the number of steps, would be that of the largest run.
+    the number of steps, would be that of the largest run. Only who holds more than a batch is shuffled.
     """
-    width, largest = _width(setup), int(setup.training.counts().max())
+    drawn = sorted(setup.training.splits.keys() - EVALUATED)
+    batches = tuple((width, most <= width) for width, most in (_batch(setup, split) for split in drawn))
+    width, largest = _batch(setup)
     counted = _in_epochs(setup) and not setup.algorithm.meta.parts
     steps = -(-largest // width) if counted else None
     privacy = setup.privacy and replace(
         setup.privacy, noise_multiplier=1.0
     )  # what differs here, `alike` keeps
     spec = alike(setup.spec).model_dump_json()
-    return (spec, privacy, setup.problem.constants, setup.federation.clients, width, steps)
+    return (spec, privacy, setup.problem.constants, setup.federation.clients, batches, steps)
 
 
 def alike(spec: RunSpec) -> RunSpec:
@@ -88,10 +91,10 @@ def own_ledger(ledger: Ledger, setup: Setup, number: int) -> Ledger:
     return ledger.exchanged({first: own})
 
 
-def _width(setup: Setup) -> int:
-    """Return how many samples a batch has room for."""
-    largest = int(setup.training.counts().max())
-    return min(setup.algorithm.batch_size or largest, largest)
+def _batch(setup: Setup, split: str = "train") -> tuple[int, int]:
+    """Return how many samples a batch has room for, and how many the largest client holds."""
+    largest = int(setup.training.counts(split).max())
+    return min(setup.algorithm.batch_size or largest, largest), largest
 
 
 def _in_epochs(setup: Setup) -> bool:
@@ -107,7 +110,7 @@ def worthwhile(setups: Sequence[Setup]) -> int:
     setup, pools = setups[0], [run.federation.pool.x for run in setups]
     training, cohort = setup.training, setup.spec.cohort
     clients = training.clients if cohort is None else cohort.size
-    width = _width(setup)
+    width, _ = _batch(setup)
     entries = sum(value.numel() for value in setup.start.values()) + width * pools[0][0].numel()
     step = clients * entries * pools[0].element_size()
     apart = 1 if all(x is pools[0] for x in pools) else pools[0].numel() * pools[0].element_size()
