@@ -202,6 +202,7 @@ def _spec_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--clients", type=int, help="number of clients (default 10 where it is free)")
     for name in NUMBERS:
         to.add_argument(f"--{name}", type=int, metavar="N")
+    to.add_argument("--precision", metavar="TYPE", help="float32, float64, or bfloat16 for networks")
     to.add_argument(
         "--set",
         action="append",

@@ -89,8 +89,15 @@ def encoder(net: Net, latent: int) -> Encoder:
         raise UserError(f"latent must be at least 1, given {latent}")
     with torch.random.fork_rng(devices=[]):
         layer = nn.Linear(net.embedding_size, 2 * latent)
-        outputs = net.head.out_features
-        return Encoder(nn.Sequential(net.extractor, layer), latent, outputs, net.initializer)
+        found = Encoder(nn.Sequential(net.extractor, layer), latent, net.head.out_features, net.initializer)
+    compute_in(getattr(net.head, "computes", None), found)
+    return found
+
+
+def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
+    """Have a net, and each of its parts apart, compute in this type, whatever its parameters' is (`Ravel`)."""
+    for part in net.modules():
+        vars(part)["computes"] = dtype
 
 
 class Residual(nn.Module):

@@ -27,7 +27,12 @@ from harness.sections import Data
 from harness.settle import draft
 from harness.spec import RunSpec
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# What parameters and data are kept in, and what networks compute in, where that is another type.
+DTYPES = {
+    "float32": (torch.float32, None),
+    "float64": (torch.float64, None),
+    "bfloat16": (torch.float32, torch.bfloat16),
+}
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,9 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
     kind = PROBLEMS[spec.problem["kind"]]
     settings = kind.settings(**{k: v for k, v in spec.problem.items() if k != "kind"})
     model = spec.model and (spec.model["name"], {k: v for k, v in spec.model.items() if k != "name"})
-    problem, federation = kind.build(Setting(settings, make_federation(spec), model or None, spec.seed))
+    dtype, computes = DTYPES[spec.precision or "float32"]
+    setting = Setting(settings, make_federation(spec), model or None, spec.seed, computes)
+    problem, federation = kind.build(setting)
     problem = algorithm.view(problem)
     if spec.cohort is not None and spec.cohort.size > federation.clients:
         raise UserError(
@@ -150,7 +157,6 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
             f"algorithm {algorithm.meta.name} compares sensitive groups, and the data have "
             f"{len(federation.groups) or 'none'}; name an attribute: data.sensitive"
         )
-    dtype = DTYPES[spec.precision or "float32"]
     federation = federation.to(execution.device, dtype)
     start = problem.init(random.stream(spec.seed, "start"))
     mixing = None

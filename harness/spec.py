@@ -57,8 +57,9 @@ class RunSpec(Section):
         Communication rounds, and after how many of them an evaluation takes place.
     seed : int
         Of every random draw.
-    precision : {"float32", "float64"}
-        Of the computation.
+    precision : {"float32", "float64", "bfloat16"}
+        Of the computation. bfloat16: networks compute in it, forward and backward; parameters, gradients and all
+        that is done with them (steps, sums, clipping, noise) are float32.
     """
 
     data: Data | None = None
@@ -73,7 +74,7 @@ class RunSpec(Section):
     rounds: int = Field(default=100, ge=1)
     eval_every: int = Field(default=10, ge=1)
     seed: int = Field(default=0, ge=0)
-    precision: Literal["float32", "float64"] | None = None
+    precision: Literal["float32", "float64", "bfloat16"] | None = None
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -116,6 +117,8 @@ class RunSpec(Section):
             for name in ("data", "partition", "model"):
                 if getattr(self, name) is not None:
                     raise UserError(f"{name}: problem {problem.name} brings its own; leave {name} away")
+            if self.precision == "bfloat16":
+                raise Incompatible(f"precision: bfloat16 is for networks; problem {problem.name} has none")
         else:
             for name in ("data", "partition", "model"):
                 if getattr(self, name) is None:

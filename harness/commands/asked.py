@@ -41,6 +41,8 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
         value = getattr(given, name.replace("-", "_"))
         if value is not None:
             content[name.replace("-", "_")] = value
+    if given.precision is not None:
+        content["precision"] = given.precision
     for item in given.set:
         assign(content, *_pair("--set", item))
     if given.clients is not None:
@@ -64,7 +66,7 @@ def given_suite(given: argparse.Namespace) -> Suite:
     elif given.draws is not None:
         raise UserError("--draws says how many, and --random KEY=... of what")
     if getattr(given, "suite", None):
-        of_runs = ("spec", *SECTIONS, "clients", *NUMBERS, "set")
+        of_runs = ("spec", *SECTIONS, "clients", *NUMBERS, "precision", "set")
         idle = [name for name in of_runs if getattr(given, name.replace("-", "_"), None) not in (None, [])]
         if idle:
             raise UserError(

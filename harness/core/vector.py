@@ -18,7 +18,8 @@ class Ravel:
     ----------
     module : nn.Module
         Supplies the computation and the shapes; its own parameter values are never used. A string
-        attribute ``initializer`` ("default", "xavier" or "kaiming") says how `init` draws.
+        attribute ``initializer`` ("default", "xavier" or "kaiming") says how `init` draws; a dtype ``computes`` of
+        one of its layers is what parameters and inputs are rounded to, the outputs have the vector's again.
 
     Attributes
     ----------
@@ -35,6 +36,8 @@ class Ravel:
         if len(named) > len(list(module.parameters())):
             raise ValueError(f"models that use a parameter twice are not supported: {', '.join(named)}")
         self.module = deepcopy(module).to("meta")  # shapes only: problems outlive their runs in caches
+        marked = (vars(part).get("computes") for part in module.modules())
+        self._computes: torch.dtype | None = next((dtype for dtype in marked if dtype is not None), None)
         self._mine = threading.local()
         shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
         self.names = tuple(shapes)
@@ -45,12 +48,13 @@ class Ravel:
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Apply the module with parameters ``x``, shape ``(P,)``, to a batch of inputs ``(B, ...)``."""
         module = self._own_module()
-        for (layer, name), value in zip(self._mine.slots, self.parameters(x).values(), strict=True):
+        own = x.to(self._computes or x.dtype)
+        for (layer, name), value in zip(self._mine.slots, self.parameters(own).values(), strict=True):
             setattr(layer, name, _channels_last(value) if value.ndim == 4 else value)
-        output: Tensor = module(inputs)
+        output: Tensor = module(inputs.to(self._computes or inputs.dtype))
         for layer, name in self._mine.slots:
             setattr(layer, name, None)  # or the last model of every problem would stay in memory
-        return output
+        return output.to(x.dtype)
 
     def _own_module(self) -> nn.Module:
         """Return this thread's copy of the module, whose parameters are plain attributes to be set before use.

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
-from harness import models
 from harness.core.problem import Problem, sigmoid, weighted_mean
 from harness.core.registry import UserError
 from harness.core.vector import Ravel
@@ -115,14 +114,14 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:
-    assert setting.federation is not None and setting.model is not None
-    federation, (name, settings) = setting.federation, setting.model
+    assert setting.federation is not None
+    federation = setting.federation
     if len(federation.classes) != 2:
         raise UserError(
             f"problem auroc: needs two classes, the data have {len(federation.classes)}; "
             "write binary: halves in the section data to make two of them"
         )
-    module = models.build(name, tuple(federation.pool.x.shape[1:]), 1, settings)
+    module = setting.net(1)
     train = federation.splits["train"]
     positive = federation.pool.y[train.clamp(min=0)] * (train >= 0)
     own = positive.sum(-1).double() / federation.counts()

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from datasets.federation import Federation
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry
+from harness.models import Net, Shape, build, compute_in
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,27 @@ class Setting:
         Name and settings of the model.
     seed : int
         The run's, for what the problem draws of the data.
+    computes : torch.dtype or None
+        What networks compute in, where it is not the type of their parameters.
     """
 
     settings: Any
     federation: Federation | None
     model: tuple[str, Mapping[str, object]] | None
     seed: int = 0
+    computes: torch.dtype | None = None
+
+    def net(self, outputs: int) -> Net:
+        """Return the model that the run names, for inputs as clients have them."""
+        assert self.federation is not None and self.model is not None
+        name, settings = self.model
+        return self.built(name, tuple(self.federation.pool.x.shape[1:]), outputs, settings)
+
+    def built(self, name: str, shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> Net:
+        """Return any network, see `harness.models.build`."""
+        net = build(name, shape, outputs, settings)
+        compute_in(self.computes, net)
+        return net
 
 
 @dataclass(frozen=True)

@@ -93,10 +93,8 @@ def _dense(module: nn.Module) -> bool:
 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:
-    assert setting.federation is not None and setting.model is not None
-    federation, (name, settings) = setting.federation, setting.model
-    shape = tuple(federation.pool.x.shape[1:])
-    return classifier(models.build(name, shape, len(federation.classes), settings)), federation
+    assert setting.federation is not None
+    return classifier(setting.net(len(setting.federation.classes))), setting.federation
 
 
 PROBLEMS.add(

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
-from harness import models
 from harness.core.calculus import project_simplex
 from harness.core.problem import Problem, cross_entropy
 from harness.core.vector import Ravel
@@ -66,11 +65,9 @@ def fair_classifier(module: nn.Module, classes: int, rule: Literal["euclidean", 
 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:
-    assert setting.federation is not None and setting.model is not None
-    federation, (name, settings) = setting.federation, setting.model
-    classes = len(federation.classes)
-    module = models.build(name, tuple(federation.pool.x.shape[1:]), classes, settings)
-    return fair_classifier(module, classes, setting.settings.simplex_rule), federation
+    assert setting.federation is not None
+    classes, rule = len(setting.federation.classes), setting.settings.simplex_rule
+    return fair_classifier(setting.net(classes), classes, rule), setting.federation
 
 
 PROBLEMS.add(

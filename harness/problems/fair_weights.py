@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
 from datasets.validation import balanced
-from harness import models
 from harness.core import random
 from harness.core.calculus import project_simplex
 from harness.core.problem import Problem, cross_entropy, identity, weighted_mean
@@ -101,8 +100,8 @@ def fair_weights(module: nn.Module, groups: int, domain: Domain = "simplex", reg
 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:
-    assert setting.federation is not None and setting.model is not None
-    federation, (name, given), s = setting.federation, setting.model, setting.settings
+    assert setting.federation is not None
+    federation, s = setting.federation, setting.settings
     if len(federation.groups) < 2:
         raise UserError(
             f"problem fair_weights: weighs sensitive groups, the data have {len(federation.groups)}; "
@@ -110,8 +109,8 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
         )
     if not (math.isfinite(s.reg) and s.reg >= 0):
         raise UserError(f"problem fair_weights: reg must be at least 0, given {s.reg}")
-    module = models.build(name, tuple(federation.pool.x.shape[1:]), len(federation.classes), given)
     rng = random.numpy_stream(setting.seed, "validation")
+    module = setting.net(len(federation.classes))
     problem = fair_weights(module, len(federation.groups), s.domain, s.reg)
     return problem, balanced(federation, s.validation, rng)
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datasets.federation import Batch, Federation
-from harness import models
 from harness.core.problem import Problem, cross_entropy, weighted_mean
 from harness.core.registry import UserError
 from harness.core.vector import Ravel
@@ -68,17 +67,16 @@ def split_classifier(party: nn.Module, head: nn.Module) -> Problem:
 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:
-    assert setting.federation is not None and setting.model is not None
-    federation, (name, settings) = setting.federation, setting.model
+    assert setting.federation is not None
+    federation = setting.federation
     width, hidden = setting.settings.embedding, setting.settings.head
     if width < 1 or any(layer < 1 for layer in hidden):
         raise UserError(
             f"problem vertical: embedding and the widths of head must be at least 1, given {width} and {hidden}"
         )
-    party = models.build(name, tuple(federation.pool.x.shape[1:]), width, settings)
     inputs, kind = (federation.clients * width,), "mlp" if hidden else "logistic"
-    head = models.build(kind, inputs, len(federation.classes), {"hidden": hidden} if hidden else {})
-    return split_classifier(party, head), federation
+    head = setting.built(kind, inputs, len(federation.classes), {"hidden": hidden} if hidden else {})
+    return split_classifier(setting.net(width), head), federation
 
 
 PROBLEMS.add(

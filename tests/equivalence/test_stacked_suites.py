@@ -61,6 +61,7 @@ SPECS = {
     | {"partition": {"kind": "iid", "clients": 6}},
     "work at home before an evaluation": CANCER
     | {"model": "mlp", "algorithm": {"name": "fedbabu", "local_steps": 2}},
+    "networks in bfloat16": CANCER | {"model": SMALL, "precision": "bfloat16"},
     "random entries": CANCER | {"compression": {"beta": 0.5, "select": "random_k"}},
     "cohorts of unlike size": CANCER | {"cohort": {"size": 2}, "privacy": CENTRAL},
     "cohorts of nearly all": CANCER | {"algorithm": SCAFFOLD, "cohort": {"size": 5}, "privacy": CENTRAL},
