@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
+from harness.core.batches import Batches
 from harness.core.channel import Channel
-from harness.core.clients import Batches, Clients
+from harness.core.clients import Clients
 from harness.core.rows import Rows
 from harness.setup import Execution, prepare
 from harness.simulate import Run, settled

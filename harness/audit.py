@@ -19,9 +19,10 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core import random
 from harness.core.algorithm import Algorithm, Meta
-from harness.core.channel import ADAPTIVE_START, Channel
+from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.cost import Cost
+from harness.core.mechanism import ADAPTIVE_START
 from harness.core.policy import Compression, Privacy
 from harness.core.problem import Problem, cross_entropy, weighted_mean
 from harness.core.registry import Incompatible, UserError

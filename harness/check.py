@@ -16,8 +16,9 @@ from datasets.vertical import Columns
 from harness import models
 from harness.core import random
 from harness.core.algorithm import Algorithm
+from harness.core.batches import Batches
 from harness.core.channel import Channel
-from harness.core.clients import Batches, Clients
+from harness.core.clients import Clients
 from harness.core.cost import Cost
 from harness.core.parts import round_in_parts
 from harness.core.policy import Compression

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from harness import models
 from harness.check import ROUNDS, Check, Failed, Task, _same, _small, _task, run, task
 from harness.core.algorithm import Algorithm
+from harness.core.batches import Batches
 from harness.core.channel import Channel, Weighting
-from harness.core.clients import Batches, Clients
+from harness.core.clients import Clients
 from harness.core.policy import Books, Compression, Privacy
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -62,8 +63,10 @@ class Watched(Channel):
     def _send(self, *arguments: Any, **options: Any) -> list[Tensor]:
         before = self.books.ledger.releases
         sent = super()._send(*arguments, **options)
-        own = self._privacy  # unit client: this message is a release; record: its gradients were
-        if self.books.ledger.releases == (before if own is not None else 0):
+        own = (
+            self._mechanism is not None
+        )  # unit client: this message is a release; record: its gradients were
+        if self.books.ledger.releases == (before if own else 0):
             raise Failed("a message left a client and no release was booked")
         return sent
 

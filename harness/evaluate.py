@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core.clients import Batches, Clients
+from harness.core.batches import Batches
+from harness.core.clients import Clients
 from harness.core.cost import Cost
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -66,7 +67,7 @@ class Home(Clients):
 
     def batches(self, *arguments: Any, **options: Any) -> Batches:
         """Draw batches, which records that are protected are not in."""
-        if self._record is not None:
+        if self._records is not None:
             raise Incompatible(
                 "record-level privacy: the algorithm goes on training for an evaluation, on data without noise"
             )

@@ -28,8 +28,8 @@ class Dry(Clients):
     def _gradients(
         self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = its_loss
     ) -> list[Tensor]:
-        if self._record is not None:
-            self._book_draw(self._record, batch)
+        if self._records is not None:
+            self._book(self._records, batch)
         return self._of_models(_nothing, points, batch, by, objective)
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:

@@ -24,9 +24,8 @@ error feedback is for what clients send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
@@ -35,15 +34,13 @@ from compression import Codec, find_codec, top_k
 from datasets.federation import Batch
 from harness.core import gossip, masks, random
 from harness.core.clients import Clients
+from harness.core.mechanism import Mechanism, generators, protected_by_sample
 from harness.core.message import combined, increments, joined, of_server, plain, restored, split
 from harness.core.parts import Assembly
-from harness.core.policy import PLAIN, Compression, Privacy
+from harness.core.policy import PLAIN, Books, Compression, Privacy
 from harness.core.registry import Incompatible
-from privacy import clip, clip_each, gaussian_noise
 
 Weighting = Literal["size", "uniform"]
-G = TypeVar("G")  # a generator of torch or of numpy
-ADAPTIVE_START = 1.0  # first adaptive clip norm
 
 
 class Channel:
@@ -70,6 +67,8 @@ class Channel:
         Where a part of the cohort posts its messages, when the cohort is processed in parts.
     """
 
+    mechanism: ClassVar[type[Mechanism]] = Mechanism  # a test of the audit puts a broken one in
+
     def __init__(
         self,
         clients: Clients,
@@ -83,13 +82,13 @@ class Channel:
     ) -> None:
         self.cost = clients.cost
         self.state = dict(state or {})
-        self.books = clients.books
         self._clients = clients
         self._mixing = mixing
-        self._privacy = privacy if privacy is not None and privacy.unit == "client" else None
+        self._mechanism: Mechanism | None = None
+        if privacy is not None and privacy.unit == "client":
+            self._mechanism = self.mechanism(privacy, clients, self.state, multipliers)
         parties = privacy is not None and privacy.unit == "record" and clients.problem.kind == "vertical"
-        self._record = privacy if parties else None
-        self._multipliers = multipliers
+        self._by_sample = privacy if parties else None
         self._compression = compression
         self._up: Codec = find_codec(compression.codec)
         alike = compression.codec == "float64" or compression.downlink
@@ -102,8 +101,14 @@ class Channel:
         one: Channel = object.__new__(type(self))
         one.__dict__.update(self.__dict__)
         one._clients, one._assembly = self._clients.part(number), assembly
-        one.state, one.books = dict(self.state), one._clients.books
+        one.state = dict(self.state)
+        one._mechanism = self._mechanism and self._mechanism.of(one._clients, one.state)
         return one
+
+    @property
+    def books(self) -> Books:
+        """Where releases are booked."""
+        return self._clients.books
 
     @overload
     def down(self, vector: Tensor, /) -> Tensor: ...
@@ -175,8 +180,9 @@ class Channel:
             what was not sent of old ones is not to be added to new ones.
         """
         self._refuse_feedback(anew)
-        central = self._privacy is not None and self._privacy.placement == "central"
-        even = self._privacy is not None and (central or self._privacy.strict)
+        mechanism = self._mechanism
+        central = mechanism is not None and mechanism.central
+        even = mechanism is not None and (central or mechanism.privacy.strict)
         if even and weighting == "size":
             way = "centrally" if central else "strictly"
             raise Incompatible(f"a mean weighted by sample numbers cannot be protected {way}")
@@ -189,15 +195,16 @@ class Channel:
         if self._assembly is not None:
             sums = self._assembly.post(sums)
         total = sums[0]
-        if central:
-            bound = self._bound(slot) / self._clients.n
+        if mechanism is not None and mechanism.central:
+            bound = mechanism.sensitivity(slot) / self._clients.n
             union = shared if apart is None else masks.of_everybody(self._clients, rows).any(-2)
-            total = total + self._noise(total, slot, bound, "server", of_server(union, total))
+            total = total + mechanism.noise(total, slot, bound, "server", of_server(union, total))
         if apart is not None:
             # Who lacks an entry has no say in its average. Who takes part is secret under central privacy.
             held = masks.of_everybody(self._clients, rows).to(total).mean(-2) if central else sums[1]
             total = total / torch.where(held > 0, held, 1.0)
-        return plain(restored(split(self._clipped_by_server(total), rows), scale))
+        total = total if mechanism is None else mechanism.clipped_by_server(total)
+        return plain(restored(split(total, rows), scale))
 
     def gather(
         self,
@@ -302,7 +309,7 @@ class Channel:
         if hops < 1 or not (rows or known):
             raise ValueError(f"nothing to mix: {len(rows) + len(known)} rows, {hops} hops")
         self._local_only("gossips with its neighbors")
-        if self._privacy is not None and self._privacy.server_clip is not None:
+        if self._mechanism is not None and self._mechanism.privacy.server_clip is not None:
             raise Incompatible("privacy.server_clip: in gossip there is no server that averages")
         if self._compression.downlink:
             raise Incompatible("compression.downlink: in gossip there is no server that sends")
@@ -350,16 +357,15 @@ class Channel:
 
         Without ``code`` it is protected and booked; what it becomes part of is encoded and counted.
         """
-        privacy = self._privacy
-        central = privacy is not None and privacy.placement == "central"
+        mechanism = self._mechanism
         joint = joined(increments(rows, base, scale))
         if shared is not None:
             joint = joint * shared
-        if privacy is not None and not central:
-            joint = joined(self._clip(slot, split(joint, rows)))
-            joint = joint + self._noise(joint, slot, self._bound(slot), "client", shared)
-        if self._record is not None:
-            joint = self._protected_by_sample(self._record, slot, joint, about, shared)
+        if mechanism is not None and not mechanism.central:
+            joint = joined(mechanism.clipped(slot, split(joint, rows)))
+            joint = joint + mechanism.noise(joint, slot, mechanism.sensitivity(slot), "client", shared)
+        if self._by_sample is not None:
+            joint = protected_by_sample(self._by_sample, self._clients, joint, slot, about, shared)
         if code:
             thin = self._compression.thin
             joint, sizes = self._encode(joint, slot, thin=thin, sender="client", shared=shared)
@@ -368,29 +374,12 @@ class Channel:
             if pass_on is not None:
                 onward = sizes.sum(-1, keepdim=True) - (sizes if pass_on == "others" else 0)
                 self.cost.sent(onward * self._clients.present, up=False)
-        if central:
-            joint = joined(self._clip(slot, split(joint, rows)))
-        self._book()
+        if mechanism is not None and mechanism.central:
+            joint = joined(mechanism.clipped(slot, split(joint, rows)))
+        if mechanism is not None:
+            mechanism.book()
         parts = split(joint, rows)
         return restored(parts, scale) if restore else parts
-
-    def _protected_by_sample(
-        self, privacy: Privacy, slot: int, joint: Tensor, about: Batch | None, shared: Tensor | None
-    ) -> Tensor:
-        """Clip and noise what a message says of each sample by itself, and charge the records: steps 3 and 4."""
-        if about is None:
-            raise Incompatible(
-                "record-level privacy of parties covers gradients, and embeddings gathered sample by sample; the "
-                "algorithm sends something else"
-            )
-        (h,) = clip([joint.unflatten(-1, (about.weight.shape[-1], -1))], privacy.bound()).parts
-        joint = h.flatten(-2)
-        self._clients.charge(about)
-        if privacy.noise_multiplier == 0:
-            return joint
-        streams = self._generators(privacy.stream, "noise", slot, joint, "client")
-        noise = gaussian_noise(joint, privacy.noise_multiplier * privacy.factor * privacy.bound(), streams)
-        return joint + (noise if shared is None else noise * shared)
 
     def _encode(
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
@@ -409,86 +398,15 @@ class Channel:
         elif thin and setting.threshold is not None:
             kept = joint.abs() >= setting.threshold
             kept = kept if shared is None else kept & shared
-        generators = (
-            self._generators(random.stream, "code", slot, joint, sender) if codec.stochastic else None
+        chances = (
+            generators(self._clients, random.stream, "code", slot, joint, sender)
+            if codec.stochastic
+            else None
         )
-        decoded, sizes = codec.apply(joint, kept, generators, shared=shared)
+        decoded, sizes = codec.apply(joint, kept, chances, shared=shared)
         if feedback:
             self._remember(name, joint - decoded)
         return decoded, sizes.cpu()
-
-    def _clip(self, slot: int, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Bound the norm of every client's message."""
-        assert self._privacy is not None
-        limit = self._privacy.clip
-        if isinstance(limit, tuple):
-            if len(limit) != len(parts):
-                raise Incompatible(f"privacy.clip names {len(limit)} parts, the message has {len(parts)}")
-            return list(clip_each(parts, limit).parts)
-        if limit != "adaptive":
-            return list(clip(parts, limit).parts)
-        rule, norm = self._privacy.adaptive, self._adaptive_norm(slot)
-        clipped = clip(parts, norm.unsqueeze(-1))
-        count = self._generators(self._privacy.stream, "clip count", slot, norm, "server")
-        self.state[f"clip {slot}"] = rule.update(
-            norm, clipped.norms, float(self._clients.n), count, self._clients.present.to(clipped.norms)
-        )
-        self.state[f"clip now {slot}"] = norm
-        return list(clipped.parts)
-
-    def _adaptive_norm(self, slot: int) -> Tensor:
-        lead = self._clients.ids.shape[:-1]
-        return self.state.get(f"clip {slot}", torch.full(lead, ADAPTIVE_START, dtype=torch.float64))
-
-    def _bound(self, slot: int) -> float | Tensor:
-        """Return the sensitivity of one client's message."""
-        assert self._privacy is not None
-        if self._privacy.clip == "adaptive":
-            return self.state[f"clip now {slot}"] * self._privacy.factor
-        return self._privacy.bound() * self._privacy.factor
-
-    def _multiplier(self) -> float:
-        """Return the noise multiplier of a message; an adaptive clip norm leaves a little of it to its count."""
-        assert self._privacy is not None
-        z = self._privacy.noise_multiplier
-        replaced = self._privacy.factor == 2.0
-        return (
-            self._privacy.adaptive.update_multiplier(z, replaced=replaced)
-            if self._privacy.clip == "adaptive"
-            else z
-        )
-
-    def _noise(
-        self, like: Tensor, slot: int, sensitivity: float | Tensor, sender: str, shared: Tensor | None = None
-    ) -> Tensor:
-        """Draw the noise of one message per row, on the kept positions."""
-        assert self._privacy is not None
-        z = self._multiplier()
-        if z == 0:
-            return torch.zeros_like(like)
-        std = (z if self._multipliers is None else self._multipliers) * sensitivity
-        if isinstance(std, Tensor) and like.ndim > std.ndim + 1:
-            std = std.unsqueeze(-1)
-        streams = self._generators(self._privacy.stream, "noise", slot, like, sender)
-        noise = gaussian_noise(like, std, streams)
-        return noise if shared is None else noise * shared
-
-    def _book(self) -> None:
-        """Book one release of this round's draw."""
-        privacy, books = self._privacy, self.books
-        if privacy is None:
-            return
-        if self._clients.round < 0:  # before the first round everybody takes part
-            privacy = replace(privacy, rate=1.0)
-        draw = ("round", self._clients.round)
-        books.ledger = privacy.book(books.ledger, draw, self._multiplier())
-        if privacy.clip == "adaptive" and privacy.noise_multiplier > 0:
-            count = privacy.adaptive.count_multiplier(replaced=privacy.factor == 2.0)
-            books.ledger = privacy.book(books.ledger, draw, count)
-
-    def _clipped_by_server(self, total: Tensor) -> Tensor:
-        limit = self._privacy.server_clip if self._privacy is not None else None
-        return total if limit is None else clip([total], limit).parts[0]
 
     def _refuse_feedback(self, refuse: bool) -> None:
         if refuse and self._compression.error_feedback:
@@ -498,7 +416,7 @@ class Channel:
             )
 
     def _local_only(self, does: str) -> None:
-        if self._privacy is not None and self._privacy.placement == "central":
+        if self._mechanism is not None and self._mechanism.central:
             raise Incompatible(
                 f"central privacy protects averages only, and the algorithm {does}; use placement local"
             )
@@ -506,17 +424,6 @@ class Channel:
     def _shared(self, slot: int, parts: Sequence[Tensor], *, thin: bool = True) -> Tensor | None:
         """Return which entries of a message travel at all; unless ``thin``, those of the model."""
         return masks.shared(self._clients, self._compression if thin else PLAIN, slot, parts)
-
-    def _generators(
-        self, make: Callable[..., G], purpose: str, slot: int, rows: Tensor, sender: str
-    ) -> list[G]:
-        """Return one generator a row: of the server's message, or of each client's."""
-        round, seeds = self._clients.round, self._clients.seeds
-        if sender == "server" and rows.ndim <= self._clients.axes:
-            return [make(seed, purpose, round, slot, "server") for seed in seeds]
-        ids = self._clients.ids.view(len(seeds), -1).tolist()
-        pairs = [(seed, client) for seed, own in zip(seeds, ids, strict=True) for client in own]
-        return [make(seed, purpose, round, slot, sender, client) for seed, client in pairs]
 
     def _remembered(self, name: str, like: Tensor) -> Tensor:
         """Return what earlier messages of this slot left unsent; a slot of another length is a new stage's."""

@@ -2,61 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from datasets.federation import Batch, Federation
 from harness.core import random, sampling
+from harness.core.batches import Batches, unlike
 from harness.core.calculus import Told, embedding
 from harness.core.cost import Cost
 from harness.core.policy import Books, Privacy
 from harness.core.problem import Objective, Problem, its_loss
+from harness.core.records import Records
 from harness.core.registry import Incompatible
 from harness.core.rows import Points, Rows
 from harness.core.thinning import Smaller, Thinned, thin_own
-from privacy import gaussian_noise
 
 if TYPE_CHECKING:
     from harness.core.algorithm import Algorithm
-
-LIVE = 1e-30  # weight of a slot without a sample in a step that takes place
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The batches of a round, one after the other.
-
-    Attributes
-    ----------
-    taken : Tensor
-        Steps each client takes, ``(..., C, 1)``: clients with little data finish early when the round is
-        measured in epochs; their rows then see padding only (`Batch.active` is 0).
-    """
-
-    pool: Batch
-    positions: Tensor  # (S, ..., C, B) in the pool, -1 = padding
-    taken: Tensor
-    same: bool  # every step sees the same samples
-    note: Callable[[int, Batch], Batch]  # told which batch is which step's
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def __iter__(self) -> Iterator[Batch]:
-        # All but the features at once: they are small, and every look-up costs its call.
-        small = self.pool._replace(x=self.pool.y).at(self.positions[:1] if self.same else self.positions)
-        shape, where = self.positions.shape[1:], self.positions.clamp(min=0).flatten(1)
-        for step in range(len(self)):
-            if step == 0 or not self.same:
-                x = self.pool.x.index_select(0, where[step]).unflatten(0, shape)
-                batch = Batch(x, small.y[step], small.group[step], small.weight[step])
-            yield self.note(step, batch)
 
 
 class Clients:
@@ -144,20 +110,9 @@ class Clients:
         self._alpha = torch.as_tensor(alpha, dtype=torch.float64)
         self._rows = rows
         self._strict = privacy is not None and privacy.strict
-        self._record = privacy if privacy is not None and privacy.unit == "record" else None
-        if self._record is not None and not problem.alone:
-            raise Incompatible(
-                f"record-level privacy clips what each sample contributes, and in problem {problem.name}, as it is "
-                "set, a sample also changes what the others contribute"
-            )
-        if self._record is not None and self._known_batches != (problem.kind == "vertical"):
-            raise Incompatible(
-                "record-level privacy: parties know who is in a batch (sampling full), other clients draw their "
-                f"own (sampling poisson); problem {problem.name}, sampling {self._record.sampling}"
-            )
-        self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> its draw
-        self._numbers: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a known batch's weights -> its records
-        self._calls: dict[tuple[str, int], int] = {}  # how often a draw has been used
+        self._records: Records | None = None
+        if privacy is not None and privacy.unit == "record":
+            self._records = Records(privacy, problem, self.books)
         self.sizes = self.take(federation.counts()[..., None])[..., 0]
 
     def part(self, number: int) -> Clients:
@@ -179,11 +134,6 @@ class Clients:
     def groups(self) -> int:
         """How many sensitive groups there are, which everybody knows."""
         return len(self.federation.groups)
-
-    @property
-    def _known_batches(self) -> bool:
-        """Whether records are protected although everybody knows in which batches they are."""
-        return self._record is not None and self._record.sampling == "full"
 
     @property
     def shares(self) -> Tensor:
@@ -263,10 +213,11 @@ class Clients:
         ids = torch.zeros_like(self.ids) if aligned else self.ids
         each = steps if isinstance(steps, Tensor) else None
         steps = int(steps.max()) if isinstance(steps, Tensor) else steps
-        deal = sampling.plan if self._record is None or self._known_batches else sampling.poisson_plan
+        deal = sampling.plan if self._records is None else self._records.deal
         counts = self.sizes.flatten() if split == "train" else (held >= 0).sum(-1).flatten()
         if self.axes > 1:
-            self.unlike |= self._unlike(counts.view(self.ids.shape), batch_size)
+            here = self.present.bool().to(counts.device)
+            self.unlike |= unlike(counts.view(self.ids.shape), here, batch_size)
         order, taken = deal(counts, keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size)
         if each is not None:
             taken = taken.minimum(each.flatten())
@@ -276,39 +227,12 @@ class Clients:
         positions = torch.where(order >= 0, found.transpose(0, 1), -1)
         device, dtype = self.federation.pool.x.device, self.federation.pool.x.dtype
         taken = taken.view(*self.ids.shape, 1).to(device, dtype)
-        fewest = int(self.federation.counts(split).min()) if self._record is not None else 1
-        rate = 1.0 if batch_size is None else min(1.0, batch_size / max(1, fewest))
-        expected = counts.view(*self.ids.shape, 1).clamp(min=1, max=batch_size).to(device, dtype)
-
-        def note(step: int, batch: Batch) -> Batch:
-            if self._record is None:
-                return batch
-            if self._known_batches:
-                batch = batch._replace(weight=batch.weight.clone())  # a key of its own, in every step
-                number = batch.weight.sum(-1, keepdim=True).clamp(min=1)
-                self._drawn[batch.weight] = (stream, step, 1.0, number, batch)
-                self._numbers[batch.weight] = order[step].flatten(0, -2)[0]  # the same people everywhere
-                return batch._replace(x=torch.full_like(batch.x, torch.nan), group=batch.group * 0)
-            # An empty draw is still a step: its slots keep a weight too small to count but above nothing. What
-            # is handed out has no samples in it: they leave through `grad` and `grads`, or not at all.
-            batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * (step < taken))
-            self._drawn[batch.weight] = (stream, step, rate, expected, batch)
-            empty = (torch.full_like(batch.x, torch.nan), batch.y * 0, batch.group * 0)
-            return Batch(*empty, weight=batch.weight)
-
+        shown: Callable[[int, Batch], Batch] = _as_it_is
+        if self._records is not None:
+            own, fewest = counts.view_as(self.ids), int(self.federation.counts(split).min())
+            shown = self._records.hiding(stream, order, taken, own, fewest, batch_size)
         positions = positions.unflatten(1, self.ids.shape).to(device)
-        return Batches(self.federation.pool, positions, taken, same=order.stride(0) == 0, note=note)
-
-    def _unlike(self, counts: Tensor, batch_size: int | None) -> bool:
-        """Whether runs side by side draw otherwise than apart, from so many samples, ``(R, C)``.
-
-        Wider batches are summed, and counted, in another way; and only who holds more than a batch is shuffled.
-        """
-        here = self.present.bool().to(counts.device)
-        largest = torch.where(here, counts, 0).amax(-1)
-        largest = torch.cat([largest[here.any(-1)], counts.max()[None]])
-        size = int(largest.max()) if batch_size is None else batch_size
-        return len({(min(size, most), most <= size) for most in largest.tolist()}) > 1
+        return Batches(self.federation.pool, positions, taken, same=order.stride(0) == 0, shown=shown)
 
     def data(self, stream: str = "data") -> Batch:
         """Return all training data of each client as one batch, ``(..., C, N)``."""
@@ -329,7 +253,7 @@ class Clients:
         each : bool
             One coin for every client, ``(..., C, 1)``, whoever else is in the cohort.
         """
-        if self._record is not None:
+        if self._records is not None:
             raise Incompatible("record-level privacy: what is released must not depend on a coin")
         kind = "each" if each else "common"
         keys = torch.tensor([random.key(seed, "coin", kind, name, self.round) for seed in self.seeds])
@@ -394,7 +318,7 @@ class Clients:
             Whether it is an average of what each sample contributes by itself; if not, record-level privacy
             refuses it.
         """
-        if self._record is not None and not alone:
+        if self._records is not None and not alone:
             raise Incompatible(
                 "record-level privacy clips what each sample contributes, and the algorithm's objective is no mean "
                 "over samples"
@@ -407,8 +331,8 @@ class Clients:
         self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = its_loss
     ) -> list[Tensor]:
         """Return the gradients by the points numbered ``by``; none: by all."""
-        if self._record is not None:
-            return self._private_gradients(self._record, points, batch, by, objective)
+        if self._records is not None:
+            return self._private_gradients(self._records, points, batch, by, objective)
         return self._of_models(self._rows.gradient, points, batch, by, objective)
 
     def _of_models(
@@ -456,56 +380,21 @@ class Clients:
         self.cost.work(flops / batch.weight.shape[-1], times, oracle=True)
 
     def _private_gradients(
-        self, privacy: Privacy, points: tuple[Tensor, ...], batch: Batch, by: Points, objective: Objective
+        self, records: Records, points: tuple[Tensor, ...], batch: Batch, by: Points, objective: Objective
     ) -> list[Tensor]:
         """Return DP-SGD gradients: clipped per sample, summed, noised, over the expected batch size.
 
-        Abadi et al. 2016, Algorithm 1, at every client. A sample's gradients by both variables are clipped
-        together. Coordinates that a client's pruned model lacks get no noise.
+        A sample's gradients by both variables are clipped together.
         """
-        call = self._book_draw(privacy, batch)
-        stream, step, _, expected, drawn = self._drawn[batch.weight]
-        batch = batch._replace(**drawn._asdict())
-        norm = privacy.bound()
-        sums = self._of_models(partial(self._rows.clipped_sums, norm=norm), points, batch, by, objective)
-        joint = torch.cat(sums, -1)
-        if privacy.noise_multiplier > 0:
-            seeds = zip(self.seeds, self.ids.view(len(self.seeds), -1).tolist(), strict=True)
-            streams = [
-                privacy.stream(seed, "record noise", stream, self.round, step, call, client)
-                for seed, ids in seeds
-                for client in ids
-            ]
-            noise = gaussian_noise(joint, privacy.noise_multiplier * privacy.factor * norm, streams)
-            if self.thinned is not None:
-                noise = noise * self.thinned.mask_of(sums, self.ids)
-            joint = joint + noise
-        joint = joint / expected * drawn.active
-        return list(joint.split([part.shape[-1] for part in sums], -1))
+        call, samples = self._book(records, batch), records.of(batch).batch
+        clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound())
+        sums = self._of_models(clipped, points, samples, by, objective)
+        mask = None if self.thinned is None else self.thinned.mask_of(sums, self.ids)
+        return records.noised(sums, batch, call, seeds=self.seeds, round=self.round, ids=self.ids, mask=mask)
 
-    def _book_draw(self, privacy: Privacy, batch: Batch) -> int:
-        """Book one more release from a batch, at the rate at which it was drawn; returns how many it had before.
-
-        The rate is that of the client with the fewest samples.
-        """
-        if batch.weight not in self._drawn:
-            raise Incompatible("record-level privacy needs batches drawn by Clients.batches, as they come")
-        stream, step, rate, _, _ = self._drawn[batch.weight]
-        if self._known_batches:
-            self.charge(batch)
-            self._calls[stream, step] = self._calls.get((stream, step), 0) + 1
-            return self._calls[stream, step] - 1
-        draw, call = ("batch", stream, self.round, step), self._calls.get((stream, step), 0)
-        if call and self.books.ledger.key != draw:
-            # Booked apart, releases of one draw would count as amplified twice.
-            raise Incompatible(
-                f"record-level privacy: the batches of stream {stream!r} were gone through before"
-            )
-        self._calls[stream, step] = call + 1
-        self.books.ledger = replace(privacy, rate=rate).book(
-            self.books.ledger, draw, privacy.noise_multiplier
-        )
-        return call
+    def _book(self, records: Records, batch: Batch) -> int:
+        """Book one more release from a batch; returns how many it had before."""
+        return records.book(batch, self.round, int(self.sizes.max()))
 
     def embed(self, y: Tensor, batch: Batch) -> Tensor:
         """Return the parties' embeddings of their samples, ``(..., C, B, d)``; they leave by `Channel.gather`."""
@@ -513,13 +402,12 @@ class Clients:
 
     def charge(self, batch: Batch) -> None:
         """Book a release about the records of a batch that everybody knows."""
-        assert self._record is not None
-        numbers = self._numbers[batch.weight]
-        self.books.charge(numbers[numbers >= 0], int(self.sizes.max()), self._record)
+        assert self._records is not None
+        self._records.charge(batch, int(self.sizes.max()))
 
     def _embeddings(self, y: Tensor, batch: Batch, *, count: bool = False) -> Tensor:
         """Compute embeddings, of pruned models with the really smaller ones."""
-        batch = batch if self._record is None else self._drawn[batch.weight][-1]
+        batch = batch if self._records is None else self._records.of(batch).batch
         busy = self._real(batch)
 
         def flat(part: Tensor) -> Tensor:
@@ -589,7 +477,7 @@ class Clients:
         Tensor or tuple of tensors
             With leading axes ``(..., C)``.
         """
-        if self._record is not None:
+        if self._records is not None:
             raise Incompatible(
                 "record-level privacy covers gradients only; the algorithm computes something else"
             )
@@ -617,3 +505,7 @@ class Clients:
     def project_x(self, x: Tensor) -> Tensor:
         """Project every row onto the feasible set of x; the bilevel methods are the ones that do."""
         return self.problem.project_x(x)
+
+
+def _as_it_is(step: int, batch: Batch) -> Batch:
+    return batch

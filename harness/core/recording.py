@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 CALLS = 100  # before a function is recorded: recording takes as long as some 200 recorded calls save
@@ -19,8 +20,8 @@ class Recorded:
 
     `torch.func.vmap` and autograd find out at every call which operations to run; for a small model that
     takes longer than the operations themselves. The recording is the list of those operations, the backward
-    pass included: the same operations on the same numbers, hence the same result to the last bit, whether and
-    whenever a function was recorded.
+    pass included and each of them once: the same operations on the same numbers, hence the same result to the last
+    bit, whether and whenever a function was recorded.
 
     Parameters
     ----------
@@ -42,6 +43,31 @@ class Recorded:
             self._calls[kind] += 1
             if self._calls[kind] <= CALLS:
                 return self._fn(*parts)
-            recording = self._recordings[kind] = make_fx(self._fn)(*parts).forward
+            recording = self._recordings[kind] = _once(make_fx(self._fn)(*parts)).forward
         with torch.no_grad():
             return tuple(recording(*parts))
+
+
+def _once(recording: GraphModule) -> GraphModule:
+    """Leave away what a recording computes again: derivatives of one function at one point share its values.
+
+    A Neumann series of ten Hessian products of a linear model repeats a quarter of its operations.
+    """
+    graph = recording.graph
+    schemas = [getattr(node.target, "_schema", None) for node in graph.nodes]
+    if any(schema is not None and schema.is_mutable for schema in schemas):
+        return recording  # what is changed in place is not the same again
+    computed: dict[object, Node] = {}
+    for node in graph.nodes:
+        if node.op not in ("call_function", "get_attr"):
+            continue
+        same = node.args[0] if node.target is torch.ops.aten.detach.default else None
+        # As text: 1 and 1.0 are equal, and not the same; nodes have names of their own.
+        what = (node.target, repr(node.args), repr(node.kwargs))
+        same = same or computed.setdefault(what, node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    recording.recompile()
+    return recording

@@ -20,7 +20,7 @@ from torch import nn
 
 from harness import models
 from harness.core import ALGORITHMS, Clients, recording
-from harness.core.clients import Batches
+from harness.core.batches import Batches
 from harness.core.policy import Compression, Privacy
 from harness.core.registry import UserError
 from harness.core.rows import Rows

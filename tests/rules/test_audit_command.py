@@ -12,6 +12,7 @@ from harness.audit import audit_mechanism, audit_run
 from harness.cli import main
 from harness.core.channel import Channel
 from harness.core.clients import Clients
+from harness.core.mechanism import Mechanism
 from harness.setup import prepare
 from harness.spec import read_spec
 
@@ -25,40 +26,45 @@ MECHANISMS = {
 }
 
 
-class HalfTheNoise(Channel):
-    def _noise(self, *arguments, **settings):
-        return 0.5 * super()._noise(*arguments, **settings)
+class HalfTheNoise(Mechanism):
+    def noise(self, *arguments, **settings):
+        return 0.5 * super().noise(*arguments, **settings)
 
 
-class NoClip(Channel):
-    def _clip(self, slot, parts):
-        super()._clip(slot, parts)  # it may have to be remembered
+class NoClip(Mechanism):
+    def clipped(self, slot, parts):
+        super().clipped(slot, parts)  # it may have to be remembered
         return list(parts)
 
 
-class NoiseBeforeTheClip(Channel):
-    def _clip(self, slot, parts):
+class NoiseBeforeTheClip(Mechanism):
+    def clipped(self, slot, parts):
         joint = torch.cat(parts, -1)
-        super()._clip(slot, parts)
-        noisy = joint + super()._noise(joint, slot, self._bound(slot), "client")
-        return super()._clip(slot, list(noisy.split([part.shape[-1] for part in parts], -1)))
+        super().clipped(slot, parts)
+        noisy = joint + super().noise(joint, slot, self.sensitivity(slot), "client")
+        return super().clipped(slot, list(noisy.split([part.shape[-1] for part in parts], -1)))
 
-    def _noise(self, like, *arguments, **settings):
+    def noise(self, like, *arguments, **settings):
         return torch.zeros_like(like)
 
 
-class SameNoiseInEveryMessage(Channel):
-    def _generators(self, make, purpose, slot, rows, sender):
-        return super()._generators(make, purpose, 0, rows, sender)
+class SameNoiseInEveryMessage(Mechanism):
+    def _streams(self, purpose, slot, rows, sender):
+        return super()._streams(purpose, 0, rows, sender)
 
 
-class SameNoiseInEveryRound(Channel):
-    def _generators(self, make, purpose, slot, rows, sender):
-        seed, count = self._clients.seeds[0], len(super()._generators(make, purpose, slot, rows, sender))
+class SameNoiseInEveryRound(Mechanism):
+    def _streams(self, purpose, slot, rows, sender):
+        seed, count = self._clients.seeds[0], len(super()._streams(purpose, slot, rows, sender))
         return [np.random.default_rng((seed, slot, n)) for n in range(count)]
 
 
 BROKEN = [HalfTheNoise, NoClip, NoiseBeforeTheClip, SameNoiseInEveryMessage, SameNoiseInEveryRound]
+
+
+def with_broken(kind):
+    """Return a channel whose mechanism is broken."""
+    return type("Broken", (Channel,), {"mechanism": kind})
 
 
 def alarms(mechanism, times, trials=TRIALS, **what):
@@ -67,17 +73,17 @@ def alarms(mechanism, times, trials=TRIALS, **what):
     return sum(bool(findings) for findings in found)
 
 
-@pytest.mark.parametrize("channel", BROKEN)
+@pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_a_broken_channel_is_flagged(name, channel):
-    assert alarms(MECHANISMS[name], 6, channel=channel) == 6
+def test_a_broken_channel_is_flagged(name, broken):
+    assert alarms(MECHANISMS[name], 6, channel=with_broken(broken)) == 6
 
 
-@pytest.mark.parametrize("channel", BROKEN)
-def test_power_is_at_least_99_in_100(channel):
+@pytest.mark.parametrize("broken", BROKEN)
+def test_power_is_at_least_99_in_100(broken):
     """All of 300 flagged: a power below 0.99 would do that with probability below 0.05."""
     assert 0.99**300 < 0.05
-    assert alarms(MECHANISMS["local"], 300, trials=30, channel=channel) == 300
+    assert alarms(MECHANISMS["local"], 300, trials=30, channel=with_broken(broken)) == 300
 
 
 @pytest.mark.parametrize("name", ["local", "central"])
@@ -124,7 +130,7 @@ def test_a_run_without_noise_betrays_its_canaries():
 def test_a_run_that_forgets_its_noise_is_caught(monkeypatch):
     setup = prepare(read_spec(run_file(epsilon=0.1)))
     assert not audit_run(setup, 40)["findings"]
-    monkeypatch.setattr(Channel, "_noise", lambda self, like, *others, **named: torch.zeros_like(like))
+    monkeypatch.setattr(Mechanism, "noise", lambda self, like, *others, **named: torch.zeros_like(like))
     assert audit_run(setup, 40)["findings"]
 
 

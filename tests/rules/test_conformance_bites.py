@@ -7,7 +7,7 @@ import pytest
 from harness.check import check
 from harness.check_channel import CHANNEL_CHECKS
 from harness.core.algorithm import ALGORITHMS
-from harness.core.clients import Clients
+from harness.core.records import Records
 
 FEDAVG = ALGORITHMS["fedavg"]
 
@@ -65,15 +65,14 @@ def test_gossip_that_is_not_declared_is_caught_with_the_way_out() -> None:
 
 @pytest.mark.parametrize("kept", ["one in two", "at rate 1"])
 def test_a_gradient_that_is_not_booked_as_it_was_drawn_is_caught(monkeypatch, kept) -> None:
-    book, calls = Clients._book_draw, []
+    book, calls = Records.book, []
 
-    def wrong(self, privacy, batch):
+    def wrong(self, batch, *others):
         calls.append(batch)
         if kept == "one in two":
-            return book(self, privacy, batch) if len(calls) % 2 else 0
-        drawn = self._drawn[batch.weight]
-        self._drawn[batch.weight] = (*drawn[:2], 1.0, *drawn[3:])
-        return book(self, privacy, batch)
+            return book(self, batch, *others) if len(calls) % 2 else 0
+        self._drawn[batch.weight] = replace(self.of(batch), rate=1.0)
+        return book(self, batch, *others)
 
-    monkeypatch.setattr(Clients, "_book_draw", wrong)
+    monkeypatch.setattr(Records, "book", wrong)
     assert "_sampled" in failing(FEDAVG)

@@ -1,0 +1,70 @@
+"""A recording does what the function does, each operation once."""
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from harness.core import recording
+from harness.core.recording import Recorded
+
+
+def operations(fn, *parts):
+    """Return how many operations are left of a recording, and what it gives."""
+    found = recording._once(make_fx(fn)(*parts))
+    return sum(node.op == "call_function" for node in found.graph.nodes), found(*parts)
+
+
+def test_what_is_computed_twice_is_computed_once():
+    """exp, one sum, two products of it: of 2 + 2 + 2 operations 1 + 1 + 1."""
+
+    def fn(x):
+        return x * x.exp().sum() + 0 * x.exp().cos(), x * x.exp().sum()
+
+    x = torch.linspace(-1, 1, 5)
+    count, found = operations(fn, x)
+    assert count == 6  # exp, sum, product; cosine, product, sum
+    assert all(torch.equal(a, b) for a, b in zip(found, fn(x), strict=True))
+
+
+def test_numbers_that_are_equal_and_not_the_same_stay_apart():
+    """An integer times 1 is an integer, times 1.0 it is not; -0.0 equals 0.0."""
+
+    def fn(x):
+        return x * 1, x * 1.0, x / 0.0, x / -0.0
+
+    x = torch.tensor([2])
+    count, found = operations(fn, x)
+    assert count == 4
+    assert [part.dtype for part in found] == [torch.int64, *[torch.float32] * 3]
+    assert [float(part) for part in found] == [2, 2, torch.inf, -torch.inf]
+
+
+def test_a_function_that_changes_tensors_in_place_is_left_as_it_is():
+    def fn(x):
+        total = x.clone()
+        total.add_(1)
+        total.add_(1)
+        return (total,)
+
+    _, (found,) = operations(fn, torch.zeros(2))
+    assert found.tolist() == [2, 2]
+
+
+def test_second_derivatives_share_their_points_and_stay_the_same_to_the_last_bit(monkeypatch):
+    """Three Hessian products at one point go through the loss once each; recorded, once in all."""
+    monkeypatch.setattr(recording, "CALLS", 1)
+    features = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+
+    def loss(w):
+        return torch.nn.functional.softplus(features @ w).mean()
+
+    def fn(w, v):
+        for _ in range(3):
+            along = v
+            v = v - torch.func.grad(lambda u, along=along: torch.func.grad(loss)(u) @ along)(w)
+        return (v,)
+
+    w, v = features[0], features[1]
+    recorded = Recorded(fn)
+    assert torch.equal(recorded(w, v)[0], recorded(w, v)[0])
+    whole = sum(node.op == "call_function" for node in make_fx(fn)(w, v).graph.nodes)
+    assert operations(fn, w, v)[0] < 0.8 * whole
