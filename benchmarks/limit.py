@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from harness.core import recording
 from harness.core.batches import Batches
 from harness.core.channel import Channel
 from harness.core.clients import Clients
@@ -76,7 +77,7 @@ SORTS: dict[str, tuple[tuple[type, tuple[str, ...]], ...]] = {
     "channel": ((Channel, ("down", "known", "mean", "gather", "scatter", "mix")),),
 }
 REST = "rest"
-WARM_UP = 8  # rounds: some 100 calls of each function, after which it is recorded
+WARM_UP = 4  # rounds
 
 
 class Clock:
@@ -152,16 +153,21 @@ def rate(repeats: int = 7) -> float:
     return best
 
 
+def ready(content: dict[str, Any], stack: int) -> Run:
+    """Return so many runs side by side after some rounds, their functions recorded."""
+    recording.CALLS = 2  # a short measurement would see little else than the calls before
+    every = [content | {"rounds": 10_000, "seed": seed} for seed in range(stack)]
+    runs = [settled(prepare(read_spec(one), Execution())) for one in every]
+    run = Run(runs[0] if stack == 1 else settled(together(runs)))
+    for _ in range(WARM_UP):
+        run.advance()
+    return run
+
+
 def measure(name: str, rounds: int, repeats: int, stack: int) -> None:
     """Print one workload."""
     about, content = WORK[name]
-    runs = [
-        settled(prepare(read_spec(content | {"rounds": 10_000, "seed": seed}), Execution()))
-        for seed in range(stack)
-    ]
-    run = Run(runs[0]) if stack == 1 else Run(settled(together(runs)))
-    for _ in range(WARM_UP):
-        run.advance()
+    run = ready(content, stack)
     limit, seconds, shares, done = rate(), [], [], []
     for _ in range(repeats):
         before = _flops(run)
