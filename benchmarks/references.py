@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils import vector_to_parameters
 
 from benchmarks.workloads import Workload
 
@@ -45,30 +46,46 @@ class HandBatched:
 
 
 class PlainLoop:
-    """A PyTorch module and optimizer for one client after the other, on workers with one torch thread each.
+    """A PyTorch module and optimizer for one client after the other, on workers with torch threads of their own.
 
     Parameters
     ----------
     work : Workload
         What; every client takes part in every round.
-    workers : int
-        Threads; each has one module and an equal share of the clients.
+    workers, threads : int
+        Worker threads, each with one module and an equal share of the clients; torch threads of each.
+    clip, noise : float or None, float
+        Central differential privacy: a bound on the norm of what a client changes, and the standard deviation of
+        the noise on the sum of these changes.
     """
 
-    def __init__(self, work: Workload, workers: int) -> None:
+    def __init__(
+        self, work: Workload, workers: int, threads: int = 1, clip: float | None = None, noise: float = 0.0
+    ) -> None:
         self.work = work
         self.x, self.y = work.data()
+        self.clip, self.noise = clip, noise
         self.modules = [work.module() for _ in range(workers)]
+        vector_to_parameters(work.start(), self.modules[0].parameters())
         self.state = {name: value.clone() for name, value in self.modules[0].state_dict().items()}
-        self.pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
 
     def __call__(self) -> None:
         """Run one round."""
         sums = list(self.pool.map(self._share, range(len(self.modules))))
-        self.state = {name: sum(part[name] for part in sums) / self.work.clients for name in self.state}
+        mean = {name: sum(part[name] for part in sums) / self.work.clients for name in self.state}
+        if self.clip is None:
+            self.state = mean
+            return
+        for name, change in mean.items():
+            self.state[name] += change.add_(torch.randn_like(change), alpha=self.noise / self.work.clients)
+
+    def vector(self) -> Tensor:
+        """Return the parameters of the common model."""
+        return torch.cat([value.flatten() for value in self.state.values()])
 
     def _share(self, worker: int) -> dict[str, Tensor]:
-        """Return the sum of the models of one worker's clients."""
+        """Return the sum of the models of one worker's clients, or of what they changed, each bounded."""
         work, module = self.work, self.modules[worker]
         optimizer = torch.optim.SGD(module.parameters(), lr=work.lr)
         total = {name: torch.zeros_like(value) for name, value in self.state.items()}
@@ -80,6 +97,13 @@ class PlainLoop:
                     optimizer.zero_grad()
                     functional.cross_entropy(module(self.x[taken]), self.y[taken]).backward()
                     optimizer.step()
-            for name, value in module.state_dict().items():
-                total[name] += value
+            trained = module.state_dict()
+            if self.clip is None:
+                for name, value in trained.items():
+                    total[name] += value
+                continue
+            changes = {name: value - self.state[name] for name, value in trained.items()}
+            norm = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
+            for name, change in changes.items():
+                total[name].add_(change, alpha=min(1.0, self.clip / norm))
         return total

@@ -15,11 +15,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import algorithms
 from benchmarks.mechanisms import MODES, W3, opacus_step, our_step, plain_step, pruned_step
 from benchmarks.references import HandBatched, PlainLoop
-from benchmarks.workloads import FAMILY, W1, W2, Ours, Workload
+from benchmarks.workloads import FAMILY, LOCAL, TENTH, W1, W2, Ours, Workload
 from harness.core import ALGORITHMS
 
 MEGABYTE = 1e6
@@ -47,6 +48,12 @@ class Remote:
         self._line.send("round")
         self._line.recv()
 
+    def vector(self) -> Tensor:
+        """Return the parameters of the candidate's model, for a candidate that tells them."""
+        self._line.send("vector")
+        vector: Tensor = self._line.recv()
+        return vector
+
     def close(self) -> float:
         """End the process; returns its peak memory in bytes."""
         self._line.send("end")
@@ -57,9 +64,8 @@ class Remote:
 
 def _serve(make: Candidate, line: Connection) -> None:
     run = make()
-    while line.recv() == "round":
-        run()
-        line.send(None)
+    while (asked := line.recv()) != "end":
+        line.send(run() if asked == "round" else run.vector())
     # Linux counts in units of 1024 bytes.
     line.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
@@ -157,7 +163,7 @@ def channel(options: argparse.Namespace) -> None:
     title("Channel: W1, local noise, beta 0.9", work, "target: ratio at most 1.33, a quarter of the round")
     candidates = {
         "nothing but counting": Remote(partial(Ours, work, "loop", 2)),
-        "clip, noise, top-k": Remote(partial(Ours, work, "loop", 2, protected=True)),
+        "clip, noise, top-k": Remote(partial(Ours, work, "loop", 2, privacy=LOCAL, compression=TENTH)),
     }
     compare(interleaved(candidates, options.repeats or 5, options.rounds or 1))
     for candidate in candidates.values():

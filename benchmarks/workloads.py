@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from harness import models
 from harness.core import Algorithm, Channel, Clients
 from harness.core.cost import Cost
 from harness.core.parts import round_in_parts
-from harness.core.policy import Compression, Privacy
+from harness.core.policy import PLAIN, Compression, Privacy
 from harness.core.rows import Mode, Rows
 from harness.core.sampling import cohort
 from harness.problems.classify import classifier
@@ -36,6 +36,9 @@ class Workload:
         Classes that one client holds.
     batch_size, local_epochs, lr
         As in `FedAvg`.
+    signal : float
+        How far classes lie apart: what is added to the noise of a sample is this times a normal vector of its
+        class. With 0 there is nothing to learn.
     """
 
     model: str
@@ -47,6 +50,7 @@ class Workload:
     batch_size: int
     local_epochs: int
     lr: float
+    signal: float = 0.0
 
     def module(self) -> nn.Module:
         """Return the model, with torch's own start values."""
@@ -58,7 +62,13 @@ class Workload:
         x = torch.randn(self.clients * self.samples, *self.shape, generator=generator)
         first = torch.arange(self.clients).repeat_interleave(self.samples)
         y = (first + torch.randint(self.labels, first.shape, generator=generator)) % self.classes
+        if self.signal:
+            x += self.signal * torch.randn(self.classes, *self.shape, generator=generator)[y]
         return x, y
+
+    def start(self) -> Tensor:
+        """Return the start values of all parameters in one vector, as the harness draws them."""
+        return classifier(self.module()).init(torch.Generator().manual_seed(0))["x"]
 
     def federation(self) -> Federation:
         """Return those data as a federation."""
@@ -79,6 +89,7 @@ FAMILY = Workload("fedreco_cnn", (1, 28, 28), 10, 10, 240, 4, batch_size=48, loc
 W2 = Workload("logistic", (105,), 2, 100, 300, 2, batch_size=32, local_epochs=5, lr=0.1)
 
 LOCAL = Privacy("client", "local", 1.0, 1.0, "replace", "full", 1.0, 1e-5, "rdp")
+CENTRAL = replace(LOCAL, placement="central", noise_multiplier=0.005)  # so little that something is learned
 TENTH = Compression(beta=0.9)
 
 
@@ -93,8 +104,8 @@ class Ours:
         As in `Rows`; a loop runs its cohort in parts, as `harness.simulate` does.
     cohort : int or None
         Clients a round, drawn anew every round; None: all.
-    protected : bool
-        Clip, noise and prune every message (local placement, beta 0.9).
+    privacy, compression
+        Of the channel.
     algorithm : Algorithm or None
         In place of FedAvg with the workload's local work.
     """
@@ -105,7 +116,8 @@ class Ours:
         mode: Mode,
         threads: int = 1,
         cohort: int | None = None,
-        protected: bool = False,
+        privacy: Privacy | None = None,
+        compression: Compression = PLAIN,
         algorithm: Algorithm | None = None,
     ) -> None:
         usual = FedAvg(lr=work.lr, local_epochs=work.local_epochs, batch_size=work.batch_size)
@@ -114,11 +126,15 @@ class Ours:
         self.problem = self.algorithm.view(classifier(work.module()))
         self.rows = Rows(mode, threads)
         self.cohort = cohort
-        self.protected = protected
+        self.privacy, self.compression = privacy, compression
         self.rounds = 0
         clients = self._clients(torch.arange(work.clients))
         start = self.problem.init(torch.Generator().manual_seed(0))
         self.state: Any = self.algorithm.init(start, clients, Channel(clients))
+
+    def vector(self) -> Tensor:
+        """Return the parameters of the common model."""
+        return self.algorithm.model(self.state)
 
     def __call__(self) -> None:
         """Run one round."""
@@ -126,7 +142,7 @@ class Ours:
         key = torch.tensor(self.rounds)
         ids = torch.arange(total) if self.cohort is None else cohort(key, total, self.cohort)
         clients = self._clients(ids)
-        channel = Channel(clients, privacy=LOCAL, compression=TENTH) if self.protected else Channel(clients)
+        channel = Channel(clients, privacy=self.privacy, compression=self.compression)
         if self.rows.mode == "loop" and self.algorithm.meta.parts:
             self.state = round_in_parts(self.algorithm, self.state, clients, channel, self.rows)
         else:

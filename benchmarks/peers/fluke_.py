@@ -1,0 +1,59 @@
+"""FedAvg by fluke: one client after the other, as it runs them."""
+
+from __future__ import annotations
+
+from fluke import FlukeENV
+from fluke.algorithms.fedavg import FedAVG
+from fluke.client import Client
+from fluke.config import OptimizerConfigurator
+from fluke.data import FastDataLoader
+from fluke.server import Server
+from fluke.utils import FederationObserver
+from task import Rounds, build, client, options
+from torch import nn
+
+
+class Turns(FederationObserver):
+    """Ends the rounds."""
+
+    def __init__(self, rounds: Rounds, server: Server) -> None:
+        self.rounds, self.server = rounds, server
+
+    def end_round(self, round: int) -> None:
+        """Tell the round."""
+        self.rounds.end(lambda: self.server.model)
+
+
+def main() -> None:
+    """Run the rounds."""
+    given = options(("1x2",))
+    rounds = Rounds(given.folder, given.rounds, given.wait)
+    task = rounds.task
+    if task.placement == "central":
+        rounds.tell(none="fluke has DP-SGD inside of clients (Opacus) and no protection of their changes")
+        return
+    FlukeENV().set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
+    optimizer = OptimizerConfigurator({"name": "SGD", "lr": task.lr})
+
+    def member(number: int) -> Client:
+        # With single_batch a pass ends after its first batch, so that passes are steps.
+        batches = FastDataLoader(
+            *client(given.folder, number),
+            num_labels=task.classes,
+            batch_size=task.batch_size,
+            shuffle=True,
+            single_batch=task.local_steps is not None,
+        )
+        passes = task.local_steps or task.local_epochs
+        return Client(number, batches, None, optimizer, nn.CrossEntropyLoss(), local_epochs=passes)
+
+    clients = [member(number) for number in range(len(task.sizes))]
+    server = Server(build(given.folder), None, clients, weighted=True)
+    federation = FedAVG(len(clients), None, {}, clients=clients, server=server)
+    federation.set_callbacks([Turns(rounds, server)])
+    rounds.begin()
+    federation.run(given.rounds, 1.0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Rounds and runs of all candidates, in turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn.utils import vector_to_parameters
+
+from benchmarks import sweeps
+from benchmarks.peers import task as tasks
+from benchmarks.peers.processes import PEERS, Peer, Unable, command, installed, surroundings
+from benchmarks.peers.task import Data, Task
+from benchmarks.references import PlainLoop
+from benchmarks.speed import MEGABYTE, Remote, Round, compare, interleaved
+from benchmarks.workloads import CENTRAL, Ours, Workload
+from datasets.catalog import load
+from privacy.gaussian import analytic_sigma
+
+UNPROTECTED = ("blazefl", "fluke")
+SPARE = 3  # rounds besides those that are timed: of the start, of warming up, and after memory was read
+RUNS = len(sweeps.EPSILONS) * 10
+
+
+def described(work: Workload, dp: bool) -> tuple[Task, Data]:
+    """Return a workload as peers read it; they are judged by every tenth sample of the clients' data."""
+    x, y = work.data()
+    task = Task(
+        model=work.model,
+        shape=list(work.shape),
+        classes=work.classes,
+        sizes=[work.samples] * work.clients,
+        batch_size=work.batch_size,
+        local_epochs=work.local_epochs,
+        local_steps=None,
+        lr=work.lr,
+        placement="central" if dp else None,
+        clip=CENTRAL.bound(),
+        noise=CENTRAL.noise_multiplier * CENTRAL.factor * CENTRAL.bound(),
+    )
+    return task, Data(x, y, x[::10], y[::10], work.start())
+
+
+def homegrown(work: Workload, dp: bool, only: list[str]) -> dict[str, Remote]:
+    """Return the plain loop in its two layouts, and ours."""
+    os.environ["OMP_NUM_THREADS"] = "2"  # what is not a worker's is done with both
+    privacy = CENTRAL if dp else None
+    bound = {"clip": CENTRAL.bound(), "noise": described(work, dp)[0].noise} if dp else {}
+    made = {
+        f"plain loop {workers}x{threads}": Remote(partial(PlainLoop, work, workers, threads, **bound))
+        for workers, threads in ((2, 1), (1, 2))
+    }
+    if "fedfrontier" in only and work.model == "logistic":
+        made["fedfrontier 1x2, vectorized"] = Remote(partial(Ours, work, "vmap", privacy=privacy))
+    elif "fedfrontier" in only:
+        for workers, threads in ((2, 1), (1, 2)):
+            made[f"fedfrontier {workers}x{threads}"] = Remote(
+                partial(Ours, work, "loop", workers, privacy=privacy)
+            )
+    return made
+
+
+def rounds(work: Workload, options: argparse.Namespace, dp: bool) -> None:
+    """Time a round of every candidate, in turns."""
+    work = replace(work, clients=options.clients or work.clients, samples=options.samples or work.samples)
+    repeats, each = options.repeats or 5, options.rounds or (3 if work.model == "logistic" else 1)
+    print(
+        f"{options.what}: {work.model}, {work.clients} clients x {work.samples} samples, batch {work.batch_size}, "
+        f"{work.local_epochs} epochs{', central noise' if dp else ''}; {repeats} turns of {each} rounds",
+        flush=True,
+    )
+    task, data = described(work, dp)
+    judged: dict[str, tuple[float, float]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tasks.save(folder, task, data)
+        pythons = installed(options.envs, options.only)
+        remotes = homegrown(work, dp, options.only)
+        peers: dict[str, Peer] = {}
+        for remote in remotes.values():
+            remote()
+        for name, python in pythons.items():
+            for layout in PEERS[name][1]:
+                threads = int(layout[-1])
+                line = command(python, name, folder, layout, repeats * each + SPARE)
+                peer = Peer(line, threads, folder)
+                stack.callback(peer.kill)
+                try:
+                    peer()
+                except Unable as reason:
+                    print(f"  {name} {layout}: {reason}")
+                    continue
+                peers[f"{name} {layout}"] = peer
+        candidates: dict[str, Round] = {**remotes, **peers}
+        seconds = interleaved(candidates, repeats, each)
+        for label, remote in remotes.items():
+            remote()
+            module = tasks.network(task.model, task.shape, task.classes)
+            vector_to_parameters(remote.vector(), module.parameters())
+            judged[label] = remote.close(), tasks.accuracy(module, data.test_x, data.test_y)
+        for label, other in peers.items():
+            judged[label] = other.close()
+    plain = [label for label in seconds if label.startswith("plain")]
+    best = min(plain, key=lambda label: statistics.median(seconds[label]))
+    compare({best: seconds.pop(best), **seconds})
+    for label, (peak, right) in judged.items():
+        print(f"  {label:<42} {peak / MEGABYTE:10.0f} MB at most   accuracy {right:6.1%}")
+
+
+def adult() -> tuple[Task, Data]:
+    """Return a run of the ladder of `benchmarks.sweeps`, at its largest budget."""
+    data = load("adult")
+    assert data.continuous is not None
+    order = torch.randperm(len(data.y), generator=torch.Generator().manual_seed(0))
+    test, train = order[: len(order) // 3], order[len(order) // 3 :]
+    mean, deviation = data.x[train].mean(0), data.x[train].std(0)
+    x = torch.where(data.continuous, (data.x - mean) / deviation, data.x)
+    shape = [x.shape[1]]
+    start = tasks.network("logistic", shape, 2).state_dict()
+    task = Task(
+        model="logistic",
+        shape=shape,
+        classes=2,
+        sizes=[len(part) for part in train.chunk(sweeps.CLIENTS)],
+        batch_size=sweeps.BATCH,
+        local_epochs=None,
+        local_steps=sweeps.STEPS,
+        lr=sweeps.STEP_SIZE,
+        placement="local",
+        clip=sweeps.CLIP,
+        noise=2 * sweeps.CLIP * analytic_sigma(sweeps.EPSILONS[0], 1e-5, 1.0) * sweeps.ROUNDS**0.5,
+        evaluate_every=10,
+    )
+    vector = torch.cat([torch.zeros_like(value).flatten() for value in start.values()])
+    return task, Data(x[train], data.y[train], x[test], data.y[test], vector)
+
+
+def ladder(options: argparse.Namespace) -> None:
+    """Time whole runs of peers, from the start of the process to its end, beside our whole sweep."""
+    repeats, length = options.repeats or 3, options.rounds or sweeps.ROUNDS
+    print(
+        f"ladder: {RUNS} runs of {length} rounds; of peers {repeats} are made, one after another", flush=True
+    )
+    seconds: dict[str, float] = {}
+    if "fedfrontier" in options.only:
+        for label, stack in (("side by side", "auto"), ("one by one", "off")):
+            seconds[f"fedfrontier, {label}, 2 jobs"] = sweeps.suite("ladder", stack, 2)
+    if "plain" in options.only:
+        seconds["plain script, from 5 runs, 1 job"] = sweeps.plain(5, RUNS, 1)
+    reference = next(iter(seconds.values()), None)
+    for label, value in seconds.items():
+        print(f"  {label:<42} {value:10.1f} s   ratio {value / (reference or value):8.2f}", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        tasks.save(folder, *adult())
+        for name, python in installed(options.envs, options.only).items():
+            for layout in PEERS[name][1]:
+                line = command(python, name, folder, layout, length)
+                whole(f"{name} {layout}", line, layout, folder, repeats, reference)
+
+
+def whole(
+    label: str, line: list[str], layout: str, folder: Path, repeats: int, reference: float | None
+) -> None:
+    """Make some runs of one peer, and print what all would take."""
+    spent, ended = [], ""
+    for _ in range(repeats):
+        began = time.perf_counter()
+        done = subprocess.run(
+            line, cwd=folder, env=surroundings(int(layout[-1])), capture_output=True, text=True
+        )
+        spent.append(time.perf_counter() - began)
+        if done.returncode:
+            print(f"  {label}: ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            return
+        ended = f"accuracy {json.loads(done.stdout.splitlines()[-1])['accuracy']:.1%}"
+    total = RUNS * statistics.median(spent)
+    ratio = f"   ratio {total / reference:8.2f}" if reference else ""
+    noise = ", without noise: it has none of this kind" if label.split()[0] in UNPROTECTED else ""
+    print(
+        f"  {label:<42} {total:10.1f} s{ratio}   {RUNS} times the median of {min(spent):.1f} to "
+        f"{max(spent):.1f} s, {ended}{noise}",
+        flush=True,
+    )
