@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+
+# fluke imports torchvision, whose wheels are built for torch with CUDA: beside a torch for CPUs their operators do
+# not load. Two have to be known by name for the rest to be imported; nothing of it is used here.
+for operator in ("nms", "qnms"):
+    torch.library.define(
+        f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
+    )
+
 from fluke import FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.client import Client

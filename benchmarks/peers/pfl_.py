@@ -36,22 +36,22 @@ second = RANK in os.environ
 workers = others(given.workers)
 
 # pfl connects its workers while it is imported.
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from pfl.aggregate.simulate import SimulatedBackend  # noqa: E402
-from pfl.algorithm.base import NNAlgorithmParams  # noqa: E402
-from pfl.algorithm.federated_averaging import FederatedAveraging  # noqa: E402
-from pfl.callback.base import TrainingProcessCallback  # noqa: E402
-from pfl.data.federated_dataset import FederatedDataset  # noqa: E402
-from pfl.data.pytorch import PyTorchTensorDataset  # noqa: E402
-from pfl.data.sampling import get_user_sampler  # noqa: E402
-from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams  # noqa: E402
-from pfl.metrics import Metrics  # noqa: E402
-from pfl.model.pytorch import PyTorchModel  # noqa: E402
-from pfl.privacy.gaussian_mechanism import GaussianMechanism  # noqa: E402
-from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import numpy as np
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
+from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Scored(nn.Module):
