@@ -36,7 +36,7 @@ def main() -> int:
     if options.what == "ladder":
         ladder(options)
     else:
-        work = replace(W2, signal=0.1) if options.what == "w2" else replace(W1, signal=0.3)
+        work = replace(W2, signal=0.1) if options.what == "w2" else replace(W1, signal=2.0)
         rounds(work, options, dp=options.what == "dp")
     return 0
 
