@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,7 +74,9 @@ class PlainLoop:
     def __call__(self) -> None:
         """Run one round."""
         sums = list(self.pool.map(self._share, range(len(self.modules))))
-        mean = {name: sum(part[name] for part in sums) / self.work.clients for name in self.state}
+        mean: dict[str, Any] = {
+            name: sum(part[name] for part in sums) / self.work.clients for name in self.state
+        }
         if self.clip is None:
             self.state = mean
             return

@@ -8,7 +8,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,7 +24,7 @@ from benchmarks.workloads import FAMILY, LOCAL, TENTH, W1, W2, Ours, Workload
 from harness.core import ALGORITHMS
 
 MEGABYTE = 1e6
-Round = Callable[[], None]
+Round = Callable[[], object]
 Candidate = Callable[[], Round]
 
 
@@ -63,19 +63,19 @@ class Remote:
 
 
 def _serve(make: Candidate, line: Connection) -> None:
-    run = make()
+    run: Any = make()
     while (asked := line.recv()) != "end":
         line.send(run() if asked == "round" else run.vector())
     # Linux counts in units of 1024 bytes.
     line.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def interleaved(candidates: dict[str, Round], repeats: int, rounds: int) -> dict[str, list[float]]:
+def interleaved(candidates: Mapping[str, Round], repeats: int, rounds: int) -> dict[str, list[float]]:
     """Time the candidates in turns, so that whatever else the machine does meets all of them alike.
 
     Parameters
     ----------
-    candidates : dict[str, Callable]
+    candidates : mapping of str to Callable
         Each runs one round; one round first warms it up.
     repeats, rounds : int
         Turns, and rounds in a turn.

@@ -134,7 +134,8 @@ class Ours:
 
     def vector(self) -> Tensor:
         """Return the parameters of the common model."""
-        return self.algorithm.model(self.state)
+        vector: Tensor = self.algorithm.model(self.state)
+        return vector
 
     def __call__(self) -> None:
         """Run one round."""

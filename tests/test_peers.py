@@ -1,6 +1,7 @@
 """What other frameworks are compared with: they are given the same model, start and local work as we are."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.peers import task as tasks
+from benchmarks.peers.measure import described
 from benchmarks.references import PlainLoop
 from benchmarks.workloads import CENTRAL, W1, W2, Ours, Workload
 from harness.problems.classify import classifier
@@ -27,16 +29,7 @@ def started(work: Workload) -> nn.Module:
 
 def by_hand(work: Workload) -> Tensor:
     """One round as a peer's script makes it: each client trains, and the models are averaged."""
-    task = tasks.Task(
-        work.model,
-        list(work.shape),
-        work.classes,
-        [work.samples] * work.clients,
-        work.batch_size,
-        work.local_epochs,
-        None,
-        work.lr,
-    )
+    task, _ = described(work, dp=False)
     x, y = work.data()
     models = []
     for mine in torch.arange(len(y)).split(work.samples):
@@ -50,6 +43,18 @@ def by_hand(work: Workload) -> Tensor:
 def test_a_peer_is_given_the_model_of_the_workload(work: Workload) -> None:
     x, _ = work.data()
     assert torch.allclose(started(work)(x), classifier(work.module()).predict(work.start(), x), atol=1e-5)
+
+
+def test_clients_of_one_process_do_not_train_each_others_models(tmp_path: Path) -> None:
+    work = SMALL[0]
+    task, data = described(work, dp=False)
+    tasks.save(tmp_path, task, data)
+    one, other = tasks.build(str(tmp_path)), tasks.build(str(tmp_path))
+    task.train(one, *tasks.client(str(tmp_path), 1))
+    vector = parameters_to_vector(other.parameters())
+    assert not torch.equal(parameters_to_vector(one.parameters()), vector)
+    for untouched in (vector, tasks.load(str(tmp_path))[1].start):
+        assert torch.equal(untouched, work.start())
 
 
 @pytest.mark.parametrize("work", SMALL, ids=lambda work: work.model)

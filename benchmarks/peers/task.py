@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -110,7 +111,14 @@ def client(folder: str, number: int) -> tuple[Tensor, Tensor]:
 
 
 def build(folder: str) -> nn.Module:
-    """Return the model, with the start values."""
+    """Return a model of one's own, with the start values."""
+    return deepcopy(_started(folder))
+
+
+@cache
+def _started(folder: str) -> nn.Module:
+    # Made once a process: drawing torch's own start values for every client would only take time. Its parameters
+    # share the memory of the vector, so it is never handed out itself.
     task, data = load(folder)
     module = network(task.model, task.shape, task.classes)
     vector_to_parameters(data.start, module.parameters())
