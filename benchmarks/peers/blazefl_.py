@@ -31,11 +31,11 @@ class Loader:
 
     dataset = None
 
-    def __init__(self, folder: str, number: int) -> None:
-        self.task, self.pair = load(folder)[0], client(folder, number)
+    def __init__(self, folder: str, number: int, generator: torch.Generator | None) -> None:
+        self.task, self.pair, self.generator = load(folder)[0], client(folder, number), generator
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for step, batch in enumerate(self.task.batches(*self.pair)):
+        for step, batch in enumerate(self.task.batches(*self.pair, self.generator)):
             if step == self.task.local_steps:
                 return
             yield batch
@@ -57,7 +57,7 @@ class Partitions:
         self, type_: str, cid: int, batch_size: int | None = None, generator: torch.Generator | None = None
     ) -> Loader:
         """Return a client's batches."""
-        return Loader(self.folder, cid)
+        return Loader(self.folder, cid, generator)
 
 
 def main() -> None:

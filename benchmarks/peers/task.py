@@ -61,9 +61,11 @@ class Task:
     noise: float = 0.0
     evaluate_every: int = 0
 
-    def batches(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(
+        self, x: Tensor, y: Tensor, generator: torch.Generator | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through one client's samples once, in random order."""
-        for taken in torch.randperm(len(y)).split(self.batch_size):
+        for taken in torch.randperm(len(y), generator=generator).split(self.batch_size):
             yield x[taken], y[taken]
 
     def train(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
