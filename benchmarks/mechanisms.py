@@ -87,14 +87,14 @@ def pruned_step(name: str, shape: tuple[int, ...], batch_size: int, alpha: float
     """Return a gradient of a network without a share of its units, as a client computes it."""
     problem = classifier(models.build(name, shape, 10))
     x = problem.init(torch.Generator().manual_seed(0))["x"]
-    thinned = thin(problem, x, alpha, None)
+    (smaller,) = thin(problem, x, alpha, None).models
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(1, batch_size, *shape, generator=generator)
     y = torch.randint(10, (1, batch_size), generator=generator)
     batch, rows, full = Batch(inputs, y, y * 0, torch.ones(y.shape)), Rows("loop"), x.unsqueeze(0)
 
     def step() -> None:
-        (small,) = rows.gradient(thinned.problem.loss, 1, (thinned.take(full),), batch)
-        thinned.put(small, full)
+        (small,) = rows.gradient(smaller.problem.loss, 1, (smaller.take(full),), batch)
+        smaller.put(small, full)
 
     return step

@@ -124,6 +124,7 @@ def w1(options: argparse.Namespace) -> None:
     candidates = {
         "plain PyTorch loop, two threads": Remote(partial(PlainLoop, work, 2)),
         "fedfrontier, two threads": Remote(partial(Ours, work, "loop", 2)),
+        "fedfrontier, two threads, bfloat16": Remote(partial(Ours, work, "loop", 2, computes=torch.bfloat16)),
     }
     compare(interleaved(candidates, options.repeats or 3, options.rounds or 1))
     for name, candidate in candidates.items():

@@ -108,6 +108,8 @@ class Ours:
         Of the channel.
     algorithm : Algorithm or None
         In place of FedAvg with the workload's local work.
+    computes : torch.dtype or None
+        What the network computes in, if not in single precision.
     """
 
     def __init__(
@@ -119,11 +121,14 @@ class Ours:
         privacy: Privacy | None = None,
         compression: Compression = PLAIN,
         algorithm: Algorithm | None = None,
+        computes: torch.dtype | None = None,
     ) -> None:
         usual = FedAvg(lr=work.lr, local_epochs=work.local_epochs, batch_size=work.batch_size)
         self.algorithm = algorithm or usual
         self.federation = work.federation()
-        self.problem = self.algorithm.view(classifier(work.module()))
+        module = work.module()
+        models.compute_in(computes, module)
+        self.problem = self.algorithm.view(classifier(module))
         self.rows = Rows(mode, threads)
         self.cohort = cohort
         self.privacy, self.compression = privacy, compression
