@@ -119,6 +119,8 @@ def choose(rivals: Iterable[RunRecord], choice: Choice) -> RunRecord | None:
 def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | None = None) -> list[Grid]:
     """Return, for every task, the table of the chosen settings and that of the sensitive groups under them.
 
+    Tasks come in the order of their first records, which is that of the suite.
+
     Parameters
     ----------
     records : Iterable[RunRecord]
@@ -135,7 +137,7 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
     flats = {key: flatten({k: v for k, v in of[0].spec.items() if k not in OWN}) for key, of in tasks.items()}
     common = set.intersection(*(set(flat.items()) for flat in flats.values())) if flats else set()
     grids = []
-    for key in sorted(tasks, key=lambda key: sorted(set(flats[key].items()) - common)):
+    for key in tasks:  # in the suite's order
         telling = [item for item in flats[key].items() if item not in common or item[0] == "data.name"]
         where = ", ".join(v if k.endswith((".name", ".kind")) else f"{k}={v}" for k, v in telling)
         runs: dict[str, dict[int, list[RunRecord]]] = {}
