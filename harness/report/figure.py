@@ -100,7 +100,7 @@ def panels_of(
             means = {key: fmean(v.values()) for key, v in values.items() if v}
             if means:
                 order = sorted(means, key=lambda key: means[key], reverse=better_is_higher(choice))
-                panels.append(Panel(_title(rows[0], found, telling), choice, [found[key] for key in order]))
+                panels.append(Panel(_title(rows[0], telling), choice, [found[key] for key in order]))
                 break
     return panels[:MOST_PANELS]
 
@@ -135,23 +135,11 @@ def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
     )
 
 
-def _title(row: dict[str, Any], found: dict[str, Cell], also: Sequence[str] = ()) -> str:
-    """Return data, problem and partition, and the settings that tell the problem from others of its kind.
-
-    Further settings may be given ``also``.
-    """
-    parts = ("data", "problem")
-    own = flatten({part: found[row["cell"]].spec.get(part) for part in parts})
-    kin = [flatten({part: cell.spec.get(part) for part in parts}) for cell in found.values()]
-    kin = [other for other in kin if all(other.get(k) == own.get(k) for k in ("data.name", "problem.kind"))]
-    telling = [
-        f"{name.partition('.')[2]}={value}"
-        for name, value in own.items()
-        if any(other.get(name) != value for other in kin)
-    ]
+def _title(row: dict[str, Any], also: Sequence[str] = ()) -> str:
+    """Return data, problem and partition, and further settings that are given."""
     lines = [
         (row["dataset"], row["problem"]),
-        (row["partition"], *telling),
+        (row["partition"],),
         [item.partition(".")[2] or item for item in also],
     ]  # one line would run into the next panel's
     texts = [" · ".join(str(part) for part in line if not pd.isna(part)) for line in lines]

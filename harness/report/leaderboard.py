@@ -27,6 +27,7 @@ from harness.report.cells import (
     part_name,
     partition_text,
     settings,
+    told_apart,
 )
 from harness.report.target import COSTS_TO_TARGET, Target, costs
 
@@ -118,11 +119,15 @@ def leaderboard(
         names = {_algorithm(cell) for cell in found}
         if baseline not in names:
             raise unknown("baseline", baseline, names)
-    texts = settings(found)
     metrics = sorted(
         {name for r in records for evaluation in r.rounds[-1:] for name in evaluation["metrics"]}
     )
-    rows = [_row(cell, metrics) | {"settings": texts[cell.key], "ranked_by": by} for cell in found]
+    called = {"dataset": told_apart(found, "data"), "problem": told_apart(found, "problem")}
+    called |= {"settings": settings(found)}
+    rows = [
+        _row(cell, metrics) | {name: texts[cell.key] for name, texts in called.items()} | {"ranked_by": by}
+        for cell in found
+    ]
     if target is not None:
         for row, cell in zip(rows, found, strict=True):
             row |= {"target": str(target), "reached": len(target.first(cell, "round"))}
@@ -163,9 +168,7 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "suite": cell.records[0].suite,
         "profile": cell.records[0].profile,
-        "dataset": part_name(spec.get("data")),
         "partition": partition_text(spec.get("partition")),
-        "problem": part_name(spec.get("problem")),
         "model": part_name(spec.get("model")),
         "algorithm": _algorithm(cell),
         "dp_unit": given.get("unit", asked.get("unit")),

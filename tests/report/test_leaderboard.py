@@ -98,6 +98,18 @@ def test_ranks_count_within_a_task():
     assert list(leaderboard(records)["rank"]) == [1, 1, 1]
 
 
+def test_tasks_on_one_data_set_are_told_apart_by_what_they_differ_in():
+    """Five groups or two: the same data, partition and problem otherwise; digits is there once, and is digits."""
+    data = [
+        {"name": "adult", "sensitive": "race"},
+        {"name": "adult", "sensitive": "race2"},
+        {"name": "digits"},
+    ]
+    frame = leaderboard([done(spec("fedavg", data=own), accuracy=0.8) for own in data])
+    assert sorted(frame["dataset"]) == ["adult(sensitive=race)", "adult(sensitive=race2)", "digits"]
+    assert list(frame["rank"]) == [1, 1, 1]
+
+
 def test_an_unknown_measure_names_the_nearest():
     with pytest.raises(ValueError, match=r"'auroc2'.*'auroc'"):
         leaderboard([], by="auroc2")
