@@ -161,9 +161,10 @@ def told_apart(all_cells: Sequence[Cell], part: str) -> dict[str, str | None]:
     """
     flat = {cell.key: flatten({part: cell.spec.get(part)}) for cell in all_cells}
     names = {cell.key: part_name(cell.spec.get(part)) for cell in all_cells}
+    every = {setting for own in flat.values() for setting in own}
     values: dict[tuple[str | None, str], set[str | None]] = {}
     for key, own in flat.items():
-        for setting in {setting for other in flat.values() for setting in other}:
+        for setting in every:
             values.setdefault((names[key], setting), set()).add(own.get(setting))
     texts = {}
     for key, own in flat.items():

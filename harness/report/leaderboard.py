@@ -8,7 +8,7 @@ or "not measured"; it never means zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -122,8 +122,11 @@ def leaderboard(
     metrics = sorted(
         {name for r in records for evaluation in r.rounds[-1:] for name in evaluation["metrics"]}
     )
-    called = {"dataset": told_apart(found, "data"), "problem": told_apart(found, "problem")}
-    called |= {"settings": settings(found)}
+    called: dict[str, Mapping[str, str | None]] = {
+        "dataset": told_apart(found, "data"),
+        "problem": told_apart(found, "problem"),
+        "settings": settings(found),
+    }
     rows = [
         _row(cell, metrics) | {name: texts[cell.key] for name, texts in called.items()} | {"ranked_by": by}
         for cell in found
