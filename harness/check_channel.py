@@ -63,9 +63,8 @@ class Watched(Channel):
     def _send(self, *arguments: Any, **options: Any) -> list[Tensor]:
         before = self.books.ledger.releases
         sent = super()._send(*arguments, **options)
-        own = (
-            self._mechanism is not None
-        )  # unit client: this message is a release; record: its gradients were
+        # With unit client this message is a release; with unit record its gradients were.
+        own = self._mechanism is not None
         if self.books.ledger.releases == (before if own else 0):
             raise Failed("a message left a client and no release was booked")
         return sent

@@ -386,7 +386,8 @@ class Clients:
 
         A sample's gradients by both variables are clipped together.
         """
-        call, samples = self._book(records, batch), records.of(batch).batch
+        call = self._book(records, batch)
+        samples = batch._replace(**records.of(batch).batch._asdict())  # what a party was told stays
         clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound())
         sums = self._of_models(clipped, points, samples, by, objective)
         mask = None if self.thinned is None else self.thinned.mask_of(sums, self.ids)

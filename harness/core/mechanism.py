@@ -46,7 +46,7 @@ class Mechanism:
 
     def of(self, clients: Clients, memory: dict[str, Tensor]) -> Mechanism:
         """Return the same for a part of the cohort."""
-        return Mechanism(self.privacy, clients, memory, self._multipliers)
+        return type(self)(self.privacy, clients, memory, self._multipliers)
 
     def clipped(self, slot: int, parts: Sequence[Tensor]) -> list[Tensor]:
         """Bound the norm of every client's message."""

@@ -23,6 +23,8 @@ class Recorded:
     pass included and each of them once: the same operations on the same numbers, hence the same result to the last
     bit, whether and whenever a function was recorded.
 
+    What it returns must not be changed in place: two results may share their memory, or an argument's.
+
     Parameters
     ----------
     fn : Callable
@@ -43,7 +45,9 @@ class Recorded:
             self._calls[kind] += 1
             if self._calls[kind] <= CALLS:
                 return self._fn(*parts)
-            recording = self._recordings[kind] = _once(make_fx(self._fn)(*parts)).forward
+            # Each by itself: two arguments that are one tensor now would be one for ever.
+            apart = [part.detach() for part in parts]
+            recording = self._recordings[kind] = _once(make_fx(self._fn)(*apart)).forward
         with torch.no_grad():
             return tuple(recording(*parts))
 
@@ -54,9 +58,10 @@ def _once(recording: GraphModule) -> GraphModule:
     A Neumann series of ten Hessian products of a linear model repeats a quarter of its operations.
     """
     graph = recording.graph
-    schemas = [getattr(node.target, "_schema", None) for node in graph.nodes]
-    if any(schema is not None and schema.is_mutable for schema in schemas):
-        return recording  # what is changed in place is not the same again
+    for node in graph.nodes:
+        schema, tags = getattr(node.target, "_schema", None), getattr(node.target, "tags", ())
+        if (schema is not None and schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags:
+            return recording  # what is changed in place, or drawn, is not the same again
     computed: dict[object, Node] = {}
     for node in graph.nodes:
         if node.op not in ("call_function", "get_attr"):

@@ -49,6 +49,23 @@ def test_a_function_that_changes_tensors_in_place_is_left_as_it_is():
     assert found.tolist() == [2, 2]
 
 
+def test_two_draws_are_two_draws():
+    def fn(x):
+        return torch.rand_like(x), torch.rand_like(x)
+
+    _, (one, other) = operations(fn, torch.zeros(8))
+    assert not torch.equal(one, other)
+
+
+def test_arguments_that_are_one_tensor_when_it_is_recorded_may_be_two_later(monkeypatch):
+    monkeypatch.setattr(recording, "CALLS", 1)
+    recorded = Recorded(lambda a, b: (a * 2 + b * b,))
+    x, y = torch.tensor([10.0, 20.0]), torch.tensor([1.0, 2.0])
+    for _ in range(3):
+        assert recorded(x, x)[0].tolist() == [120, 440]
+    assert recorded(x, y)[0].tolist() == [21, 44]
+
+
 def test_second_derivatives_share_their_points_and_stay_the_same_to_the_last_bit(monkeypatch):
     """Three Hessian products at one point go through the loss once each; recorded, once in all."""
     monkeypatch.setattr(recording, "CALLS", 1)

@@ -126,7 +126,7 @@ def test_a_record_is_charged_for_every_appearance_and_the_ledger_is_of_the_most_
     for _ in range(6):
         clients = run.cohort()
         (batch,) = clients.batches(setup.algorithm, aligned=True)
-        people = clients._numbers[batch.weight]
+        people = clients._records.of(batch).numbers
         appeared[people] += 1
         run.advance()
         assert run.books.ledger.releases == 3 * int(appeared.max())
