@@ -108,5 +108,5 @@ class PlainLoop:
             changes = {name: value - self.state[name] for name, value in trained.items()}
             norm = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
             for name, change in changes.items():
-                total[name].add_(change, alpha=min(1.0, self.clip / norm))
+                total[name].add_(change, alpha=min(1.0, self.clip / max(norm, 1e-30)))
         return total

@@ -27,6 +27,7 @@ from harness.commands.show import log
 from harness.core.registry import UserError
 from harness.executors import EXECUTORS
 from harness.journal import Diverged
+from harness.setup import DTYPES
 
 REFUSALS = (UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError)
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
@@ -202,7 +203,7 @@ def _spec_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--clients", type=int, help="number of clients (default 10 where it is free)")
     for name in NUMBERS:
         to.add_argument(f"--{name}", type=int, metavar="N")
-    to.add_argument("--precision", metavar="TYPE", help="float32, float64, or bfloat16 for networks")
+    to.add_argument("--precision", choices=list(DTYPES), help="bfloat16: of networks alone")
     to.add_argument(
         "--set",
         action="append",

@@ -62,7 +62,7 @@ class Partitions:
 
 def main() -> None:
     """Run the rounds."""
-    given = options(("threads-2x1", "processes-2x1", "1x2"))
+    given = options(("threads-2x1", "processes-2x1", "1x2", "threads-1x1"))
     rounds = Rounds(given.folder, given.rounds, given.wait)
     task, clients = rounds.task, len(rounds.task.sizes)
     if task.placement == "central":

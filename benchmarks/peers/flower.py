@@ -79,14 +79,14 @@ def server_app(folder: str, threads: int, rounds: Rounds) -> ServerApp:
 
 def main() -> None:
     """Run the rounds."""
-    given = options(("2x1", "1x2"))
+    given = options(("2x1", "1x2", "1x1"))
     rounds = Rounds(given.folder, given.rounds, given.wait)
     run_simulation(
         server_app(given.folder, given.threads, rounds),
         client_app(rounds.task),
         num_supernodes=len(rounds.task.sizes),
         backend_config={
-            "init_args": {"num_cpus": 2},
+            "init_args": {"num_cpus": given.workers * given.threads},
             "client_resources": {"num_cpus": given.threads, "num_gpus": 0.0},
         },
     )

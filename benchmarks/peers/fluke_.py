@@ -45,16 +45,14 @@ def main() -> None:
     optimizer = OptimizerConfigurator({"name": "SGD", "lr": task.lr})
 
     def member(number: int) -> Client:
-        # With single_batch a pass ends after its first batch, so that passes are steps.
         batches = FastDataLoader(
             *client(given.folder, number),
             num_labels=task.classes,
             batch_size=task.batch_size,
             shuffle=True,
-            single_batch=task.local_steps is not None,
         )
-        passes = task.local_steps or task.local_epochs
-        return Client(number, batches, None, optimizer, nn.CrossEntropyLoss(), local_epochs=passes)
+        loss = nn.CrossEntropyLoss()
+        return Client(number, batches, None, optimizer, loss, local_epochs=task.local_epochs)
 
     clients = [member(number) for number in range(len(task.sizes))]
     server = Server(build(given.folder), None, clients, weighted=True)

@@ -31,7 +31,7 @@ def others(workers: int) -> list[subprocess.Popen[str]]:
     return started
 
 
-given = options(("1x2", "2x1"))
+given = options(("1x2", "2x1", "1x1"))
 second = RANK in os.environ
 workers = others(given.workers)
 

@@ -154,29 +154,6 @@ def part_name(part: Mapping[str, Any] | str | None) -> str | None:
     return None if name is None else str(name)
 
 
-def told_apart(all_cells: Sequence[Cell], part: str) -> dict[str, str | None]:
-    """Return cell key -> what its data, or its problem, is called, as ``adult(sensitive=race2)``.
-
-    In brackets stand the settings in which others of that name differ.
-    """
-    flat = {cell.key: flatten({part: cell.spec.get(part)}) for cell in all_cells}
-    names = {cell.key: part_name(cell.spec.get(part)) for cell in all_cells}
-    every = {setting for own in flat.values() for setting in own}
-    values: dict[tuple[str | None, str], set[str | None]] = {}
-    for key, own in flat.items():
-        for setting in every:
-            values.setdefault((names[key], setting), set()).add(own.get(setting))
-    texts = {}
-    for key, own in flat.items():
-        telling = [
-            f"{setting.partition('.')[2]}={value}"
-            for setting, value in own.items()
-            if len(values[names[key], setting]) > 1
-        ]
-        texts[key] = f"{names[key]}({', '.join(telling)})" if telling else names[key]
-    return texts
-
-
 def partition_text(partition: Mapping[str, Any] | None) -> str | None:
     """Return a partition as ``dirichlet(alpha=0.3)``; the number of clients has a column of its own."""
     if partition is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -70,15 +71,18 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
     def varies(name: str) -> bool:
         return len({str(row[name]) for row in rows}) > 1
 
+    tasks = task_names(rows)
     names = variants(frame, beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
     shown = [
         Column("Algorithm", "algorithm", False, _plain("algorithm"), "Name in the registry"),
         Column("Variant", "settings", False, lambda r: names[r["cell"]], "What tells it from its namesakes"),
     ]
     for name in ("suite", "dataset", "partition", "problem", "model", "rounds", "clients"):
-        if varies(name):
-            title = name.capitalize()
-            shown.append(Column(title, name, name in COUNTS, _plain(name), f"{title} of the run"))
+        title, text = name.capitalize(), _plain(name)
+        if name in ("dataset", "problem", "partition"):
+            text = partial(_of_task, tasks, name)
+        if len({text(row) for row in rows}) > 1:
+            shown.append(Column(title, name, name in COUNTS, text, f"{title} of the run"))
     shown += [
         Column("Gap", "spectral_gap", True, lambda r: quantity(r["spectral_gap"], 3),
                "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
@@ -162,6 +166,31 @@ def variants(frame: pd.DataFrame, beside: Collection[str] = ()) -> dict[str, str
         for cell in members:
             said = (text for name, text in traits[cell].items() if name in telling and name not in beside)
             texts[cell] = " ".join(said)
+    return texts
+
+
+def _of_task(tasks: Mapping[str, Mapping[str, str]], name: str, row: Row) -> str:
+    return tasks[row["cell"]][name]
+
+
+def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
+    """Return cell -> what its dataset, problem and partition are called, as ``adult(sensitive=race2)``.
+
+    In brackets are the settings in which others of that name differ. Empty for nothing.
+    """
+    texts = {row["cell"]: {"partition": _plain("partition")(row)} for row in rows}
+    for column, section in (("dataset", "data."), ("problem", "problem.")):
+        own = {
+            row["cell"]: [t for t in str(row["settings"]).split() if t.startswith(section)] for row in rows
+        }
+        common: dict[str, set[str]] = {}
+        for row in rows:
+            settings = own[row["cell"]]
+            common.setdefault(str(row[column]), set(settings)).intersection_update(settings)
+        for row in rows:
+            telling = [t[len(section) :] for t in own[row["cell"]] if t not in common[str(row[column])]]
+            name = _plain(column)(row)
+            texts[row["cell"]][column] = f"{name}({', '.join(telling)})" if telling else name
     return texts
 
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
-
 from harness.files import replacing
 from harness.report.cells import Cell, better_is_higher, cells, flatten, part_name
-from harness.report.columns import rows_of, words
+from harness.report.columns import rows_of, task_names, words
 from harness.report.leaderboard import leaderboard
 
 if TYPE_CHECKING:
@@ -85,6 +83,7 @@ def panels_of(
     frame = leaderboard(records)
     found = {cell.key: cell for cell in cells(records)}
     tasks: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    names = task_names(rows_of(frame))
     for row in rows_of(frame):
         rest = () if along is None else settings_beside(found[row["cell"]], along)
         tasks.setdefault((row["task"], *rest), []).append(dict(row))
@@ -100,7 +99,9 @@ def panels_of(
             means = {key: fmean(v.values()) for key, v in values.items() if v}
             if means:
                 order = sorted(means, key=lambda key: means[key], reverse=better_is_higher(choice))
-                panels.append(Panel(_title(rows[0], telling), choice, [found[key] for key in order]))
+                panels.append(
+                    Panel(_title(names[rows[0]["cell"]], telling), choice, [found[key] for key in order])
+                )
                 break
     return panels[:MOST_PANELS]
 
@@ -135,14 +136,14 @@ def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
     )
 
 
-def _title(row: dict[str, Any], also: Sequence[str] = ()) -> str:
+def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
     """Return data, problem and partition, and further settings that are given."""
     lines = [
-        (row["dataset"], row["problem"]),
-        (row["partition"],),
+        (names["dataset"], names["problem"]),
+        (names["partition"],),
         [item.partition(".")[2] or item for item in also],
     ]  # one line would run into the next panel's
-    texts = [" · ".join(str(part) for part in line if not pd.isna(part)) for line in lines]
+    texts = [" · ".join(part for part in line if part) for line in lines]
     return "\n".join(text for text in texts if text)
 
 

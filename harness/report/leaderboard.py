@@ -8,7 +8,7 @@ or "not measured"; it never means zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ from harness.report.cells import (
     part_name,
     partition_text,
     settings,
-    told_apart,
 )
 from harness.report.target import COSTS_TO_TARGET, Target, costs
 
@@ -122,15 +121,8 @@ def leaderboard(
     metrics = sorted(
         {name for r in records for evaluation in r.rounds[-1:] for name in evaluation["metrics"]}
     )
-    called: dict[str, Mapping[str, str | None]] = {
-        "dataset": told_apart(found, "data"),
-        "problem": told_apart(found, "problem"),
-        "settings": settings(found),
-    }
-    rows = [
-        _row(cell, metrics) | {name: texts[cell.key] for name, texts in called.items()} | {"ranked_by": by}
-        for cell in found
-    ]
+    texts = settings(found)
+    rows = [_row(cell, metrics) | {"settings": texts[cell.key], "ranked_by": by} for cell in found]
     if target is not None:
         for row, cell in zip(rows, found, strict=True):
             row |= {"target": str(target), "reached": len(target.first(cell, "round"))}
@@ -171,7 +163,9 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "suite": cell.records[0].suite,
         "profile": cell.records[0].profile,
+        "dataset": part_name(spec.get("data")),
         "partition": partition_text(spec.get("partition")),
+        "problem": part_name(spec.get("problem")),
         "model": part_name(spec.get("model")),
         "algorithm": _algorithm(cell),
         "dp_unit": given.get("unit", asked.get("unit")),

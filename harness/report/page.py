@@ -14,7 +14,7 @@ from harness.files import write_text
 from harness.report.budgets import accuracy_against_epsilon
 from harness.report.cells import Cell, cells
 from harness.report.chosen import Choice, chosen_tables
-from harness.report.columns import Column, columns, quantity, rows_of, runs, variants, words
+from harness.report.columns import Column, columns, quantity, rows_of, runs, task_names, variants, words
 from harness.report.curves import curves, learning_curves
 from harness.report.fairness import fairness
 from harness.report.frontier import accuracy_against_bytes
@@ -230,6 +230,7 @@ def write_page(
 
     found = {cell.key: cell for cell in cells(records)}
     shown, rows, names = columns(frame), rows_of(frame), variants(frame)
+    tasks = task_names(rows)
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -250,7 +251,9 @@ def write_page(
         facets=_choices(facets),
         pictures=[(picture, _data_uri(picture.file)) for picture in pictures],
         grids=grids,
-        cells=[_cell(row, found[row["cell"]], names, commands or {}, whole) for row in rows],
+        cells=[
+            _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole) for row in rows
+        ],
         private=bool(frame["dp_unit"].notna().any()),
         provenance=whole,
     )
@@ -299,6 +302,7 @@ def _cell(
     row: Mapping[str, Any],
     cell: Cell,
     names: Mapping[str, str],
+    task: Mapping[str, str],
     commands: Mapping[str, str],
     whole: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -306,9 +310,7 @@ def _cell(
     return {
         "key": cell.key,
         "name": f"{row['algorithm']} {names[cell.key]}".strip(),
-        "task": " · ".join(
-            str(row[part]) for part in ("dataset", "partition", "problem") if not pd.isna(row[part])
-        ),
+        "task": " · ".join(filter(None, (task[part] for part in ("dataset", "partition", "problem")))),
         "runs": runs(row),
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
