@@ -100,6 +100,11 @@ def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
         vars(part)["computes"] = dtype
 
 
+def computes_in(dtype: torch.dtype, net: nn.Module | None) -> bool:
+    """Whether a net has been told to compute in this type."""
+    return net is not None and any(vars(part).get("computes") == dtype for part in net.modules())
+
+
 class Residual(nn.Module):
     """Add a shortcut to a stack of layers: ``relu(main(x) + shortcut(x))``."""
 

@@ -15,6 +15,7 @@ from datasets.federation import Federation, federate
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from datasets.vertical import VERTICAL
+from harness import models
 from harness.core import random
 from harness.core.algorithm import Algorithm
 from harness.core.policy import Compression, Privacy
@@ -147,6 +148,11 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
     dtype, computes = DTYPES[spec.precision or "float32"]
     setting = Setting(settings, make_federation(spec), model or None, spec.seed, computes)
     problem, federation = kind.build(setting)
+    if computes is not None and not models.computes_in(computes, problem.module):
+        raise Incompatible(
+            f"precision: problem {kind.name} does not build its network with Setting.net, so {spec.precision} "
+            "would not reach it; use float32 or float64"
+        )
     problem = algorithm.view(problem)
     if spec.cohort is not None and spec.cohort.size > federation.clients:
         raise UserError(

@@ -1,8 +1,10 @@
 """Precision bfloat16: networks compute in it; parameters, steps, clipping, noise and messages stay float32."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from rules_support import finished, ready
+from rules_support import finished, given, ready
 from torch.nn import functional
 
 from datasets.federation import Batch
@@ -10,7 +12,9 @@ from harness import models
 from harness.core.registry import Incompatible
 from harness.core.rows import Rows
 from harness.core.vector import Ravel
+from harness.problems import PROBLEMS
 from harness.problems.classify import classifier
+from harness.setup import prepare
 from harness.spec import read_spec
 
 NARROW = {"precision": "bfloat16"}
@@ -101,3 +105,16 @@ def test_a_problem_without_a_network_refuses_it():
                 **NARROW,
             }
         )
+
+
+def test_a_problem_that_builds_its_own_network_refuses_it(monkeypatch, data):
+    """Otherwise it would compute in single precision under a name that says bfloat16."""
+    kind = PROBLEMS["classify"]
+
+    def build(setting):
+        return classifier(models.build("logistic", (4,), 2)), setting.federation
+
+    monkeypatch.setitem(PROBLEMS._things, "classify", replace(kind, build=build))
+    assert prepare(read_spec(given(data))).problem.module is not None
+    with pytest.raises(Incompatible, match=r"does not build its network with Setting\.net, so bfloat16"):
+        prepare(read_spec(given(data, **NARROW)))
