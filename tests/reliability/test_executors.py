@@ -201,6 +201,7 @@ def test_an_interrupted_suite_on_a_cluster_leaves_runs_that_go_on_from_their_che
 ):
     """Ctrl-C, long before a checkpoint would be due; stacks are made of what the cluster left over."""
     endless = [spec.model_copy(update={"rounds": 10**6}) for spec in LONG[:2]]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
     def interrupt():
         os.kill(os.getpid(), signal.SIGINT)
@@ -209,9 +210,12 @@ def test_an_interrupted_suite_on_a_cluster_leaves_runs_that_go_on_from_their_che
         return len([path for path in tmp_path.glob("runs/*/rounds.jsonl") if path.stat().st_size > 2000]) == 2
 
     ctrl_c = when(evaluated, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run_all(endless, tmp_path, executor="ray", jobs=2, address=cluster.address, execution=ALONE)
-    ctrl_c.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_all(endless, tmp_path, executor="ray", jobs=2, address=cluster.address, execution=ALONE)
+    finally:
+        ctrl_c.join()
+        signal.signal(signal.SIGINT, before)
     folders = [Store(tmp_path).folder(identify(spec)) for spec in endless]
     assert [folder.status for folder in folders] == ["interrupted"] * 2
     for folder in folders:
