@@ -113,7 +113,7 @@ class Clients:
         self._records: Records | None = None
         if privacy is not None and privacy.unit == "record":
             self._records = Records(privacy, problem, self.books)
-        self.sizes = self.take(federation.counts()[..., None])[..., 0]
+        self.sizes = (self.take(federation.splits["train"]) >= 0).sum(-1)  # of the cohort alone
 
     def part(self, number: int) -> Clients:
         """Return one client of the cohort alone, still as a cohort of (..., 1)."""

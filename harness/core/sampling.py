@@ -147,7 +147,7 @@ def _beginnings(draws: Tensor, owners: Tensor, begins: Tensor, lengths: Tensor) 
 def cohort(key: Tensor, total: int, size: int) -> Tensor:
     """Draw ``size`` of ``total`` clients without replacement, sorted, ``(..., size)``; one key a run."""
     draws = random.bits(key[..., None], torch.arange(total))
-    return draws.argsort(-1)[..., :size].sort(-1).values
+    return draws.topk(size, largest=False, sorted=False).indices.sort(-1).values
 
 
 def poisson(keys: Tensor, total: int, rate: float) -> tuple[Tensor, Tensor]:
