@@ -136,7 +136,7 @@ def protected_by_sample(
     if privacy.noise_multiplier == 0:
         return joint
     streams = generators(clients, privacy.stream, "noise", slot, joint, "client")
-    noise = gaussian_noise(joint, privacy.noise_multiplier * privacy.factor * privacy.bound(), streams)
+    noise = gaussian_noise(joint, privacy.deviation(), streams)
     return joint + (noise if shared is None else noise * shared)
 
 

@@ -89,6 +89,10 @@ class Privacy:
             raise ValueError("an adaptive clip norm is part of the channel's state")
         return joint_norm(self.clip) if isinstance(self.clip, tuple) else self.clip
 
+    def deviation(self) -> float:
+        """Return the standard deviation of the noise on what is clipped to a fixed norm."""
+        return self.noise_multiplier * self.factor * self.bound()
+
     def book(self, ledger: Ledger, draw: tuple[str | int, ...], multiplier: float) -> Ledger:
         """Return the ledger with one more release from a draw."""
         if self.sampling == "poisson":

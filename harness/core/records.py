@@ -181,8 +181,7 @@ class Records:
                 for seed, clients in own
                 for client in clients
             ]
-            std = privacy.noise_multiplier * privacy.factor * privacy.bound()
-            noise = gaussian_noise(joint, std, streams)
+            noise = gaussian_noise(joint, privacy.deviation(), streams)
             joint = joint + (noise if mask is None else noise * mask)
         joint = joint / drawn.expected * drawn.batch.active
         return list(joint.split([part.shape[-1] for part in sums], -1))
