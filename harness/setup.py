@@ -24,7 +24,7 @@ from harness.core.registry import Incompatible, UserError
 from harness.core.rows import Rows
 from harness.core.thinning import prunable
 from harness.problems import PROBLEMS, Setting
-from harness.sections import Data
+from harness.sections import Data, Partition
 from harness.settle import draft
 from harness.spec import RunSpec
 
@@ -132,8 +132,17 @@ class Setup:
         return tuple(one.spec.seed for one in self.each)
 
 
-def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
+def prepare(
+    spec: RunSpec, execution: Execution | None = None, dealt: dict[str, Federation] | None = None
+) -> Setup:
     """Load, partition and build everything a spec names.
+
+    Parameters
+    ----------
+    spec, execution : RunSpec, Execution
+        What to run, and who computes.
+    dealt : dict, optional
+        Data that have been dealt to clients already, for runs that share them; what is missing is added.
 
     Raises
     ------
@@ -146,7 +155,7 @@ def prepare(spec: RunSpec, execution: Execution | None = None) -> Setup:
     settings = kind.settings(**{k: v for k, v in spec.problem.items() if k != "kind"})
     model = spec.model and (spec.model["name"], {k: v for k, v in spec.model.items() if k != "name"})
     dtype, computes = DTYPES[spec.precision or "float32"]
-    setting = Setting(settings, make_federation(spec), model or None, spec.seed, computes)
+    setting = Setting(settings, make_federation(spec, dealt), model or None, spec.seed, computes)
     problem, federation = kind.build(setting)
     if computes is not None and not models.computes_in(computes, problem.module):
         raise Incompatible(
@@ -227,18 +236,26 @@ def identify(spec: RunSpec) -> str:
     return spec.identity(load_once(spec.data).digest) if spec.data is not None else prepare(spec).id
 
 
-def make_federation(spec: RunSpec) -> Federation | None:
+def make_federation(spec: RunSpec, dealt: dict[str, Federation] | None = None) -> Federation | None:
     """Return the data of a spec, dealt to its clients; None if its problem brings its own."""
     if spec.data is None or spec.partition is None:
         return None
-    dataset, part = load_once(spec.data), spec.partition
+    what = spec.model_dump_json(include={"data", "partition", "seed"})
+    dealt = {} if dealt is None else dealt
+    if what not in dealt:
+        dealt[what] = _dealt(spec, spec.data, spec.partition)
+    return dealt[what]
+
+
+def _dealt(spec: RunSpec, data: Data, part: Partition) -> Federation:
+    dataset = load_once(data)
     rng = random.numpy_stream(spec.seed, "partition")
     vertical = part.kind in VERTICAL
     deal = PARTITIONS["iid"]() if vertical else PARTITIONS[part.kind](**part.settings)
     options: Any = {
         name: getattr(part, name) for name in ("test", "stratify", "limit", "standardize", "selection")
     }
-    options["drop_negatives"] = spec.data.drop_negatives
+    options["drop_negatives"] = data.drop_negatives
     federation = federate(dataset, deal, 1 if vertical else part.clients, rng, **options)
     return (
         VERTICAL[part.kind](**part.settings)(federation, dataset.features, part.clients)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from harness.core import random
 
-RANDOM_BITS = 40  # of a sample's place in a pass; leaves room for 8 million passes a round
+RANDOM_BITS = 40  # of a sample's place in a pass
+ELEMENT_BITS = 63 - RANDOM_BITS  # for its number, beside them in one integer
+BLOCK = 1 << 16  # places that are drawn at once: 512 KiB
 
 
 def plan(
@@ -54,25 +59,23 @@ def plan(
         return slots.expand(total, *slots.shape), (counts > 0) * total
 
     own = counts.clamp(max=size)  # the client's batch size
-    per_pass = torch.where(counts > 0, -(-counts // own.clamp(min=1)), 0)
     if steps is not None:
-        taken = (counts > 0) * steps
-        step, slot = torch.arange(steps)[:, None, None], torch.arange(size)
-        position = step * own[:, None] + slot
-        valid = (slot < own[:, None]).expand(position.shape)
-        passes, slot = position // counts.clamp(min=1)[:, None], position % counts.clamp(min=1)[:, None]
-        used = steps * own
+        taken, used = (counts > 0) * steps, steps * own
+        start = torch.arange(steps)[:, None] * own  # of each batch among what the client uses, (S, K)
+        room = own.expand(start.shape)  # samples in it
     else:
         assert epochs is not None
-        taken = per_pass * epochs
-        step = torch.arange(int(taken.max()))[:, None, None]
-        passes = (step // per_pass.clamp(min=1)[:, None]).expand(-1, -1, size)
-        slot = (step % per_pass.clamp(min=1)[:, None]) * own[:, None] + torch.arange(size)
-        valid = (slot < counts[:, None]) & (step < taken[:, None])
-        used = epochs * counts
+        per_pass = torch.where(counts > 0, -(-counts // own.clamp(min=1)), 0)
+        taken, used = per_pass * epochs, epochs * counts
+        step = torch.arange(int(taken.max()))[:, None]
+        within = (step % per_pass.clamp(min=1)) * own
+        start = step // per_pass.clamp(min=1) * counts + within
+        room = torch.where(step < taken, counts - within, 0)
     shuffled, first = _passes(counts, used, keys, ids)
-    where = first[:, None] + passes * counts[:, None] + slot
-    return torch.where(valid, shuffled[torch.where(valid, where, 0)], -1), taken
+    slot = torch.arange(size)
+    padding, where = slot >= room[..., None], (first + start)[..., None] + slot
+    order = shuffled.index_select(0, where.masked_fill_(padding, 0).flatten())
+    return order.view(where.shape).masked_fill_(padding, -1), taken
 
 
 def poisson_plan(
@@ -109,39 +112,66 @@ def poisson_plan(
 def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the shuffled passes of all clients end to end, as far as ``used``, and where each client's begin.
 
-    A random order is the order of keyed random numbers; sorting them all at once, pass by pass, costs no
-    loop over clients.
+    A random order is the order of keyed random numbers. They are drawn and sorted some passes at a time, few enough
+    to stay in the processor's cache.
     """
     passes = torch.where(counts > 0, -(-used // counts.clamp(min=1)), 0)
     owner = torch.repeat_interleave(torch.arange(len(counts)), passes)  # of each pass
     first_pass = passes.cumsum(0) - passes
     number = torch.arange(len(owner)) - first_pass[owner]  # of the pass within its client
     lengths = counts[owner]
-    owners = torch.repeat_interleave(torch.arange(len(owner)), lengths)  # pass of each element
-    starts = lengths.cumsum(0) - lengths
-    element = torch.arange(len(owners)) - starts[owners]
-    draws = random.more_bits(random.bits(keys[owner], ids[owner], number)[owners], element)
-    # The high bits hold the pass, so that one sort shuffles within each pass only; how many random bits are
-    # left must not depend on who else is there.
-    draws = draws & ((1 << RANDOM_BITS) - 1)
-    totals, begins = passes * counts, (used[owner] - number * lengths).minimum(lengths)
-    if 2 * int(begins.sum()) < int(lengths.sum()):
-        kept = _beginnings(draws, owners, begins, lengths)
-        owners, element, draws = owners[kept], element[kept], draws[kept]
-        totals = torch.zeros_like(counts).index_add(0, owner, torch.bincount(owners, minlength=len(owner)))
-    order = ((owners << RANDOM_BITS) | draws).argsort(stable=True)
-    return element[order], totals.cumsum(0) - totals
+    begins = (used[owner] - number * lengths).minimum(lengths)
+    drawn, below = random.bits(keys[owner], ids[owner], number), _small(begins, lengths)
+    pieces, kept = [torch.empty(0, dtype=torch.int64)], torch.zeros_like(lengths)
+    for some in _blocks(lengths.tolist()):
+        order, kept[some] = _shuffled(drawn[some], lengths[some], begins[some], below[some])
+        pieces.append(order)
+    totals = torch.zeros_like(counts).index_add(0, owner, kept)
+    return torch.cat(pieces), totals.cumsum(0) - totals
 
 
-def _beginnings(draws: Tensor, owners: Tensor, begins: Tensor, lengths: Tensor) -> Tensor:
-    """Say which elements must be sorted to know the first ``begins`` of each pass: those of small draws.
+def _small(begins: Tensor, lengths: Tensor) -> Tensor:
+    """Return below which draws those are that must be sorted to know the first ``begins`` of each pass.
 
-    Six standard deviations more than are expected to do; should they not, all are sorted.
+    Six standard deviations more than are expected to do.
     """
     share = (begins + 6 * begins.double().sqrt() + 20) / lengths
-    kept = draws < (share.clamp(max=1.0) * (1 << RANDOM_BITS)).long()[owners]
-    enough = torch.bincount(owners[kept], minlength=len(begins)) >= begins
-    return kept if bool(enough.all()) else torch.ones_like(kept)
+    return (share.clamp(max=1.0) * (1 << RANDOM_BITS)).long()
+
+
+def _blocks(lengths: list[int]) -> Iterator[slice]:
+    """Cut passes into runs of neighbors that fill at most `BLOCK` places when each gets as many as the longest."""
+    first = widest = 0
+    for number, length in enumerate(lengths):
+        widest = max(widest, length)
+        if number > first and (number + 1 - first) * widest > BLOCK:
+            yield slice(first, number)
+            first, widest = number, length
+    if lengths:
+        yield slice(first, len(lengths))
+
+
+def _shuffled(drawn: Tensor, lengths: Tensor, begins: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the beginnings of some passes end to end, as numbers of samples, and how much of each pass that is.
+
+    Draw and number are sorted as one integer, which is several times as fast as to sort draws and ask for the order.
+    How many random bits there are must not depend on who else is there.
+    """
+    width = int(lengths.max())
+    element, row = torch.arange(width), torch.arange(len(lengths))[:, None]
+    draws = random.more_bits(drawn[:, None], element).bitwise_and_((1 << RANDOM_BITS) - 1)
+    there = element < lengths[:, None]
+    small = (draws < below[:, None]).logical_and_(there)
+    kept = small.sum(-1)
+    if bool((kept < begins).any()):  # once in a thousand million passes
+        small, kept = there, lengths
+    digits = (width - 1).bit_length()
+    if digits > ELEMENT_BITS:  # such a pass is a block of its own
+        return small.nonzero()[:, 1][draws[small].argsort(stable=True)], kept
+    places = draws.bitwise_left_shift_(digits).bitwise_or_(element).bitwise_or_(row << (RANDOM_BITS + digits))
+    whole = int(kept.sum()) == places.numel()
+    order = torch.from_numpy(np.sort((places.flatten() if whole else places[small]).numpy()))
+    return order.bitwise_and_((1 << digits) - 1), kept
 
 
 def cohort(key: Tensor, total: int, size: int) -> Tensor:

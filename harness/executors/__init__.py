@@ -179,4 +179,12 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
     for number, spec in enumerate(specs):
         groups.setdefault(alike(spec).model_dump_json(), []).append(number)
     share = max(1, -(-len(specs) // workers))
-    return [piece for group in groups.values() for piece in chunks(group, min(most or LARGEST, share))]
+    most = min(most or LARGEST, share)
+    found: list[Unit] = []
+    for group in groups.values():
+        group.sort(key=lambda number: specs[number].seed)  # those of one seed share their clients' data
+        pieces = -(-len(group) // most)
+        if pieces > 1:  # as many for every worker
+            pieces = min(len(group), -(-pieces // workers) * workers)
+        found += chunks(group, pieces)
+    return found

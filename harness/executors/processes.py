@@ -5,10 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
 
@@ -20,6 +23,25 @@ from harness.setup import Execution
 from harness.spec import RunSpec
 
 Unit = Sequence[int]
+
+# The server imports these once, and workers are copies of it; the last is what recording and counting operations use.
+IMPORTED = ["harness.executors.processes", "torch._dynamo"]
+
+
+def get_ready() -> None:
+    """Let a server of worker processes begin to import, where the system has one, while this process goes on."""
+    context = _context()
+    if context.get_start_method() == "forkserver":
+        forkserver.ensure_running()
+
+
+def _context() -> BaseContext:
+    """Return how workers are started: as copies of a process that has computed nothing, or anew."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
 
 
 class Processes:
@@ -46,8 +68,7 @@ class Processes:
         self._busy[pool.submit(_work, specs, self._root, self._execution, self._retry, patience)] = unit, pool
 
     def _pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, _prepare, (plugins.loaded(),))
+        return ProcessPoolExecutor(1, _context(), _prepare, (plugins.loaded(), dict(os.environ)))
 
     def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
         """Wait until units end and return them; None: their worker died. What a worker could not do is raised."""
@@ -86,13 +107,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _prepare(given: Sequence[plugins.Plugin]) -> None:
-    """Load the parent's plugins, and follow it.
+def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
+    """Take over the parent's plugins and environment, which the server knows as they were, and follow the parent.
 
     Ctrl-C reaches every process of a terminal: the parent alone answers it, and tells its workers to stop.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    os.environ.clear()
+    os.environ.update(variables)
     plugins.restore(given)
     threading.Thread(target=_follow_parent, daemon=True).start()
 

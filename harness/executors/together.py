@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from datasets.federation import Federation
 from harness.files import Unwritable
 from harness.journal import Diverged, Journal
 from harness.setup import Execution, identify, prepare
@@ -81,13 +82,14 @@ def run_together(
     folders = [store.folder(id) for id in ids]
     found: dict[int, Outcome] = {}
     ready: dict[int, Journal] = {}
+    dealt: dict[str, Federation] = {}
 
     def journal(number: int) -> Journal:
         spec, folder = specs[number], folders[number]
         predictions = folder.path / "predictions.csv" if save_predictions else None
         observe = partial(progress, spec) if progress else None
         kept = None if folder.status == "done" else folder
-        return Journal(prepare(spec, execution), kept, observe, predictions)
+        return Journal(prepare(spec, execution, dealt), kept, observe, predictions)
 
     def failed(number: int, error: Exception) -> Outcome:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -146,15 +148,14 @@ def _stacks(ready: Mapping[int, Journal], most: int | None) -> list[list[int]]:
             log.info("%s runs alone: %s", journal.setup.id, why)
         key = number if why is not None else (signature(journal.setup), at(journal.checkpoint))
         groups.setdefault(key, []).append(number)
-    return [
-        list(numbers)
-        for group in groups.values()
-        for numbers in chunks(group, most or worthwhile([ready[number].setup for number in group]))
-    ]
+    found = []
+    for group in groups.values():
+        size = most or worthwhile([ready[number].setup for number in group])
+        found += [list(numbers) for numbers in chunks(group, -(-len(group) // size))]
+    return found
 
 
-def chunks(numbers: Sequence[int], most: int) -> list[Sequence[int]]:
-    """Cut a list into as few pieces of at most that length as possible, of about one length."""
-    count = -(-len(numbers) // most)
+def chunks(numbers: Sequence[int], count: int) -> list[Sequence[int]]:
+    """Cut a list into so many pieces of about one length."""
     ends = [round(len(numbers) * n / count) for n in range(count + 1)]
     return [numbers[first:last] for first, last in pairwise(ends)]
