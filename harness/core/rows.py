@@ -38,8 +38,7 @@ class Rows:
     def __init__(self, mode: Mode, threads: int = 1) -> None:
         self.mode = mode
         self.threads = threads
-        if mode == "loop":
-            _keep_freed_memory()
+        _keep_freed_memory()
         self._flops: dict[object, int] = {}
         self._recorded: dict[object, Any] = {}  # function and kind of its arguments -> how it is called
         self._pool = (

@@ -154,8 +154,8 @@ def _blocks(lengths: list[int]) -> Iterator[slice]:
 def _shuffled(drawn: Tensor, lengths: Tensor, begins: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
     """Return the beginnings of some passes end to end, as numbers of samples, and how much of each pass that is.
 
-    Draw and number are sorted as one integer, which is several times as fast as to sort draws and ask for the order.
-    How many random bits there are must not depend on who else is there.
+    Draw and number are sorted as one integer, several times as fast as to sort draws and ask for the order. How
+    many random bits there are must not depend on who else is there.
     """
     width = int(lengths.max())
     element, row = torch.arange(width), torch.arange(len(lengths))[:, None]

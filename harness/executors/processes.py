@@ -24,7 +24,7 @@ from harness.spec import RunSpec
 
 Unit = Sequence[int]
 
-# The server imports these once, and workers are copies of it; the last is what recording and counting operations use.
+# The server imports these once, and workers are copies of it; recording and counting operations use the last one.
 IMPORTED = ["harness.executors.processes", "torch._dynamo"]
 
 

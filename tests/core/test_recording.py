@@ -57,6 +57,29 @@ def test_two_draws_are_two_draws():
     assert not torch.equal(one, other)
 
 
+def test_what_returns_its_argument_as_it_is_is_left_away():
+    """vmap brings operands of a product into the form of a batch, in which they are here already."""
+
+    def fn(x, y):
+        same = y.view(3, 4, 5).expand(3, 4, 5).permute(0, 1, 2).detach()
+        return x @ same, y.view(3, 20), y.permute(0, 2, 1).permute(0, 2, 1)
+
+    x, y = torch.randn(3, 2, 4), torch.randn(3, 4, 5)
+    count, found = operations(fn, x, y)
+    assert count == 4  # product, view, two permutations
+    assert all(torch.equal(a, b) for a, b in zip(found, fn(x, y), strict=True))
+
+
+def test_operations_are_called_by_the_names_that_torch_has_for_them():
+    def fn(x):
+        return (x.mul(2).sum([0], True).new_zeros([2]) + x[1:],)
+
+    graph = recording._once(make_fx(fn)(torch.ones(3))).graph
+    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    assert torch.mul in targets and torch.sum in targets and torch.Tensor.new_zeros in targets
+    assert torch.ops.aten.slice.Tensor in targets  # has no other name
+
+
 def test_arguments_that_are_one_tensor_when_it_is_recorded_may_be_two_later(monkeypatch):
     monkeypatch.setattr(recording, "CALLS", 1)
     recorded = Recorded(lambda a, b: (a * 2 + b * b,))

@@ -418,7 +418,24 @@ def test_workers_share_runs_out_evenly_and_those_of_one_setting_stay_together():
     assert [len(piece) for piece in pieces] == [6, 6, 4]
     assert sorted(number for piece in pieces for number in piece) == list(range(16))
     assert [len(piece) for piece in units(specs, 1, 5)] == [4, 4, 4, 4]
+    assert [len(piece) for piece in units(runs("uneven clients", 80), 2, None)] == [
+        20
+    ] * 4  # not 27, 27 and 26
+    ladders = units(ladder("each client its noise"), 2, None)
+    assert [[number % 2 for number in piece] for piece in ladders] == [
+        [0] * 3,
+        [1] * 3,
+    ]  # a seed's runs together
     assert [len(piece) for piece in units(specs, 1, 1)] == [1] * 16
+
+
+def test_runs_of_one_seed_share_the_data_that_were_dealt_to_their_clients():
+    """Two seeds under three budgets: the pool of the stack holds the samples of two runs."""
+    dealt = {}
+    setups = [prepare(spec, None, dealt) for spec in ladder("each client its noise")]
+    assert len(dealt) == 2
+    samples = len(setups[0].federation.pool.y)
+    assert len(together(setups).federation.pool.y) == 2 * samples
 
 
 def test_large_models_are_not_stacked_and_small_ones_as_far_as_they_fit(monkeypatch):

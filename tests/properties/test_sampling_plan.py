@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.core import random
+from harness.core import random, sampling
 from harness.core.sampling import cohort, plan, poisson, poisson_plan
 
 SIZES = st.lists(st.integers(0, 17), min_size=1, max_size=5).filter(any)
@@ -54,6 +54,32 @@ def test_steps_run_on_through_reshuffled_passes(sizes, steps, batch_size):
         seen = [s for batch in batches for s in batch]
         for first in range(0, len(seen) - size + 1, max(1, size)):
             assert sorted(seen[first : first + size]) == list(range(size))
+
+
+@pytest.mark.parametrize(("block", "digits"), [(1 << 16, 23), (5000, 23), (1, 23), (1, 0)])
+def test_a_pass_is_in_the_order_of_keyed_numbers_however_many_are_drawn_at_once(block, digits, monkeypatch):
+    """Few of the first client's samples are used, all of the others'; without room for numbers draws are sorted."""
+    monkeypatch.setattr(sampling, "BLOCK", block)
+    monkeypatch.setattr(sampling, "ELEMENT_BITS", digits)
+    sizes, steps, size = [4000, 30, 31, 1, 0, 2], 6, 10
+    order, _ = deal(sizes, steps=steps, batch_size=size)
+    key = torch.tensor(random.key(0, "batch", "main", 0))
+    for client, count in enumerate(sizes):
+        used = steps * min(size, count)
+        passes = [
+            (
+                random.bits(key, torch.tensor(client), torch.tensor(number), torch.arange(count)) % 2**40
+            ).argsort()
+            for number in range(-(-used // max(count, 1)))
+        ]
+        expected = torch.cat([*passes, torch.empty(0, dtype=torch.int64)])[:used].tolist()
+        assert [s for batch in rows(order, client) for s in batch] == expected
+
+
+def test_where_small_numbers_are_fewer_than_expected_all_are_sorted(monkeypatch):
+    whole = deal([5000, 400], steps=3, batch_size=9)[0]
+    monkeypatch.setattr(sampling, "_small", lambda begins, lengths: begins)
+    assert torch.equal(deal([5000, 400], steps=3, batch_size=9)[0], whole)
 
 
 @SOME
