@@ -49,6 +49,7 @@ class Batch(NamedTuple):
 
     def at(self, positions: Tensor) -> Batch:
         """Return the samples of a pool at ``positions`` ``(..., B)``; -1 becomes padding of weight 0."""
+        positions = positions.to(self.y.device)
         shape, where = positions.shape, positions.clamp(min=0).flatten()
         x, y, group = (part.index_select(0, where).unflatten(0, shape) for part in self[:3])
         return Batch(x, y, group, (positions >= 0).to(self.weight.dtype))
@@ -95,11 +96,13 @@ class Federation:
         return (self.splits[split] >= 0).sum(-1)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Federation:
-        """Return the federation on a device, features and weights in a floating type."""
+        """Return the federation with its samples on a device, features and weights in a floating type.
+
+        Splits stay where they are, as who is in which batch is drawn on the CPU.
+        """
         x, y, group, weight = self.pool
         pool = Batch(x.to(device, dtype), y.to(device), group.to(device), weight.to(device, dtype))
-        splits = {name: index.to(device) for name, index in self.splits.items()}
-        return replace(self, pool=pool, splits=splits)
+        return replace(self, pool=pool)
 
     def merged(self) -> Federation:
         """Return the federation of one client that holds everybody's samples."""
@@ -262,7 +265,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
     Returns
     -------
     Federation
-        Over `one_pool`; splits ``(R, C, N)``, padded to the longest row. Move to a device after stacking.
+        Over `one_pool`; splits ``(R, C, N)``, padded to the longest row.
 
     Raises
     ------

@@ -20,6 +20,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -115,6 +116,11 @@ class Predictions:
     def positive_score(self) -> Floats:
         """Score of class 1 in a task of two classes, ``(n,)``."""
         return self.score if self.score.ndim == 1 else self.score[:, 1]
+
+    @cached_property
+    def positive_rank(self) -> Ints:
+        """Rank of the score of class 1, ``(n,)``; kept, as sorting is a good part of an evaluation."""
+        return _ranks(self.positive_score)
 
 
 def _check(name: str, array: NDArray[Any], dtype: type, shapes: list[Shape], size: int | None = None) -> None:
@@ -284,15 +290,21 @@ def _gap(shares: Floats | None) -> float | None:
     return float(present.max() - present.min())
 
 
-def _aurocs(score: Floats, positive: Bools, segment: Ints) -> Floats:
+def _ranks(score: Floats) -> Ints:
+    """Return the rank of every score, ``(n,)``; equal scores have one."""
+    ranks: Ints = np.unique(score, return_inverse=True)[1]
+    return ranks
+
+
+def _aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
     """Return the exact AUROC within every segment that has both sides, ties counted one half.
 
-    Scores become dense ranks, and the segment the leading digit of one integer key. So one sort of the
-    negatives and two binary searches count, for every positive, the negatives of its own segment that are
-    below it and those that are not above it: O(n log n) for all segments together, and in whole numbers.
+    The segment is the leading digit of one integer key, the score's rank the other. So one sort of the negatives
+    and two binary searches count, for every positive, the negatives of its own segment that are below it and those
+    that are not above it: O(n log n) for all segments together, and in whole numbers.
     """
-    n = len(score)
-    key = segment * n + np.unique(score, return_inverse=True)[1]
+    n = len(rank)
+    key = segment * n + rank
     neg, pos = np.sort(key[~positive]), np.sort(key[positive])  # sorted needles make the searches much faster
     size = int(segment.max()) + 1
     of_pos = pos // n
@@ -388,8 +400,8 @@ def auroc(p: Predictions) -> float | None:
         return None
     pooled = np.zeros_like(p.client)
     if p.binary:
-        return _mean(_aurocs(p.positive_score, p.y_true == 1, pooled))
-    each = [_aurocs(p.score[:, k], p.y_true == k, pooled) for k in range(len(p.classes))]
+        return _mean(_aurocs(p.positive_rank, p.y_true == 1, pooled))
+    each = [_aurocs(_ranks(p.score[:, k]), p.y_true == k, pooled) for k in range(len(p.classes))]
     return _mean(np.concatenate(each))
 
 
@@ -398,7 +410,7 @@ def auroc_clients(p: Predictions) -> float | None:
     """Mean AUROC over the clients whose test samples have both classes (two-class tasks)."""
     if not p.binary or np.isnan(p.positive_score).any():
         return None
-    return _mean(_aurocs(p.positive_score, p.y_true == 1, p.client))
+    return _mean(_aurocs(p.positive_rank, p.y_true == 1, p.client))
 
 
 @metric("max", ".0f", "clients", ranks=True)

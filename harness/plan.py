@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any, Literal
 
 from compression import ratio_at
-from datasets.federation import Federation
 from harness.core.policy import Books
 from harness.core.registry import Incompatible, UserError
 from harness.evaluate import measure
@@ -33,12 +32,12 @@ def plan(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [_row(cell, measured) for cell in cells]
 
 
-def refusal(cell: Cell, dealt: dict[str, Federation] | None = None) -> str | None:
+def refusal(cell: Cell) -> str | None:
     """Return why a combination cannot work, though each of its parts is valid; None if it can."""
     if cell.spec is None:
         return cell.reason
     try:
-        settled(prepare(cell.spec, dealt=dealt))
+        settled(prepare(cell.spec))
     except Incompatible as error:
         return str(error)
     return None
@@ -50,7 +49,6 @@ def vetted(cells: Sequence[Cell]) -> list[Cell]:
     What cannot work fails in the same way for every seed, so one of them is tried.
     """
     known: dict[str, str | None] = {}
-    dealt: dict[str, Federation] = {}
     found = []
     for cell in cells:
         spec = cell.spec
@@ -61,7 +59,7 @@ def vetted(cells: Sequence[Cell]) -> list[Cell]:
             continue
         key = _kind(spec)
         if key not in known:
-            known[key] = refusal(cell, dealt)
+            known[key] = refusal(cell)
         found.append(Cell(cell.given, None, known[key]) if known[key] else cell)
     return found
 

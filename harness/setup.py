@@ -142,7 +142,8 @@ def prepare(
     spec, execution : RunSpec, Execution
         What to run, and who computes.
     dealt : dict, optional
-        Data that have been dealt to clients already, for runs that share them; what is missing is added.
+        Data that have been dealt to clients already, by what decides how; what is missing is added. Runs of one
+        seed then share them, in memory as well where neither type nor device is changed.
 
     Raises
     ------

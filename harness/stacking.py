@@ -113,8 +113,9 @@ def worthwhile(setups: Sequence[Setup]) -> int:
     width, _ = _batch(setup)
     entries = sum(value.numel() for value in setup.start.values()) + width * pools[0][0].numel()
     step = clients * entries * pools[0].element_size()
-    apart = 1 if all(x is pools[0] for x in pools) else pools[0].numel() * pools[0].element_size()
-    return max(1, min(LARGEST, STEP_BYTES // step, POOL_BYTES // apart))
+    unlike = len({id(x) for x in pools})
+    own = pools[0].nbytes * unlike / len(pools) if unlike > 1 else 1
+    return max(1, min(LARGEST, STEP_BYTES // step, int(POOL_BYTES / own)))
 
 
 def together(setups: Sequence[Setup]) -> Setup:

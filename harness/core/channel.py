@@ -459,10 +459,10 @@ class Channel:
     def _weights(self, weighting: Weighting) -> Tensor:
         """Return the clients' weights in the average, ``(..., C)``."""
         everyone = self._assembly.clients if self._assembly is not None else self._clients
-        present = self._clients.present.double().to(self._clients.sizes.device)
+        present = self._clients.present.double()
         if weighting == "uniform":
             return present / everyone.n
-        sizes = everyone.sizes * everyone.present.to(everyone.sizes.device)
+        sizes = everyone.sizes * everyone.present
         return self._clients.sizes * present / sizes.sum(-1, keepdim=True).clamp(min=1)
 
 

@@ -142,7 +142,9 @@ class Clients:
         A share depends on the others' numbers of samples, which are not public then.
         """
         sizes = (torch.ones_like(self.sizes) if self._strict else self.sizes).double()
-        return (sizes / sizes.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(-1)
+        return (
+            (sizes / sizes.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(-1).to(self.federation.pool.x.device)
+        )
 
     def rows(self, x: Tensor) -> Tensor:
         """Start every client of the cohort from the same vector: ``(..., P)`` to ``(..., C, P)``."""
@@ -216,8 +218,7 @@ class Clients:
         deal = sampling.plan if self._records is None else self._records.deal
         counts = self.sizes.flatten() if split == "train" else (held >= 0).sum(-1).flatten()
         if self.axes > 1:
-            here = self.present.bool().to(counts.device)
-            self.unlike |= unlike(counts.view(self.ids.shape), here, batch_size)
+            self.unlike |= unlike(counts.view(self.ids.shape), self.present.bool(), batch_size)
         order, taken = deal(counts, keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size)
         if each is not None:
             taken = taken.minimum(each.flatten())

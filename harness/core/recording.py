@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 CALLS = 100  # before a function is recorded: recording takes as long as some 200 recorded calls save
 
@@ -57,17 +56,20 @@ class Recorded:
             self._calls[kind] += 1
             if self._calls[kind] <= CALLS:
                 return self._fn(*parts)
+            from torch.fx.experimental.proxy_tensor import make_fx  # here: slow to import
+
             # Each by itself: two arguments that are one tensor now would be one for ever.
             apart = [part.detach() for part in parts]
-            recording = self._recordings[kind] = _once(make_fx(self._fn)(*apart)).forward
+            recording = self._recordings[kind] = _simplified(make_fx(self._fn)(*apart)).forward
         with torch.no_grad():
             return tuple(recording(*parts))
 
 
-def _once(recording: GraphModule) -> GraphModule:
-    """Leave away what a recording computes again: derivatives of one function at one point share its values.
+def _simplified(recording: GraphModule) -> GraphModule:
+    """Leave away what is computed again or changes nothing, and call torch's own bindings of what is left.
 
-    A Neumann series of ten Hessian products of a linear model repeats a quarter of its operations.
+    Derivatives of one function at one point share its values: a Neumann series of ten Hessian products of a linear
+    model repeats a quarter of its operations.
     """
     graph = recording.graph
     for node in graph.nodes:
@@ -86,7 +88,7 @@ def _once(recording: GraphModule) -> GraphModule:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
     for node in graph.nodes:
-        node.target = _bound(node.target)
+        node.target = _binding(node.target)
     graph.eliminate_dead_code()
     recording.recompile()
     return recording
@@ -94,15 +96,16 @@ def _once(recording: GraphModule) -> GraphModule:
 
 def _unchanged(node: Node) -> bool:
     """Whether an operation returns its argument as it is, as most of those do that vmap puts around a product."""
-    if node.target not in VIEWS:
+    given = node.args[0] if node.target in VIEWS else None
+    if not isinstance(given, Node):
         return False
-    before, after = (of.meta["tensor_meta"] for of in (node.args[0], node) if isinstance(of, Node))
-    return (before.shape, before.stride) == (after.shape, after.stride)
+    before, after = given.meta.get("tensor_meta"), node.meta["tensor_meta"]  # constants have none
+    return before is not None and (before.shape, before.stride) == (after.shape, after.stride)
 
 
-def _bound(target: Any) -> Any:
-    """Return torch's own binding of an operation where it has one: it is called in half the time."""
-    if not isinstance(target, OpOverload):
+def _binding(target: Any) -> Any:
+    """Return torch's own binding of an operation where it has one: a product then takes 1 microsecond, not 2."""
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
         return target
     name = target.overloadpacket.__name__
     found = (getattr(place, name, None) for place in (torch, torch.Tensor))

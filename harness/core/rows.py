@@ -21,6 +21,8 @@ from harness.core.recording import Recorded
 
 Mode = Literal["vmap", "loop"]
 
+KEPT = 2**28  # bytes: what is larger, as the samples of a stack, goes back to the system
+
 Points = tuple[int, ...]  # numbers of a function's arguments; none stands for all
 
 
@@ -166,11 +168,12 @@ def _keep_freed_memory() -> None:
     Otherwise each comes as fresh pages from the system, which is 6 % of a step of a 3-million-parameter network
     (benchmarks, W1). Where the library has no such call, nothing changes.
     """
-    trim_threshold, mmap_threshold, largest = -1, -3, 2**31 - 1
+    trim_threshold, mmap_threshold, largest = -1, -3, KEPT
     adjust = getattr(ctypes.CDLL(None), "mallopt", None)
-    if adjust is not None:
+    if adjust is not None and adjust(
+        mmap_threshold, largest
+    ):  # older ones have a limit of their own, and refuse
         adjust(trim_threshold, largest)
-        adjust(mmap_threshold, largest)
 
 
 @lru_cache(maxsize=64)  # the same object every time: it may be recorded

@@ -121,7 +121,7 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
     number = torch.arange(len(owner)) - first_pass[owner]  # of the pass within its client
     lengths = counts[owner]
     begins = (used[owner] - number * lengths).minimum(lengths)
-    drawn, below = random.bits(keys[owner], ids[owner], number), _small(begins, lengths)
+    drawn, below = random.bits(keys[owner], ids[owner], number), _limits(begins, lengths)
     pieces, kept = [torch.empty(0, dtype=torch.int64)], torch.zeros_like(lengths)
     for some in _blocks(lengths.tolist()):
         order, kept[some] = _shuffled(drawn[some], lengths[some], begins[some], below[some])
@@ -130,10 +130,10 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
     return torch.cat(pieces), totals.cumsum(0) - totals
 
 
-def _small(begins: Tensor, lengths: Tensor) -> Tensor:
-    """Return below which draws those are that must be sorted to know the first ``begins`` of each pass.
+def _limits(begins: Tensor, lengths: Tensor) -> Tensor:
+    """Return the number that draws of a pass must be below to be sorted, so that its first ``begins`` are known.
 
-    Six standard deviations more than are expected to do.
+    Six standard deviations more than are expected to do; `_shuffled` sorts all where they do not.
     """
     share = (begins + 6 * begins.double().sqrt() + 20) / lengths
     return (share.clamp(max=1.0) * (1 << RANDOM_BITS)).long()

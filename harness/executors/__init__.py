@@ -14,14 +14,24 @@ from typing import Protocol
 
 from harness.core.registry import UserError, unknown
 from harness.executors.on_ray import Cluster
-from harness.executors.processes import Processes, cores
+from harness.executors.processes import Processes, cores, start_server
 from harness.executors.together import Outcome, Progress, chunks, run_one, run_together
 from harness.setup import Execution, identify
 from harness.spec import RunSpec
 from harness.stacking import LARGEST, alike
 from harness.store import Store
 
-__all__ = ["EXECUTORS", "Outcome", "Progress", "choose", "cores", "run_all", "run_one", "run_together"]
+__all__ = [
+    "EXECUTORS",
+    "Outcome",
+    "Progress",
+    "choose",
+    "cores",
+    "run_all",
+    "run_one",
+    "run_together",
+    "start_server",
+]
 
 EXECUTORS = ("serial", "processes", "ray")
 ATTEMPTS = 3  # at a run whose worker dies
@@ -184,7 +194,7 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
     for group in groups.values():
         group.sort(key=lambda number: specs[number].seed)  # those of one seed share their clients' data
         pieces = -(-len(group) // most)
-        if pieces > 1:  # as many for every worker
+        if pieces > 1 and len(groups) == 1:  # as many for every worker; other groups would keep them busy
             pieces = min(len(group), -(-pieces // workers) * workers)
         found += chunks(group, pieces)
     return found

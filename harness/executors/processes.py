@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
 
@@ -25,23 +24,32 @@ from harness.spec import RunSpec
 Unit = Sequence[int]
 
 # The server imports these once, and workers are copies of it; recording and counting operations use the last one.
-IMPORTED = ["harness.executors.processes", "torch._dynamo"]
+PRELOADED = ["harness.executors.processes", "torch._dynamo"]
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 
 
-def get_ready() -> None:
-    """Let a server of worker processes begin to import, where the system has one, while this process goes on."""
-    context = _context()
-    if context.get_start_method() == "forkserver":
+def start_server() -> None:
+    """Let a server of worker processes begin to import, where the system has one, while this process goes on.
+
+    It computes nothing, so that it can be copied; it looks for modules where this process does, and leaves Ctrl-C
+    to it. Where it runs already nothing happens.
+    """
+    if METHOD != "forkserver":
+        return
+    multiprocessing.get_context(METHOD).set_forkserver_preload(PRELOADED)
+    before, answer = dict(os.environ), signal.getsignal(signal.SIGINT)
+    here = threading.current_thread() is threading.main_thread() and answer is not None
+    places = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    os.environ.update(PYTHONPATH=places, PYTHONSAFEPATH="1")
+    try:
+        if here:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         forkserver.ensure_running()
-
-
-def _context() -> BaseContext:
-    """Return how workers are started: as copies of a process that has computed nothing, or anew."""
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
-    return context
+    finally:
+        if here:
+            signal.signal(signal.SIGINT, answer)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class Processes:
@@ -58,6 +66,7 @@ class Processes:
     def __init__(self, size: int, root: Path, execution: Execution, retry: bool) -> None:
         self.size = size
         self._root, self._execution, self._retry = root, execution, retry
+        start_server()
         self._others = set(multiprocessing.active_children())
         self._idle: list[ProcessPoolExecutor] = []
         self._busy: dict[Future[list[Outcome]], tuple[Unit, ProcessPoolExecutor]] = {}
@@ -65,10 +74,17 @@ class Processes:
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
         """Hand out a unit; at most ``size`` may be under way."""
         pool = self._idle.pop() if self._idle else self._pool()
-        self._busy[pool.submit(_work, specs, self._root, self._execution, self._retry, patience)] = unit, pool
+        try:
+            future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
+        except BrokenProcessPool:  # it died while it had nothing to do
+            pool.shutdown(wait=True)
+            self.start(unit, specs, patience)
+        else:
+            self._busy[future] = unit, pool
 
     def _pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, _context(), _prepare, (plugins.loaded(), dict(os.environ)))
+        context = multiprocessing.get_context(METHOD)
+        return ProcessPoolExecutor(1, context, _prepare, (plugins.loaded(), dict(os.environ)))
 
     def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
         """Wait until units end and return them; None: their worker died. What a worker could not do is raised."""
@@ -108,7 +124,7 @@ def cores() -> int:
 
 
 def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
-    """Take over the parent's plugins and environment, which the server knows as they were, and follow the parent.
+    """Take over the parent's plugins and environment (the server has that of its start), and follow the parent.
 
     Ctrl-C reaches every process of a terminal: the parent alone answers it, and tells its workers to stop.
     """

@@ -9,11 +9,11 @@ from harness.core.recording import Recorded
 
 def operations(fn, *parts):
     """Return how many operations are left of a recording, and what it gives."""
-    found = recording._once(make_fx(fn)(*parts))
+    found = recording._simplified(make_fx(fn)(*parts))
     return sum(node.op == "call_function" for node in found.graph.nodes), found(*parts)
 
 
-def test_what_is_computed_twice_is_computed_once():
+def test_what_is_computed_twice_is_computed_simplified():
     """exp, one sum, two products of it: of 2 + 2 + 2 operations 1 + 1 + 1."""
 
     def fn(x):
@@ -74,10 +74,34 @@ def test_operations_are_called_by_the_names_that_torch_has_for_them():
     def fn(x):
         return (x.mul(2).sum([0], True).new_zeros([2]) + x[1:],)
 
-    graph = recording._once(make_fx(fn)(torch.ones(3))).graph
-    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    x = torch.tensor([1.0, 2.0, 3.0])
+    found = recording._simplified(make_fx(fn)(x))
+    assert torch.equal(found(x)[0], fn(x)[0])
+    targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
     assert torch.mul in targets and torch.sum in targets and torch.Tensor.new_zeros in targets
     assert torch.ops.aten.slice.Tensor in targets  # has no other name
+
+
+def test_an_operation_of_somebody_else_is_not_taken_for_one_of_torch():
+    @torch.library.custom_op("fedfrontier_test::mul", mutates_args=())
+    def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + 10 * y
+
+    x = torch.tensor([1.0, 2.0])
+    _, (found,) = operations(lambda x: (mul(x, x),), x)
+    assert found.tolist() == [11, 22]
+
+
+def test_a_function_may_hold_a_tensor_of_its_own():
+    """Its form is changed by the product; of constants nothing is known beforehand."""
+    held = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+    def fn(y):
+        return torch.einsum("ij,j->i", held, y), held.view(3, 4) * 1
+
+    y = torch.linspace(0, 1, 4)
+    _, found = operations(fn, y)
+    assert all(torch.equal(a, b) for a, b in zip(found, fn(y), strict=True))
 
 
 def test_arguments_that_are_one_tensor_when_it_is_recorded_may_be_two_later(monkeypatch):

@@ -418,15 +418,19 @@ def test_workers_share_runs_out_evenly_and_those_of_one_setting_stay_together():
     assert [len(piece) for piece in pieces] == [6, 6, 4]
     assert sorted(number for piece in pieces for number in piece) == list(range(16))
     assert [len(piece) for piece in units(specs, 1, 5)] == [4, 4, 4, 4]
-    assert [len(piece) for piece in units(runs("uneven clients", 80), 2, None)] == [
-        20
-    ] * 4  # not 27, 27 and 26
-    ladders = units(ladder("each client its noise"), 2, None)
-    assert [[number % 2 for number in piece] for piece in ladders] == [
-        [0] * 3,
-        [1] * 3,
-    ]  # a seed's runs together
     assert [len(piece) for piece in units(specs, 1, 1)] == [1] * 16
+
+
+def test_one_group_is_cut_into_as_many_pieces_for_every_worker_and_several_groups_as_few_as_possible():
+    """80 runs are not 27, 27 and 26; where others keep workers busy, runs are not parted for it."""
+    many = runs("uneven clients", 80)
+    assert [len(piece) for piece in units(many, 2, None)] == [20] * 4
+    assert [len(piece) for piece in units([*many, *runs("perceptron", 6)], 2, 5)] == [5] * 16 + [3, 3]
+
+
+def test_the_runs_of_a_seed_are_handed_out_together():
+    pieces = units(ladder("each client its noise"), 2, None)
+    assert [{number % 2 for number in piece} for piece in pieces] == [{0}, {1}]
 
 
 def test_runs_of_one_seed_share_the_data_that_were_dealt_to_their_clients():

@@ -103,9 +103,10 @@ def test_predictions_that_find_no_room_are_no_failure_of_their_run(tmp_path, run
 def test_a_disk_that_is_full_ends_the_workers_of_a_suite_and_none_has_failed(tmp_path):
     suite = {"suite": "many", "base": SPEC | {"rounds": 40}, "sweep": {"seed": [0, 1, 2]}}
     command = ["suite", write(tmp_path / "many.yaml", suite), "--stack", "off", "--jobs"]
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     limited = subprocess.run(  # workers are copies of a process that may have been started without the limit
         [sys.executable, "-m", "harness", *command, "2", "--out", str(tmp_path / "out")],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, most)),
         capture_output=True,
         text=True,
     )

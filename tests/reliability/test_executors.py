@@ -1,12 +1,14 @@
 """Who computes never shows in the files, also when one of them dies on the way."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 import warnings
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import harness.executors as executors
 from harness.core.registry import UserError
 from harness.executors import Outcome, run_all
 from harness.executors.on_ray import _work
+from harness.executors.processes import Processes, start_server
 from harness.setup import Execution, identify
 from harness.spec import read_spec
 from harness.store import Store
@@ -133,6 +136,27 @@ def test_a_worker_process_that_is_killed_costs_its_own_run_a_moment_and_nobody_e
     assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
     assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2])  # one run was handed out twice
     assert results(tmp_path) == alone
+
+
+def test_a_worker_that_died_while_it_had_nothing_to_do_is_replaced(tmp_path):
+    specs = [read_spec(CANCER | {"rounds": 2, "seed": seed}) for seed in range(2)]
+    with Processes(1, tmp_path, ALONE, retry=False) as workers:
+        for number, spec in enumerate(specs):
+            workers.start([number], [spec], 0.0)
+            ((unit, outcomes),) = workers.ended()
+            assert unit == [number] and [outcome.status for outcome in outcomes] == ["done"]
+            (worker,) = multiprocessing.active_children()
+            worker.kill()
+            with pytest.raises(BrokenProcessPool):  # until that is noticed
+                workers._idle[0].submit(int).result()
+
+
+def test_workers_know_the_environment_as_it_is_when_they_start(tmp_path, monkeypatch):
+    """The server that they are copies of may be older."""
+    start_server()
+    monkeypatch.setenv("FEDFRONTIER_DATA", str(tmp_path / "elsewhere"))
+    with Processes(1, tmp_path, ALONE, retry=False) as workers:
+        assert workers._pool().submit(os.getenv, "FEDFRONTIER_DATA").result() == str(tmp_path / "elsewhere")
 
 
 @pytest.fixture(scope="module")
