@@ -21,7 +21,7 @@ from harness.core.recording import Recorded
 
 Mode = Literal["vmap", "loop"]
 
-KEPT = 2**28  # bytes: what is larger, as the samples of a stack, goes back to the system
+KEPT = 2**25  # bytes: larger ones, as the samples of a stack, go back to the system
 
 Points = tuple[int, ...]  # numbers of a function's arguments; none stands for all
 
