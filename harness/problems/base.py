@@ -23,7 +23,8 @@ class Setting:
     settings : Any
         The problem's own settings, an instance of its `ProblemType.settings`.
     federation : Federation or None
-        The clients' data; None for problems that bring their own.
+        The clients' data; None for problems that bring their own. Other runs have it too: what is solved on other
+        data is solved on a new one.
     model : tuple[str, Mapping[str, object]] or None
         Name and settings of the model.
     seed : int
