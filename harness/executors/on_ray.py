@@ -26,7 +26,8 @@ Unit = Sequence[int]
 CODE = str(Path(__file__).parents[2])
 PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data lie
 CONNECT_SECONDS = 10.0
-STOP_SECONDS = 10.0  # for saving checkpoints before Ray ends the workers
+STOP_SECONDS = 10.0  # for saving checkpoints
+STOPS = 2  # times to ask for it, as Python drops an interrupt that comes while a destructor runs; then Ray kills
 
 
 class Cluster:
@@ -101,10 +102,11 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._busy:  # interrupted, they save what they have
-            self._ray.cancel(task)
-        if self._busy:
-            self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=STOP_SECONDS)
+        left = list(self._busy)
+        for _ in range(STOPS):
+            for task in left:  # interrupted, they save what they have
+                self._ray.cancel(task)
+            left = left and self._ray.wait(left, num_returns=len(left), timeout=STOP_SECONDS)[1]
         self._ray.shutdown()
 
 
