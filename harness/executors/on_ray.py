@@ -27,9 +27,7 @@ CODE = str(Path(__file__).parents[2])
 PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data lie
 CONNECT_SECONDS = 10.0
 STOP_SECONDS = 10.0  # for saving checkpoints
-STOPS = (
-    2  # times to ask for it, as Python drops an interrupt that comes while a destructor runs; then Ray kills
-)
+STOPS = 2  # times to ask for it: Python drops an interrupt that comes in a destructor
 
 
 class Cluster:
