@@ -7,6 +7,7 @@ The extra ``ray`` is imported here, when it is asked for.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +27,7 @@ Unit = Sequence[int]
 CODE = str(Path(__file__).parents[2])
 PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data lie
 CONNECT_SECONDS = 10.0
-STOP_SECONDS = 10.0  # for saving checkpoints
-STOPS = 2  # times to ask for it: Python drops an interrupt that comes in a destructor
+STOP_SECONDS = 10.0  # for saving checkpoints before Ray ends the workers
 
 
 class Cluster:
@@ -102,11 +102,10 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        left = list(self._busy)
-        for _ in range(STOPS):
-            for task in left:  # interrupted, they save what they have
-                self._ray.cancel(task)
-            left = left and self._ray.wait(left, num_returns=len(left), timeout=STOP_SECONDS)[1]
+        for task in self._busy:  # interrupted, they save what they have
+            self._ray.cancel(task)
+        if self._busy:
+            self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=STOP_SECONDS)
         self._ray.shutdown()
 
 
@@ -153,6 +152,8 @@ def _work(
             f"node {host} sees another folder at {root}, without the store.json that was written there; the "
             "results folder must be one that all nodes share"
         )
+    # Ray interrupts by this; where a suite runs in the background of a shell, its processes ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     plugins.restore(plugged)
     return run_together(specs, root, execution, retry=retry, patience=patience)
