@@ -13,7 +13,7 @@ def operations(fn, *parts):
     return sum(node.op == "call_function" for node in found.graph.nodes), found(*parts)
 
 
-def test_what_is_computed_twice_is_computed_simplified():
+def test_what_is_computed_twice_is_computed_once():
     """exp, one sum, two products of it: of 2 + 2 + 2 operations 1 + 1 + 1."""
 
     def fn(x):

@@ -27,7 +27,7 @@ def rows(order, client):
 
 @SOME
 @given(sizes=SIZES, epochs=st.integers(1, 3), batch_size=st.one_of(st.none(), st.integers(1, 20)))
-def test_every_epoch_visits_every_sample_exactly_simplified(sizes, epochs, batch_size):
+def test_every_epoch_visits_every_sample_exactly_once(sizes, epochs, batch_size):
     order, taken = deal(sizes, epochs=epochs, batch_size=batch_size)
     for client, size in enumerate(sizes):
         own = min(size, batch_size or max(sizes))
@@ -57,9 +57,7 @@ def test_steps_run_on_through_reshuffled_passes(sizes, steps, batch_size):
 
 
 @pytest.mark.parametrize(("block", "digits"), [(1 << 16, 23), (5000, 23), (1, 23), (1, 0)])
-def test_a_pass_is_in_the_order_of_keyed_numbers_however_many_are_drawn_at_simplified(
-    block, digits, monkeypatch
-):
+def test_a_pass_is_in_the_order_of_keyed_numbers_however_many_are_drawn_at_once(block, digits, monkeypatch):
     """Few of the first client's samples are used, all of the others'; without room for numbers draws are sorted."""
     monkeypatch.setattr(sampling, "BLOCK", block)
     monkeypatch.setattr(sampling, "ELEMENT_BITS", digits)
@@ -151,7 +149,7 @@ def test_every_order_of_three_samples_is_as_likely():
 
 @SOME
 @given(sizes=SIZES, steps=st.integers(1, 4), batch_size=st.integers(1, 20))
-def test_poisson_batches_hold_a_sample_at_most_simplified(sizes, steps, batch_size):
+def test_poisson_batches_hold_a_sample_at_most_once(sizes, steps, batch_size):
     order, taken = deal(sizes, steps=steps, batch_size=batch_size, how=poisson_plan)
     for client, size in enumerate(sizes):
         batches = rows(order, client)
