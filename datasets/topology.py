@@ -14,7 +14,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 Adjacency = NDArray[np.bool_]
@@ -283,4 +282,7 @@ def _cycle(n: int) -> Adjacency:
 
 
 def _connected(edges: Adjacency) -> bool:
-    return bool(connected_components(edges, directed=False, return_labels=False) == 1)
+    reached = np.arange(len(edges)) == 0
+    while (further := reached | edges[reached].any(0)).sum() > reached.sum():
+        reached = further
+    return bool(reached.all())

@@ -2,9 +2,14 @@
 
 import sys
 
-from harness.core.registry import UserError
+from harness.server import start_server
 
 if __name__ == "__main__":
+    if sys.argv[1:2] in (["suite"], ["sweep"]):
+        start_server()  # workers' imports go on beside ours
+
+    from harness.core.registry import UserError
+
     try:
         from harness.cli import main  # reads every algorithm file, one of which may be broken
     except UserError as error:

@@ -27,7 +27,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.integrate import IntegrationWarning
 
 from privacy.gaussian import (
     analytic_sigma,
@@ -289,6 +288,7 @@ def _prv_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[f
     epsilon, to within 0.5 %, instead of Opacus's fixed 0.01.
     """
     from opacus.accountants.analysis import prv
+    from scipy.integrate import IntegrationWarning
 
     fallback = "prv accountant not usable here, rdp instead: "
     if delta < _SMALLEST_PRV_DELTA:

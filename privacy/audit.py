@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import bdtrc, chdtr, gammaincinv, ndtr, ndtri, stdtr  # scipy.stats is slow to import
 from torch import Tensor
 
 from privacy.gaussian import lowest
@@ -82,7 +82,7 @@ def separation_mu(
     mu = _ratio(shift, std)
     freedom = len(without) + len(present) - 2
     error = math.sqrt(1 / len(without) + 1 / len(present) + mu * mu / (2 * freedom))
-    margin = float(stats.norm.ppf(0.5 + confidence / 2)) * error if math.isfinite(mu) else 0.0
+    margin = float(ndtri(0.5 + confidence / 2)) * error if math.isfinite(mu) else 0.0
     return Separation(mu, mu - margin, mu + margin, shift, std)
 
 
@@ -208,11 +208,11 @@ def one_run_epsilon(
 def _guessing_p(correct: int, made: int, canaries: int, epsilon: float, delta: float) -> float:
     """Bound of Theorem 5.2 on the probability of at least ``correct`` right guesses."""
     right = 1 / (1 + math.exp(-epsilon))
-    tail = float(stats.binom.sf(correct - 1, made, right))
+    tail = float(bdtrc(correct - 1, made, right))
     if delta == 0 or correct == 0:
         return tail
     steps = np.arange(1, correct + 1)
-    below = np.cumsum(stats.binom.pmf(correct - steps, made, right))
+    below = bdtrc(correct - 1 - steps, made, right) - tail
     return min(1.0, tail + 2 * canaries * delta * float((below / steps).max()))
 
 
@@ -252,9 +252,9 @@ def _separation_p(without: Vector, present: Vector, claimed_mu: float) -> float:
     # Given the estimated scale the statistic is normal, so average over quantiles of that scale: SciPy's
     # noncentral t returns nan in the far tails.
     quantiles = (np.arange(_SCALES) + 0.5) / _SCALES
-    edge = statistic * np.sqrt(stats.chi2.ppf(quantiles, freedom) / freedom)
+    edge = statistic * np.sqrt(2 * gammaincinv(freedom / 2, quantiles) / freedom)
     center = claimed_mu * weight
-    return float(np.mean(stats.norm.sf(edge - center) + stats.norm.cdf(-edge - center)))
+    return float(np.mean(ndtr(center - edge) + ndtr(-edge - center)))
 
 
 def _scale_p(without: Vector, present: Vector, claimed_std: float) -> float:
@@ -263,7 +263,7 @@ def _scale_p(without: Vector, present: Vector, claimed_std: float) -> float:
         return 1.0
     _, std = _shift_and_std(without, present)
     freedom = len(without) + len(present) - 2
-    return float(stats.chi2.cdf(freedom * (std / claimed_std) ** 2, freedom))
+    return float(chdtr(freedom, freedom * (std / claimed_std) ** 2))
 
 
 def _correlation_p(first: Vector, second: Vector) -> float:
@@ -273,4 +273,4 @@ def _correlation_p(first: Vector, second: Vector) -> float:
     correlation = float((first * second).sum()) / product if product > 0 else 1.0
     freedom = len(first) - 2
     statistic = abs(correlation) * math.sqrt(freedom / max(1 - correlation**2, 1e-300))
-    return float(2 * stats.t.sf(statistic, freedom))
+    return float(2 * stdtr(freedom, -statistic))

@@ -16,7 +16,7 @@ from harness.commands.board import Board, ago, amount
 from harness.commands.reports import read_look, write_all
 from harness.commands.show import figures, log, out, print_rows, progress_bar, short
 from harness.core.registry import UserError, unknown
-from harness.executors import choose, cores, run_all, run_one, start_server
+from harness.executors import choose, cores, run_all, run_one
 from harness.files import read_json
 from harness.metrics import written_down
 from harness.plan import affordable, plan, vetted
@@ -88,8 +88,6 @@ def suite_command(given: argparse.Namespace) -> int:
         raise unknown("baseline", look.baseline, algorithms)
     who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
     store = Store(given.out).open()
-    if who == "processes":
-        start_server()
     with log.status(f"trying what goes together, of {len(chosen.cells)} combinations"):
         cells: Sequence[Cell] = vetted(chosen.cells)
     workers = given.jobs or (1 if who == "serial" else cores())

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from datasets.federation import Batch
@@ -229,6 +228,8 @@ def least_on_simplex(matrices: Tensor) -> Tensor:
     Tensor
         ``(..., n)``. Where a matrix is not finite, the same weight for all.
     """
+    from scipy.optimize import nnls  # here: slow to import
+
     n = matrices.shape[-1]
     found = []
     for matrix in matrices.double().cpu().reshape(-1, n, n):

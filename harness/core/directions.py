@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linprog, nnls
 from torch import Tensor
 
 from harness.core.message import combined
@@ -65,6 +64,8 @@ def common_descent(gradients: Tensor, towards: Tensor) -> Tensor:
 
 def _weights(gradients: NDArray[np.float64], towards: NDArray[np.float64]) -> NDArray[np.float64]:
     """Solve the program of one run, ``(J,)``."""
+    from scipy.optimize import linprog, nnls  # here: slow to import
+
     count = len(gradients)
     if not (np.isfinite(gradients).all() and np.isfinite(towards).all()):
         return np.full(count, np.nan)  # the run ends by it

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from harness.core.recording import Recorded
 
@@ -153,13 +154,37 @@ class Rows:
         signature = (fn, gradient, by, _shapes(arguments, axes))
         if signature not in self._flops:
             first = tree_map(lambda t: t[0], _flat(arguments, axes))
-            with FlopCounterMode(display=False) as counter:
+            operations = _Operations()
+            with operations:
                 if gradient:
                     _gradient(fn, [point.detach() for point in first[:-1]], first[-1], by)
                 else:
                     fn(*first)
-            self._flops[signature] = counter.get_total_flops()
+            self._flops[signature] = operations.count
         return self._flops[signature]
+
+
+class _Operations(TorchDispatchMode):
+    """Counts operations by torch's formulas.
+
+    torch's own counter wants torch's compiler not to look inside it, and imports all of that to say so: most of a
+    second at the start of every command that runs something.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.count += formula(*args, **(kwargs or {}), out_val=found)
+        return found
 
 
 def _keep_freed_memory() -> None:

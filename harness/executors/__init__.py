@@ -14,7 +14,7 @@ from typing import Protocol
 
 from harness.core.registry import UserError, unknown
 from harness.executors.on_ray import Cluster
-from harness.executors.processes import Processes, cores, start_server
+from harness.executors.processes import Processes, cores
 from harness.executors.together import Outcome, Progress, chunks, run_one, run_together
 from harness.setup import Execution, identify
 from harness.spec import RunSpec
@@ -30,7 +30,6 @@ __all__ = [
     "run_all",
     "run_one",
     "run_together",
-    "start_server",
 ]
 
 EXECUTORS = ("serial", "processes", "ray")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
 from pathlib import Path
 from types import TracebackType
 
@@ -18,38 +16,11 @@ import torch
 
 from harness import plugins
 from harness.executors.together import Outcome, run_together
+from harness.server import METHOD, start_server
 from harness.setup import Execution
 from harness.spec import RunSpec
 
 Unit = Sequence[int]
-
-# The server imports these once, and workers are copies of it; recording and counting operations use the last one.
-PRELOADED = ["harness.executors.processes", "torch._dynamo"]
-METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-
-
-def start_server() -> None:
-    """Let a server of worker processes begin to import, where the system has one, while this process goes on.
-
-    It computes nothing, so that it can be copied; it looks for modules where this process does, and leaves Ctrl-C
-    to it. Where it runs already nothing happens.
-    """
-    if METHOD != "forkserver":
-        return
-    multiprocessing.get_context(METHOD).set_forkserver_preload(PRELOADED)
-    before, answer = dict(os.environ), signal.getsignal(signal.SIGINT)
-    here = threading.current_thread() is threading.main_thread() and answer is not None
-    places = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    os.environ.update(PYTHONPATH=places, PYTHONSAFEPATH="1")
-    try:
-        if here:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        forkserver.ensure_running()
-    finally:
-        if here:
-            signal.signal(signal.SIGINT, answer)
-        os.environ.clear()
-        os.environ.update(before)
 
 
 class Processes:

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from harness.core.registry import unknown
 from harness.metrics import METRICS, described
@@ -151,7 +151,7 @@ def half_width(values: Sequence[float]) -> float | None:
     """Return the half width of the 95 % t interval of the mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    return float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
 
 
 def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:

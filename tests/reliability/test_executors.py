@@ -19,7 +19,8 @@ import harness.executors as executors
 from harness.core.registry import UserError
 from harness.executors import Outcome, run_all
 from harness.executors.on_ray import _work
-from harness.executors.processes import Processes, start_server
+from harness.executors.processes import Processes
+from harness.server import start_server
 from harness.setup import Execution, identify
 from harness.spec import read_spec
 from harness.store import Store

@@ -1,0 +1,51 @@
+"""Operations are counted as torch counts them, and counting them does not import torch's compiler."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from datasets.federation import Batch
+from harness import models
+from harness.core.rows import Rows
+from harness.problems.classify import classifier
+
+
+def network(name):
+    """A problem of three classes and a batch of four samples in the shape its model takes."""
+    shape = (
+        (3, 32, 32) if "image" in {row["name"]: row["inputs"] for row in models.describe()}[name] else (12,)
+    )
+    problem = classifier(models.build(name, shape, 3))
+    generator = torch.Generator().manual_seed(0)
+    x = problem.init(generator)["x"]
+    x_batch = torch.rand(4, *shape, generator=generator)
+    batch = Batch(x_batch, torch.tensor([0, 1, 2, 0]), torch.zeros(4, dtype=torch.int64), torch.ones(4))
+    return problem, x, batch
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_a_gradient_and_a_prediction_cost_what_torch_counts(name):
+    problem, x, batch = network(name)
+    leaf = x.clone().requires_grad_()
+    with FlopCounterMode(display=False) as gradient:
+        torch.autograd.grad(problem.loss(leaf, batch), leaf)
+    with FlopCounterMode(display=False) as prediction:
+        problem.predict(x, batch.x)
+
+    rows = Rows("vmap")
+    one = type(batch)(*(part[None] for part in batch))
+    assert rows.flops(problem.loss, 1, x[None], one, gradient=True) == gradient.get_total_flops() > 0
+    assert rows.flops(problem.predict, 1, x[None], one.x) == prediction.get_total_flops() > 0
+
+
+def test_a_command_starts_without_what_only_some_commands_need():
+    script = (
+        "import sys; from harness.cli import main; main(['plan', '--data', 'synthetic', '--algorithm', 'fedavg',"
+        " '--rounds', '2']);"
+        "print(sorted({'torch._dynamo', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'opacus'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
