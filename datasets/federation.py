@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -92,8 +93,12 @@ class Federation:
         return int(self.splits["train"].shape[-2])
 
     def counts(self, split: str = "train") -> Tensor:
-        """Return the number of samples of every client, ``(..., C)``."""
-        return (self.splits[split] >= 0).sum(-1)
+        """Return the number of samples of every client, ``(..., C)``; not to be changed in place."""
+        return self._counts[split]
+
+    @cached_property
+    def _counts(self) -> dict[str, Tensor]:
+        return {name: (index >= 0).sum(-1) for name, index in self.splits.items()}
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Federation:
         """Return the federation with its samples on a device, features and weights in a floating type.
@@ -246,12 +251,17 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
         return [replace(federation, pool=pools[0]) for federation in federations]
     starts = np.cumsum([0, *(len(pool.y) for pool in pools)])
     pool = Batch(*(torch.cat(parts) for parts in zip(*pools, strict=True)))
-    found = []
+    moved: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # of those that have been dealt the same, once
     for slot, federation in zip(slots, federations, strict=True):
         start, splits = int(starts[slot]), federation.splits
-        moved = {name: torch.where(index >= 0, index + start, -1) for name, index in splits.items()}
-        found.append(replace(federation, pool=pool, splits=moved))
-    return found
+        if (slot, id(splits)) not in moved:
+            moved[slot, id(splits)] = {
+                name: torch.where(index >= 0, index + start, -1) for name, index in splits.items()
+            }
+    return [
+        replace(federation, pool=pool, splits=moved[slot, id(federation.splits)])
+        for slot, federation in zip(slots, federations, strict=True)
+    ]
 
 
 def stack(federations: Sequence[Federation]) -> Federation:

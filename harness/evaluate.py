@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from datasets.federation import Batch
 from harness.core.batches import Batches
 from harness.core.clients import Clients
 from harness.core.cost import Cost
@@ -113,10 +115,8 @@ def predict(setup: Setup, model: Any, split: str = "test") -> Predictions:
     """Apply one model, one model per client, or a vertical pair (server, parties) to all data of a split."""
     federation, problem = setup.federation, setup.problem
     index = federation.splits[split]
-    owner, place = torch.nonzero(index >= 0, as_tuple=True)
-    if problem.kind == "vertical":
-        owner, place = owner[owner == 0], place[owner == 0]
-    batch = federation.pool.at(index[owner, place])
+    samples = _test_samples if split == "test" else _samples
+    owner, place, batch = samples(federation.pool, index[:1] if problem.kind == "vertical" else index)
     if problem.kind == "vertical":
         logits = _vertical(problem, setup.rows, model, federation.pool.at(index[:, place]))
     elif model.ndim == 1:
@@ -141,7 +141,18 @@ def predict(setup: Setup, model: Any, split: str = "test") -> Predictions:
     )
 
 
-def _vertical(problem: Problem, rows: Rows, model: tuple[Tensor, Tensor], batch: Any) -> Tensor:
+def _samples(pool: Batch, index: Tensor) -> tuple[Tensor, Tensor, Batch]:
+    """Return whose the samples are, where they stand in the index, and themselves, ``(n, ...)``."""
+    owner, place = torch.nonzero(index >= 0, as_tuple=True)
+    return owner, place, pool.at(index[owner, place])
+
+
+_test_samples = lru_cache(maxsize=1)(
+    _samples
+)  # every evaluation asks for them, and runs of a seed share them
+
+
+def _vertical(problem: Problem, rows: Rows, model: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
     assert problem.embed is not None and problem.predict is not None
     x, y = model
     scores: Tensor = problem.predict(x, rows.map(problem.embed, 1, y, batch))

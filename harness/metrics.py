@@ -118,6 +118,24 @@ class Predictions:
         return self.score if self.score.ndim == 1 else self.score[:, 1]
 
     @cached_property
+    def accuracies(self) -> Floats:
+        """Accuracy of every client that has samples, on these."""
+        return _present(_shares_by(self.hit, self.client))
+
+    @cached_property
+    def recalls(self) -> Floats:
+        """Recall of every class that occurs."""
+        by_class = self.outcomes.sum(0)
+        return _present(_shares(by_class.diagonal(), by_class.sum(1)))
+
+    @cached_property
+    def outcomes(self) -> Ints:
+        """How many samples of a group and a class are given a label, ``(G, K, K)``; without groups they are one."""
+        k, group = len(self.classes), 0 if self.group is None else self.group
+        cell = (group * k + self.y_true) * k + self.decided
+        return np.bincount(cell, minlength=max(1, len(self.groups)) * k * k).reshape(-1, k, k)
+
+    @cached_property
     def positive_rank(self) -> Ints:
         """Rank of the score of class 1, ``(n,)``; kept, as sorting is a good part of an evaluation."""
         return _ranks(self.positive_score)
@@ -262,12 +280,17 @@ def _value(metric: Metric, predictions: Predictions) -> float | None:
 # --- building blocks ---
 
 
-def _shares(hit: Bools, label: Ints, size: int = 0) -> Floats:
-    """Return the share of hits within every label, ``(labels,)`` or longer; NaN for one without samples."""
-    total = np.bincount(label, minlength=size)
-    shares = np.full(total.shape, np.nan)
-    np.divide(np.bincount(label, weights=hit, minlength=size), total, out=shares, where=total > 0)
+def _shares(hits: Ints, totals: Ints) -> Floats:
+    """Return what share the hits are of so many samples, one by one; NaN of none."""
+    shares = np.full(totals.shape, np.nan)
+    np.divide(hits, totals, out=shares, where=totals > 0)
     return shares
+
+
+def _shares_by(hit: Bools, label: Ints) -> Floats:
+    """Return the share of hits within every label, ``(labels,)``."""
+    totals = np.bincount(label)
+    return _shares(np.bincount(label[hit], minlength=len(totals)), totals)
 
 
 def _present(shares: Floats) -> Floats:
@@ -279,8 +302,12 @@ def _positive_rates(p: Predictions, label: int | None = None) -> Floats | None:
     """Return P(y_pred = 1 | group[, y_true = label]), ``(G,)``; None without groups or beyond two classes."""
     if p.group is None or not p.binary:
         return None
-    among = slice(None) if label is None else p.y_true == label
-    return _shares(p.decided[among] == 1, p.group[among], len(p.groups))
+    given = p.outcomes.sum(1) if label is None else p.outcomes[:, label]
+    return _shares(given[:, 1], given.sum(1))
+
+
+def _group_accuracies(p: Predictions) -> Floats:
+    return _shares(p.outcomes.trace(axis1=1, axis2=2), p.outcomes.sum((1, 2)))
 
 
 def _gap(shares: Floats | None) -> float | None:
@@ -333,32 +360,31 @@ def accuracy(p: Predictions) -> float | None:
 @metric("max", ".4f", "share, 0 to 1")
 def client_accuracy(p: Predictions) -> float | None:
     """Mean over clients of the accuracy on the client's own test samples."""
-    return _mean(_present(_shares(p.hit, p.client)))
+    return _mean(p.accuracies)
 
 
 @metric("max", ".4f", "share, 0 to 1")
 def balanced_accuracy(p: Predictions) -> float | None:
     """Mean recall over the classes that occur."""
-    return _mean(_present(_shares(p.hit, p.y_true)))
+    return _mean(p.recalls)
 
 
 @metric("max", ".4f", "share, 0 to 1")
 def worst_client(p: Predictions) -> float | None:
     """Lowest accuracy of a client on its own test samples."""
-    return float(_present(_shares(p.hit, p.client)).min())
+    return float(p.accuracies.min())
 
 
 @metric("min", ".4f", "share, 0 to 0.5")
 def client_std(p: Predictions) -> float | None:
     """Spread over clients: population standard deviation of their accuracies."""
-    accuracies = _present(_shares(p.hit, p.client))
-    return float(accuracies.std()) if len(accuracies) >= 2 else None
+    return float(p.accuracies.std()) if len(p.accuracies) >= 2 else None
 
 
 @metric("max", ".4f", "share, 0 to 1")
 def worst_class(p: Predictions) -> float | None:
     """Lowest recall of a class that occurs."""
-    return float(_present(_shares(p.hit, p.y_true)).min())
+    return float(p.recalls.min())
 
 
 @metric("max", ".4f", "share, 0 to 1")
@@ -366,7 +392,7 @@ def worst_group(p: Predictions) -> float | None:
     """Lowest accuracy of a sensitive group."""
     if p.group is None:
         return None
-    accuracies = _present(_shares(p.hit, p.group))
+    accuracies = _present(_group_accuracies(p))
     return float(accuracies.min()) if len(accuracies) >= 2 else None
 
 
@@ -418,7 +444,7 @@ def auroc_clients_n(p: Predictions) -> float | None:
     """How many clients have both classes and so enter auroc_clients (zero means: no client has)."""
     if not p.binary:
         return None
-    positive_share = _shares(p.y_true == 1, p.client)
+    positive_share = _shares_by(p.y_true == 1, p.client)
     return float(((positive_share > 0) & (positive_share < 1)).sum())
 
 
@@ -452,14 +478,14 @@ def by_group(predictions: Predictions) -> list[dict[str, str | int | float | Non
         return []
     size = len(p.groups)
     rates = {
-        "accuracy": _shares(p.hit, p.group, size),
+        "accuracy": _group_accuracies(p),
         "tpr": _positive_rates(p, 1),
         "fpr": _positive_rates(p, 0),
         "positive_rate": _positive_rates(p),
     }
-    positives = np.bincount(p.group[p.y_true == 1], minlength=size).tolist() if p.binary else [None] * size
+    positives = p.outcomes[:, 1].sum(1).tolist() if p.binary else [None] * size
     rows: list[dict[str, str | int | float | None]] = []
-    for g, (name, n) in enumerate(zip(p.groups, np.bincount(p.group, minlength=size).tolist(), strict=True)):
+    for g, (name, n) in enumerate(zip(p.groups, p.outcomes.sum((1, 2)).tolist(), strict=True)):
         row: dict[str, str | int | float | None] = {"group": name, "n": n, "positives": positives[g]}
         for rate, shares in rates.items():
             row[rate] = None if shares is None or np.isnan(shares[g]) else float(shares[g])

@@ -113,7 +113,7 @@ class Clients:
         self._records: Records | None = None
         if privacy is not None and privacy.unit == "record":
             self._records = Records(privacy, problem, self.books)
-        self.sizes = (self.take(federation.splits["train"]) >= 0).sum(-1)  # of the cohort alone
+        self.sizes = self._samples("train")
 
     def part(self, number: int) -> Clients:
         """Return one client of the cohort alone, still as a cohort of (..., 1)."""
@@ -166,6 +166,10 @@ class Clients:
         changed: Tensor = flat.unflatten(0, full.shape[:-1])
         return changed
 
+    def _samples(self, split: str) -> Tensor:
+        """Return how many samples each member of the cohort has, ``(..., C)``."""
+        return self.take(self.federation.counts(split).unsqueeze(-1)).squeeze(-1)
+
     def _flat(self, full: Tensor) -> Tensor:
         """Return positions of the cohort in rows of all runs laid end to end."""
         ids = self.ids.to(full.device)
@@ -216,7 +220,7 @@ class Clients:
         each = steps if isinstance(steps, Tensor) else None
         steps = int(steps.max()) if isinstance(steps, Tensor) else steps
         deal = sampling.plan if self._records is None else self._records.deal
-        counts = self.sizes.flatten() if split == "train" else (held >= 0).sum(-1).flatten()
+        counts = self._samples(split).flatten()
         if self.axes > 1:
             self.unlike |= unlike(counts.view(self.ids.shape), self.present.bool(), batch_size)
         order, taken = deal(counts, keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size)

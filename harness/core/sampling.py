@@ -97,6 +97,7 @@ def poisson_plan(
     order, taken : Tensor
         As `plan` does.
     """
+    (counts, keys, ids), which = _distinct(counts, keys, ids)
     size = int(counts.max()) if batch_size is None else batch_size
     per_pass = torch.where(counts > 0, -(-counts // counts.clamp(max=size).clamp(min=1)), 0)
     taken = (counts > 0) * steps if steps is not None else per_pass * (epochs or 1)
@@ -106,7 +107,13 @@ def poisson_plan(
     drawn = (draws < rate) & (slot < counts[:, None]) & (step < taken[:, None])
     widest = max(1, int(drawn.sum(-1).max()))
     order = torch.where(drawn, slot, -1).sort(-1, descending=True).values[..., :widest]
-    return order, taken
+    return order[:, which], taken[which]
+
+
+def _distinct(*columns: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the rows that differ, column by column, and which of them each row is: runs of one seed draw alike."""
+    rows, which = torch.stack(columns, -1).unique(dim=0, return_inverse=True)
+    return list(rows.unbind(-1)), which
 
 
 def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,6 +122,7 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
     A random order is the order of keyed random numbers. They are drawn and sorted some passes at a time, few enough
     to stay in the processor's cache.
     """
+    (counts, used, keys, ids), which = _distinct(counts, used, keys, ids)
     passes = torch.where(counts > 0, -(-used // counts.clamp(min=1)), 0)
     owner = torch.repeat_interleave(torch.arange(len(counts)), passes)  # of each pass
     first_pass = passes.cumsum(0) - passes
@@ -127,7 +135,7 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
         order, kept[some] = _shuffled(drawn[some], lengths[some], begins[some], below[some])
         pieces.append(order)
     totals = torch.zeros_like(counts).index_add(0, owner, kept)
-    return torch.cat(pieces), totals.cumsum(0) - totals
+    return torch.cat(pieces), (totals.cumsum(0) - totals)[which]
 
 
 def _limits(begins: Tensor, lengths: Tensor) -> Tensor:
