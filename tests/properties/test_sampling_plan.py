@@ -128,6 +128,23 @@ def test_a_clients_batches_do_not_depend_on_who_else_is_there(sizes, client, len
     ]
 
 
+@SOME
+@given(
+    sizes=SIZES,
+    length=st.sampled_from([{"steps": 5}, {"epochs": 2}]),
+    batch_size=st.integers(1, 12),
+    how=st.sampled_from([plan, poisson_plan]),
+)
+def test_runs_of_one_seed_are_dealt_the_same_wherever_they_stand(sizes, length, batch_size, how):
+    once, steps = deal(sizes, batch_size=batch_size, how=how, **length)
+    ids = list(range(len(sizes)))
+    thrice, taken = deal(
+        [*sizes, *sizes[::-1], *sizes], ids=[*ids, *ids[::-1], *ids], batch_size=batch_size, how=how, **length
+    )
+    assert torch.equal(thrice, torch.cat([once, once.flip(1), once], 1))
+    assert torch.equal(taken, torch.cat([steps, steps.flip(0), steps]))
+
+
 def test_clients_rounds_and_streams_draw_differently():
     order, _ = deal([40, 40], steps=1, batch_size=20)
     assert rows(order, 0) != rows(order, 1)
