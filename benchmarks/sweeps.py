@@ -119,9 +119,11 @@ def main() -> None:
         ways: dict[str, Callable[[], float]] = {
             "fedfrontier, side by side": partial(suite, name, "auto", given.jobs),
             "fedfrontier, one by one": partial(suite, name, "off", given.jobs),
+            "fedfrontier, one by one, one worker": partial(suite, name, "off", 1),
         }
         if name == "ladder":
             ways[f"plain script, from 5 runs, on {given.jobs} cores"] = partial(plain, 5, runs, given.jobs)
+            ways["plain script, one after another"] = partial(plain, 5, runs, 1)
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(given.repeats):
             for way, measure in ways.items():

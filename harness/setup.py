@@ -24,6 +24,7 @@ from harness.core.registry import Incompatible, UserError
 from harness.core.rows import Rows
 from harness.core.thinning import prunable
 from harness.problems import PROBLEMS, Setting
+from harness.problems.base import ProblemType
 from harness.sections import Data, Partition
 from harness.settle import draft
 from harness.spec import RunSpec
@@ -34,6 +35,9 @@ DTYPES = {
     "float64": (torch.float64, None),
     "bfloat16": (torch.float32, torch.bfloat16),
 }
+
+KNOWN = 4  # problems kept for the runs to come
+_problems: dict[object, Problem] = {}
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,9 @@ class Execution:
 
     def rows(self, problem: Problem) -> Rows:
         """Return how one-client functions are run for this problem."""
-        if self.vectorize == "auto":
-            dense = problem.dense or torch.device(self.device).type == "cuda"
-            return Rows("vmap" if dense else "loop", self.threads)
-        return Rows(self.vectorize, self.threads)
+        dense = problem.dense or torch.device(self.device).type == "cuda"
+        mode = self.vectorize if self.vectorize != "auto" else "vmap" if dense else "loop"
+        return Rows(mode, self.threads) if problem.constants is None else _rows(problem, mode, self.threads)
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ def prepare(
             f"precision: problem {kind.name} does not build its network with Setting.net, so {spec.precision} "
             "would not reach it; use float32 or float64"
         )
-    problem = algorithm.view(problem)
+    problem = algorithm.view(_known(spec, kind, problem))
     if spec.cohort is not None and spec.cohort.size > federation.clients:
         raise UserError(
             f"cohort.size: at most the {federation.clients} clients there are, given {spec.cohort.size}"
@@ -216,6 +219,22 @@ def prepare(
         mixing=mixing if mixing is None else mixing.to(execution.device),
         rows=execution.rows(problem),
     )
+
+
+@lru_cache(maxsize=KNOWN)
+def _rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> Rows:
+    return Rows(mode, threads)
+
+
+def _known(spec: RunSpec, kind: ProblemType, problem: Problem) -> Problem:
+    """Return an earlier run's problem if it is the same one: its functions may have been recorded."""
+    if problem.constants is None:
+        return problem
+    what = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
+    key = (kind.build, what, problem.constants)  # two plugins may use one name
+    if key not in _problems and len(_problems) == KNOWN:
+        del _problems[next(iter(_problems))]
+    return _problems.setdefault(key, problem)
 
 
 def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:

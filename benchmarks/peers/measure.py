@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.utils import vector_to_parameters
@@ -147,9 +148,12 @@ def adult() -> tuple[Task, Data]:
 
 
 def ladder(options: argparse.Namespace) -> None:
-    """Time whole runs of peers, two at once with a thread each as our two jobs have, beside our whole sweep."""
+    """Time whole runs of peers beside our whole sweep: two at once, as our two jobs are, and one after another."""
     repeats, length = options.repeats or 3, options.rounds or sweeps.ROUNDS
-    print(f"ladder: {RUNS} runs of {length} rounds; of peers {repeats} pairs are made", flush=True)
+    print(
+        f"ladder: {RUNS} runs of {length} rounds; of peers {repeats} pairs and as many alone are made",
+        flush=True,
+    )
     seconds: dict[str, float] = {}
     if "fedfrontier" in options.only:
         for label, stack in (("side by side", "auto"), ("one by one", "off")):
@@ -173,37 +177,46 @@ def ladder(options: argparse.Namespace) -> None:
 
 
 def whole(label: str, line: list[str], folder: Path, repeats: int, reference: float | None) -> None:
-    """Make some pairs of runs of one peer, and print what all would take, and what their rounds alone would."""
-    spent, rounds, ended = [], [], ""
+    """Make some runs of one peer, and print what all would take, two at once or one after another."""
+    pairs: list[float] = []
+    singles: list[float] = []
+    rounds: list[float] = []
+    ended = ""
     for _ in range(repeats):
-        began = time.perf_counter()
-        pair = [
-            subprocess.Popen(
-                line,
-                cwd=folder,
-                env=surroundings(1),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(2)
-        ]
-        said = [one.communicate() for one in pair]
-        spent.append(time.perf_counter() - began)
-        for one, (_, errors) in zip(pair, said, strict=True):
-            if one.returncode:
-                print(f"  {label}: ended with {one.returncode}:\n{errors[-3000:]}")
+        for count, spent in ((2, pairs), (1, singles)):
+            began = time.perf_counter()
+            lines = made(label, line, folder, count)
+            if lines is None:
                 return
-        lines = [json.loads(told) for told in said[0][0].splitlines()]
-        rounds.append(sum(one["seconds"] for one in lines))
-        ended = f"accuracy {lines[-1]['accuracy']:.1%}"
-    total, alone = (RUNS / 2 * statistics.median(values) for values in (spent, rounds))
-    ratios = (
-        f"   ratio {total / reference:8.2f}, {alone / reference:.2f} without start-up" if reference else ""
-    )
+            spent.append(time.perf_counter() - began)
+            if count == 2:
+                rounds.append(sum(one["seconds"] for one in lines))
+            ended = f"accuracy {lines[-1]['accuracy']:.1%}"
     noise = ", without noise: it has none of this kind" if label.split()[0] in UNPROTECTED else ""
-    print(
-        f"  {label:<42} {total:10.1f} s{ratios}   {RUNS // 2} times the median of {min(spent):.1f} to "
-        f"{max(spent):.1f} s for two; rounds alone {alone:.1f} s; {ended}{noise}",
-        flush=True,
-    )
+    for way, runs, spent in (("two at once", 2, pairs), ("one after another", 1, singles)):
+        total = RUNS / runs * statistics.median(spent)
+        ratio = f"   ratio {total / reference:8.2f}" if reference else ""
+        print(
+            f"  {f'{label}, {way}':<42} {total:10.1f} s{ratio}   {RUNS // runs} times the median of "
+            f"{min(spent):.1f} to {max(spent):.1f} s; {ended}{noise}",
+            flush=True,
+        )
+    alone = RUNS / 2 * statistics.median(rounds)
+    ratio = f"   ratio {alone / reference:8.2f}" if reference else ""
+    print(f"  {f'{label}, rounds without start-up':<42} {alone:10.1f} s{ratio}   two at once", flush=True)
+
+
+def made(label: str, line: list[str], folder: Path, count: int) -> list[dict[str, Any]] | None:
+    """Make so many runs at once, with a thread each; return what one tells of its rounds, None if one fails."""
+    runs = [
+        subprocess.Popen(
+            line, cwd=folder, env=surroundings(1), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(count)
+    ]
+    said = [run.communicate() for run in runs]
+    for run, (_, errors) in zip(runs, said, strict=True):
+        if run.returncode:
+            print(f"  {label}: ended with {run.returncode}:\n{errors[-3000:]}")
+            return None
+    return [json.loads(told) for told in said[0][0].splitlines()]

@@ -47,15 +47,16 @@ class Cost:
 
         With ``oracle`` each is a sample, and an oracle call.
         """
-        count = times.to("cpu").count_nonzero((-2, -1))
-        with self._lock:
-            self.flops = self.flops + (flops * count).round().long()
+        count = times.count_nonzero((-2, -1))
+        with self._lock:  # where the clients compute: nobody waits for a device before the round is over
+            self.flops = self.flops.to(count.device) + (flops * count.double()).round().long()
             if oracle:
-                self.oracle_calls = self.oracle_calls + count
+                self.oracle_calls = self.oracle_calls.to(count.device) + count
 
     def state(self) -> dict[str, Tensor]:
         """Return the counters for a checkpoint."""
-        return {"up": self.up, "down": self.down, "flops": self.flops, "oracle_calls": self.oracle_calls}
+        work = {"flops": self.flops.cpu(), "oracle_calls": self.oracle_calls.cpu()}
+        return {"up": self.up, "down": self.down, **work}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from a checkpoint's counters."""

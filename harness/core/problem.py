@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -110,6 +111,7 @@ def its_loss(problem: Problem) -> Callable[..., Tensor]:
     return problem.loss
 
 
+@lru_cache(maxsize=64)
 def halved(problem: Problem, latent: int | None = None) -> Problem:
     """Return a problem with its model in two, the extractor x and the head y; see `Problem.halves`.
 

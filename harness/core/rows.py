@@ -10,18 +10,20 @@ import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
 from harness.core.recording import Recorded
 
+T = TypeVar("T")
 Mode = Literal["vmap", "loop"]
 
+MOST = 256  # functions that are known at a time
 KEPT = 2**25  # bytes of a piece, and eight times as much in all; larger ones go back to the system
 
 Points = tuple[int, ...]  # numbers of a function's arguments; none stands for all
@@ -81,16 +83,18 @@ class Rows:
     def _vectorized(self, fn: Callable[..., Any], arguments: Any) -> Any:
         """Apply ``fn`` to all rows at once; from some calls on as a recording."""
         leaves, structure = tree_flatten(arguments)
-        if (fn, structure) not in self._recorded:
-            shape: list[Any] = []  # of the result, known once it has been computed
+
+        def made() -> tuple[Recorded, list[TreeSpec]]:
+            shape: list[TreeSpec] = []  # of the result, known once it has been computed
 
             def vectorized(*parts: Tensor) -> tuple[Tensor, ...]:
                 found = torch.func.vmap(fn, randomness="error")(*tree_unflatten(parts, structure))
                 flat, shape[:] = tree_flatten(found)[0], [tree_flatten(found)[1]]
                 return tuple(flat)
 
-            self._recorded[fn, structure] = Recorded(vectorized), shape
-        recorded, shape = self._recorded[fn, structure]
+            return Recorded(vectorized), shape
+
+        recorded, shape = _kept(self._recorded, (fn, structure), made)
         return tree_unflatten(recorded(*leaves), shape[0])
 
     def gradient(
@@ -106,9 +110,7 @@ class Rows:
         batch = _flat(batch, axes)
         if self.mode == "vmap":
             what = (loss, type(batch), len(flat), by or tuple(range(len(flat))))
-            if what not in self._recorded:
-                self._recorded[what] = Recorded(_gradients(*what))
-            gradients = self._recorded[what](*flat, *batch)
+            gradients = _kept(self._recorded, what, lambda: Recorded(_gradients(*what)))(*flat, *batch)
         else:
             one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch), by)  # noqa: E731
             columns = zip(*self.each(one, range(len(flat[0]))), strict=True)
@@ -151,8 +153,8 @@ class Rows:
 
         Matrix products and convolutions only, as torch's counter counts them.
         """
-        signature = (fn, gradient, by, _shapes(arguments, axes))
-        if signature not in self._flops:
+
+        def counted() -> int:
             first = tree_map(lambda t: t[0], _flat(arguments, axes))
             operations = _Operations()
             with operations:
@@ -160,8 +162,9 @@ class Rows:
                     _gradient(fn, [point.detach() for point in first[:-1]], first[-1], by)
                 else:
                     fn(*first)
-            self._flops[signature] = operations.count
-        return self._flops[signature]
+            return operations.count
+
+        return _kept(self._flops, (fn, gradient, by, _shapes(arguments, axes)), counted)
 
 
 class _Operations(TorchDispatchMode):
@@ -198,6 +201,15 @@ def _keep_freed_memory() -> None:
     adjust = getattr(ctypes.CDLL(None), "mallopt", None)
     if adjust is not None and adjust(mmap_threshold, KEPT):  # a library may refuse
         adjust(trim_threshold, 8 * KEPT)
+
+
+def _kept(known: dict[object, T], what: object, make: Callable[[], T]) -> T:
+    """Return what is known of something, made if it is not. Functions made anew all the time do not fill memory."""
+    if what not in known:
+        if len(known) >= MOST:
+            known.clear()
+        known[what] = make()
+    return known[what]
 
 
 @lru_cache(maxsize=64)  # the same object every time: it may be recorded

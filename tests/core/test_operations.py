@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.federation import Batch
 from harness import models
+from harness.core.cost import Cost
 from harness.core.rows import Rows
 from harness.problems.classify import classifier
 
@@ -49,3 +50,10 @@ def test_a_command_starts_without_what_only_some_commands_need():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_large_counts_are_exact():
+    """Twelve thousand million operations and one: single precision has steps of a thousand there."""
+    cost = Cost()
+    cost.work(12_000_000_001 / 48, torch.ones(1, 48), oracle=True)
+    assert cost.state()["flops"] == 12_000_000_001 and cost.state()["oracle_calls"] == 48
