@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -115,8 +116,11 @@ def predict(setup: Setup, model: Any, split: str = "test") -> Predictions:
     """Apply one model, one model per client, or a vertical pair (server, parties) to all data of a split."""
     federation, problem = setup.federation, setup.problem
     index = federation.splits[split]
-    samples = _test_samples if split == "test" else _samples
-    owner, place, batch = samples(federation.pool, index[:1] if problem.kind == "vertical" else index)
+    if problem.kind == "vertical":
+        owner, place, batch = _samples(federation.pool, index[:1])
+    else:
+        owner, place, batch = (test_samples if split == "test" else _samples)(federation.pool, index)
+    version = batch.x._version
     if problem.kind == "vertical":
         logits = _vertical(problem, setup.rows, model, federation.pool.at(index[:, place]))
     elif model.ndim == 1:
@@ -127,17 +131,19 @@ def predict(setup: Setup, model: Any, split: str = "test") -> Predictions:
         assert problem.predict is not None
         logits = setup.rows.map(problem.predict, 1, model, padded.x)[owner, place]
     logits = logits.double()
+    if batch.x._version != version:  # by a network that works on its input in place
+        test_samples.cache_clear()
     ranks = logits.ndim == 1
-    score = (logits if ranks else logits.softmax(-1)).cpu().numpy()
+    score = _array(logits if ranks else logits.softmax(-1))
     return Predictions(
-        client=owner.cpu().numpy(),
-        y_true=batch.y.cpu().numpy(),
+        client=_array(owner),
+        y_true=_array(batch.y),
         score=score,
         y_pred=None if ranks else np.argmax(score, axis=-1),
         classes=federation.classes,
         groups=federation.groups,
-        group=batch.group.cpu().numpy() if federation.groups else None,
-        loss=None if ranks else functional.cross_entropy(logits, batch.y, reduction="none").cpu().numpy(),
+        group=_array(batch.group) if federation.groups else None,
+        loss=None if ranks else _array(functional.cross_entropy(logits, batch.y, reduction="none")),
     )
 
 
@@ -147,9 +153,15 @@ def _samples(pool: Batch, index: Tensor) -> tuple[Tensor, Tensor, Batch]:
     return owner, place, pool.at(index[owner, place])
 
 
-_test_samples = lru_cache(maxsize=1)(
-    _samples
-)  # every evaluation asks for them, and runs of a seed share them
+# Every evaluation asks for them, and runs of a seed one after the other. Whoever runs them forgets them at the end.
+test_samples = lru_cache(maxsize=1)(_samples)
+
+
+def _array(values: Tensor) -> NDArray[Any]:
+    """Return numbers as metrics get them: not to be changed, as other evaluations get the same."""
+    array = values.cpu().numpy()
+    array.flags.writeable = False
+    return array
 
 
 def _vertical(problem: Problem, rows: Rows, model: tuple[Tensor, Tensor], batch: Batch) -> Tensor:

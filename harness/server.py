@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing import forkserver
 
-# The server imports these once, and workers are copies of it; recordings are made with the last one.
-PRELOADED = ["harness.executors.processes", "torch._dynamo"]
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+OTHERWISE = re.compile(r"\s(-h|--help|--jobs[ =]1|--executor[ =](serial|ray))\s")  # no workers, or elsewhere
+
+
+def likely(arguments: Sequence[str]) -> bool:
+    """Whether a command line hands runs to workers, as it seems; a wrong guess costs or saves a second."""
+    line = f" {' '.join(arguments)} "
+    return arguments[:1] in (["suite"], ["sweep"]) and not OTHERWISE.search(line) and cores() > 1
+
+
+def cores() -> int:
+    """Return how many processor cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def start_server() -> None:
@@ -22,7 +34,7 @@ def start_server() -> None:
     """
     if METHOD != "forkserver":
         return
-    multiprocessing.get_context(METHOD).set_forkserver_preload(PRELOADED)
+    multiprocessing.get_context(METHOD).set_forkserver_preload(["harness.preloaded"])
     before, answer = dict(os.environ), signal.getsignal(signal.SIGINT)
     here = threading.current_thread() is threading.main_thread() and answer is not None
     places = os.pathsep.join(path or os.getcwd() for path in sys.path)

@@ -36,7 +36,7 @@ DTYPES = {
     "bfloat16": (torch.float32, torch.bfloat16),
 }
 
-KNOWN = 4  # problems kept for the runs to come
+KNOWN = 4  # problems of the last runs, for those to come
 _problems: dict[object, Problem] = {}
 
 
@@ -166,7 +166,7 @@ def prepare(
             f"precision: problem {kind.name} does not build its network with Setting.net, so {spec.precision} "
             "would not reach it; use float32 or float64"
         )
-    problem = algorithm.view(_known(spec, kind, problem))
+    problem = algorithm.view(_known(spec, kind, problem, federation.digest))
     if spec.cohort is not None and spec.cohort.size > federation.clients:
         raise UserError(
             f"cohort.size: at most the {federation.clients} clients there are, given {spec.cohort.size}"
@@ -226,15 +226,16 @@ def _rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> Rows
     return Rows(mode, threads)
 
 
-def _known(spec: RunSpec, kind: ProblemType, problem: Problem) -> Problem:
+def _known(spec: RunSpec, kind: ProblemType, problem: Problem, digest: str) -> Problem:
     """Return an earlier run's problem if it is the same one: its functions may have been recorded."""
     if problem.constants is None:
         return problem
     what = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
-    key = (kind.build, what, problem.constants)  # two plugins may use one name
-    if key not in _problems and len(_problems) == KNOWN:
-        del _problems[next(iter(_problems))]
-    return _problems.setdefault(key, problem)
+    key = (kind.build, what, digest, problem.constants)  # two plugins may use one name, and a file may change
+    _problems[key] = found = _problems.pop(key, problem)
+    for old in list(_problems)[:-KNOWN]:
+        _problems.pop(old, None)
+    return found
 
 
 def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:

@@ -48,10 +48,13 @@ class Cost:
         With ``oracle`` each is a sample, and an oracle call.
         """
         count = times.count_nonzero((-2, -1))
-        with self._lock:  # where the clients compute: nobody waits for a device before the round is over
-            self.flops = self.flops.to(count.device) + (flops * count.double()).round().long()
+        with self._lock:
+            # Where the clients compute: nobody waits for a device before the round is over.
+            where = count.device if self.flops.device.type == "cpu" else self.flops.device
+            count = count.to(where)
+            self.flops = self.flops.to(where) + (flops * count.double()).round().long()
             if oracle:
-                self.oracle_calls = self.oracle_calls.to(count.device) + count
+                self.oracle_calls = self.oracle_calls.to(where) + count
 
     def state(self) -> dict[str, Tensor]:
         """Return the counters for a checkpoint."""

@@ -75,8 +75,8 @@ class Problem:
         Whether the loss of one sample is a function of that sample and of public numbers only. Privacy with
         unit "record" rests on it: it clips what each sample contributes.
     constants : tuple of float or None
-        All that the functions above hold of the clients' data. Runs of one spec whose problems agree in them
-        have one problem, whatever their seeds; None: nobody has said, and they are not taken for one.
+        All that the functions above hold of the clients' data or of the run's seed. Runs of one spec whose
+        problems agree in them have one problem; None: nobody has said, and they are not taken for one.
     """
 
     name: str
@@ -111,7 +111,7 @@ def its_loss(problem: Problem) -> Callable[..., Tensor]:
     return problem.loss
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def halved(problem: Problem, latent: int | None = None) -> Problem:
     """Return a problem with its model in two, the extractor x and the head y; see `Problem.halves`.
 

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 CALLS = 100  # before a function is recorded: recording takes as long as some 200 recorded calls save
+KINDS = 16  # recordings of one function; a sweep over batch sizes would fill memory with them
 
 aten = torch.ops.aten
 VIEWS = (
@@ -58,6 +59,9 @@ class Recorded:
                 return self._fn(*parts)
             from torch.fx.experimental.proxy_tensor import make_fx  # here: slow to import
 
+            if len(self._recordings) >= KINDS:
+                self._recordings.clear()
+                self._calls.clear()
             # Each by itself: two arguments that are one tensor now would be one for ever.
             apart = [part.detach() for part in parts]
             recording = self._recordings[kind] = _simplified(make_fx(self._fn)(*apart)).forward

@@ -205,11 +205,11 @@ def _keep_freed_memory() -> None:
 
 def _kept(known: dict[object, T], what: object, make: Callable[[], T]) -> T:
     """Return what is known of something, made if it is not. Functions made anew all the time do not fill memory."""
-    if what not in known:
+    if (found := known.get(what)) is None:
         if len(known) >= MOST:
             known.clear()
-        known[what] = make()
-    return known[what]
+        known[what] = found = make()
+    return found
 
 
 @lru_cache(maxsize=64)  # the same object every time: it may be recorded

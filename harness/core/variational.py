@@ -82,6 +82,7 @@ def class_posteriors(problem: Problem) -> Callable[[Tensor, Batch], tuple[Tensor
     return posteriors
 
 
+@lru_cache(maxsize=4)
 def mean_scores(problem: Problem, draws: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Return scores of ``(model, inputs)``, averaged over draws of the latent vector, the same for every input."""
     assert problem.scores is not None and problem.cut is not None

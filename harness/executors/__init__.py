@@ -14,8 +14,9 @@ from typing import Protocol
 
 from harness.core.registry import UserError, unknown
 from harness.executors.on_ray import Cluster
-from harness.executors.processes import Processes, cores
+from harness.executors.processes import Processes
 from harness.executors.together import Outcome, Progress, chunks, run_one, run_together
+from harness.server import cores
 from harness.setup import Execution, identify
 from harness.spec import RunSpec
 from harness.stacking import LARGEST, alike

@@ -89,11 +89,6 @@ class Processes:
             pool.shutdown(wait=True)
 
 
-def cores() -> int:
-    """Return how many processor cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
     """Take over the parent's plugins and environment (the server has that of its start), and follow the parent.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.federation import Federation
+from harness.evaluate import test_samples
 from harness.files import Unwritable
 from harness.journal import Diverged, Journal
 from harness.setup import Execution, identify, prepare
@@ -134,8 +135,11 @@ def run_together(
                     raise
                 except Exception as error:
                     found[number] = failed(number, error)
-        for numbers in _stacks(ready, execution.stack):
-            carry_out(numbers)
+        try:
+            for numbers in _stacks(ready, execution.stack):
+                carry_out(numbers)
+        finally:
+            test_samples.cache_clear()  # the next runs' data would stand beside them
     return [found[number] for number in range(len(specs))]
 
 

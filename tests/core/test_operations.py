@@ -5,10 +5,13 @@ import sys
 
 import pytest
 import torch
+from helpers import quadratic_bilevel
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.federation import Batch
 from harness import models
+from harness.core.calculus import neumann_hypergradient
 from harness.core.cost import Cost
 from harness.core.rows import Rows
 from harness.problems.classify import classifier
@@ -40,6 +43,18 @@ def test_a_gradient_and_a_prediction_cost_what_torch_counts(name):
     one = type(batch)(*(part[None] for part in batch))
     assert rows.flops(problem.loss, 1, x[None], one, gradient=True) == gradient.get_total_flops() > 0
     assert rows.flops(problem.predict, 1, x[None], one.x) == prediction.get_total_flops() > 0
+
+
+def test_derivatives_of_derivatives_cost_what_torch_counts():
+    """Of a bilevel problem; transforms stand between function and operations."""
+    problem, federation = quadratic_bilevel()
+    point = [federation.pool.x.new_ones(len(value)) for value in problem.init(torch.Generator()).values()]
+    batch = federation.pool.at(torch.tensor([0, 0]))
+    fn = neumann_hypergradient(problem, 0.1)
+    with FlopCounterMode(display=False) as counted:
+        fn(*point, batch, batch, batch)
+    found = Rows("vmap").flops(fn, 1, *tree_map(lambda part: part[None], (*point, batch, batch, batch)))
+    assert found == counted.get_total_flops() > 0
 
 
 def test_a_command_starts_without_what_only_some_commands_need():

@@ -1,10 +1,12 @@
-"""What a process remembers of its runs makes the next one faster and nothing else."""
+"""What a process remembers of its runs makes the next ones faster and nothing else."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from harness import evaluate
 from harness import setup as preparation
 from harness.core import recording
 from harness.problems import PROBLEMS
@@ -48,7 +50,8 @@ def test_a_run_after_others_ends_as_it_does_alone_to_the_last_bit(forgotten, mon
     earlier = end({"seed": 0})
     later = end({"seed": 1})
     assert later.setup.rows is earlier.setup.rows is not alone.setup.rows
-    assert any(known._recordings for known in earlier.setup.rows._recorded.values())
+    (gradient,) = earlier.setup.rows._recorded.values()
+    assert gradient._recordings
     assert torch.equal(later.state.x, alone.state.x) and not torch.equal(later.state.x, earlier.state.x)
     assert all(torch.equal(later.cost.state()[name], count) for name, count in alone.cost.state().items())
 
@@ -66,15 +69,53 @@ def test_what_a_problem_does_not_vouch_for_is_made_anew(forgotten):
     """A plugin may use a name again; and a problem may have taken from the data what it does not tell."""
     spec, kind = read_spec(SPEC), PROBLEMS["classify"]
     first = prepare(spec)
-    again = replace(first.problem)
-    assert preparation._known(spec, kind, again) is first.problem
-    assert preparation._known(spec, replace(kind, build=lambda setting: kind.build(setting)), again) is again
+    again, digest = replace(first.problem), first.federation.digest
+    assert preparation._known(spec, kind, again, digest) is first.problem
+    other = replace(kind, build=lambda setting: kind.build(setting))
+    assert preparation._known(spec, other, again, digest) is again
+    assert preparation._known(spec, kind, again, "of a file that has changed") is again
     silent = replace(first.problem, constants=None)
-    assert preparation._known(spec, kind, silent) is silent
+    assert preparation._known(spec, kind, silent, digest) is silent
 
 
 def test_only_a_few_problems_are_remembered(forgotten):
     runs = [prepare(read_spec(SPEC | {"partition": {"kind": "iid", "clients": 2 + n}})) for n in range(6)]
     assert len(preparation._problems) == preparation.KNOWN
     assert prepare(runs[-1].spec).problem is runs[-1].problem
+    assert prepare(runs[-4].spec).problem is runs[-4].problem
     assert prepare(runs[0].spec).problem is not runs[0].problem
+
+
+def two_runs():
+    return [settled(prepare(read_spec(SPEC | {"seed": seed}))) for seed in (0, 1)]
+
+
+def test_test_samples_are_those_of_the_run_and_the_split_whoever_was_evaluated_before():
+    setups = two_runs()
+    model = setups[0].start["x"]
+    fresh = {}
+    for number, setup in enumerate(setups):
+        for split in ("test", "train"):
+            evaluate.test_samples.cache_clear()
+            fresh[number, split] = evaluate.predict(setup, model, split)
+    for number, split in [(0, "test"), (0, "test"), (0, "train"), (1, "test"), (1, "train"), (0, "test")]:
+        found, expected = evaluate.predict(setups[number], model, split), fresh[number, split]
+        for name in ("client", "y_true", "score", "y_pred", "loss"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name))
+    assert evaluate.test_samples.cache_info().hits > 0
+
+
+def test_a_network_that_works_in_place_does_not_reach_the_next_evaluation():
+    (setup, _) = two_runs()
+    inner = setup.problem.predict
+    setup = replace(setup, problem=replace(setup.problem, predict=lambda x, inputs: inner(x, inputs.mul_(2))))
+    model = torch.ones_like(setup.start["x"])
+    first, second = (evaluate.predict(setup, model) for _ in range(2))
+    assert np.array_equal(first.score, second.score)
+
+
+def test_a_metric_cannot_change_what_others_see():
+    found = evaluate.predict(two_runs()[0], two_runs()[0].start["x"])
+    for name in ("client", "y_true", "score", "loss"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(found, name)[0] = 0

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from killing import CANCER, tiny
 
 import harness.executors as executors
+from harness import server
 from harness.core.registry import UserError
 from harness.executors import Outcome, run_all
 from harness.executors.on_ray import _work
@@ -25,6 +27,7 @@ from harness.setup import Execution, identify
 from harness.spec import read_spec
 from harness.store import Store
 
+ROOT = Path(__file__).parents[2]
 ALONE = Execution(stack=1)
 LONG = [read_spec(CANCER | {"rounds": 1500, "eval_every": 50, "seed": seed}) for seed in range(3)]
 
@@ -158,6 +161,39 @@ def test_workers_know_the_environment_as_it_is_when_they_start(tmp_path, monkeyp
     monkeypatch.setenv("FEDFRONTIER_DATA", str(tmp_path / "elsewhere"))
     with Processes(1, tmp_path, ALONE, retry=False) as workers:
         assert workers._pool().submit(os.getenv, "FEDFRONTIER_DATA").result() == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("suite quickstart", True),
+        ("sweep --jobs 16 --sweep seed=0..3", True),
+        ("suite quickstart --jobs 1", False),
+        ("suite quickstart --jobs=1", False),
+        ("suite quickstart --executor ray --address auto", False),
+        ("suite --help", False),
+        ("report results", False),
+        ("", False),
+    ],
+)
+def test_the_server_begins_early_where_workers_will_be_wanted(line, expected, monkeypatch):
+    monkeypatch.setattr(server, "cores", lambda: 2)
+    assert server.likely(line.split()) is expected
+    monkeypatch.setattr(server, "cores", lambda: 1)
+    assert not server.likely(line.split())
+
+
+def test_what_the_server_cannot_import_it_leaves_to_the_command_to_say(tmp_path):
+    (tmp_path / "algorithms.py").write_text("raise RuntimeError('broken')")
+    places = os.pathsep.join([str(tmp_path), str(ROOT)])
+    script = "import harness.preloaded, sys; print('harness.executors.processes' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        env=os.environ | {"PYTHONPATH": places},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("False\n", "", 0)
 
 
 @pytest.fixture(scope="module")
