@@ -188,7 +188,8 @@ def test_what_the_server_cannot_import_it_leaves_to_the_command_to_say(broken, t
     if broken:
         (tmp_path / "algorithms.py").write_text("raise RuntimeError('broken')")
     places = os.pathsep.join([str(tmp_path), str(ROOT)])
-    script = "import harness.preloaded, sys; print({'harness.executors.processes', 'torch._dynamo'} <= set(sys.modules))"
+    wanted = {"harness.executors.processes", "torch._dynamo"}
+    script = f"import harness.preloaded, sys; print({wanted} <= set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],
         env=os.environ | {"PYTHONPATH": places},
