@@ -343,13 +343,13 @@ def simulate_all(journals: Sequence[Journal]) -> list[dict[str, Any] | Diverged]
         Content of each one's ``done.json``, or why it has none.
     """
     run, live = Run(settled(together([journal.setup for journal in journals]))), tuple(journals)
-    spec = run.setup.spec
+    spec, rows = run.setup.spec, run.setup.rows
     for journal, own in zip(live, run.setup.each, strict=True):
         journal.open(own)
     begun = [journal.checkpoint for journal in live if journal.checkpoint is not None]
     if begun:
         run.restore(join(begun))
-    saved, here = time.perf_counter(), Standing((), run.setup, {})
+    first, saved, here = run.round, time.perf_counter(), Standing((), run.setup, {})
     try:
         while live:
             if run.round % spec.eval_every == 0 or run.round == spec.rounds:
@@ -364,6 +364,7 @@ def simulate_all(journals: Sequence[Journal]) -> list[dict[str, Any] | Diverged]
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 here.save()
                 saved = time.perf_counter()
+            rows.ahead = (spec.rounds - run.round) / (run.round - first) if run.round > first else 0.0
             began = time.perf_counter()
             diverged = _advance(run)
             for journal in live:
@@ -372,6 +373,8 @@ def simulate_all(journals: Sequence[Journal]) -> list[dict[str, Any] | Diverged]
     except KeyboardInterrupt:
         here.save()
         raise
+    finally:
+        rows.ahead = 0.0
     for journal, point in zip(live, run.points() if live else (), strict=True):
         journal.finish(point, run.runs)
     return [journal.end for journal in journals]

@@ -42,10 +42,12 @@ class Recorded:
     fn : Callable
         Of tensors, returns a tuple of tensors. Which operations it runs may depend on its arguments' kind
         (shapes, strides, dtypes, devices), not on their values; vmap asks for that anyway.
+    ahead : Callable
+        How many calls are to come for each that has been made, as far as is known; 0 if it is not.
     """
 
-    def __init__(self, fn: Function) -> None:
-        self._fn = fn
+    def __init__(self, fn: Function, ahead: Callable[[], float] = lambda: 0.0) -> None:
+        self._fn, self._ahead = fn, ahead
         self._calls: Counter[object] = Counter()
         self._recordings: dict[object, Function] = {}
 
@@ -55,7 +57,8 @@ class Recorded:
         recording = self._recordings.get(kind)
         if recording is None:
             self._calls[kind] += 1
-            if self._calls[kind] <= CALLS:
+            calls = self._calls[kind]
+            if calls <= CALLS and calls * self._ahead() <= CALLS:
                 return self._fn(*parts)
             from torch.fx.experimental.proxy_tensor import make_fx  # here: slow to import
 

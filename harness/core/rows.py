@@ -38,11 +38,18 @@ class Rows:
         How.
     threads : int
         Worker threads of the loop, one torch thread each; 1 means the calling thread.
+
+    Attributes
+    ----------
+    ahead : float
+        How many rounds are to come for each that has been made, if somebody knows; else 0. Where many are, it pays
+        to record functions early.
     """
 
     def __init__(self, mode: Mode, threads: int = 1) -> None:
         self.mode = mode
         self.threads = threads
+        self.ahead = 0.0
         _keep_freed_memory()
         self._flops: dict[object, int] = {}
         self._recorded: dict[object, Any] = {}  # function and kind of its arguments -> how it is called
@@ -51,6 +58,9 @@ class Rows:
             if threads > 1
             else None
         )
+
+    def _to_come(self) -> float:
+        return self.ahead
 
     def map(self, fn: Callable[..., Any], axes: int, *arguments: Any) -> Any:
         """Apply ``fn`` to every row.
@@ -92,7 +102,7 @@ class Rows:
                 flat, shape[:] = tree_flatten(found)[0], [tree_flatten(found)[1]]
                 return tuple(flat)
 
-            return Recorded(vectorized), shape
+            return Recorded(vectorized, self._to_come), shape
 
         recorded, shape = _kept(self._recorded, (fn, structure), made)
         return tree_unflatten(recorded(*leaves), shape[0])
@@ -110,7 +120,8 @@ class Rows:
         batch = _flat(batch, axes)
         if self.mode == "vmap":
             what = (loss, type(batch), len(flat), by or tuple(range(len(flat))))
-            gradients = _kept(self._recorded, what, lambda: Recorded(_gradients(*what)))(*flat, *batch)
+            recorded = _kept(self._recorded, what, lambda: Recorded(_gradients(*what), self._to_come))
+            gradients = recorded(*flat, *batch)
         else:
             one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch), by)  # noqa: E731
             columns = zip(*self.each(one, range(len(flat[0]))), strict=True)

@@ -132,3 +132,14 @@ def test_second_derivatives_share_their_points_and_stay_the_same_to_the_last_bit
     assert torch.equal(recorded(w, v)[0], recorded(w, v)[0])
     whole = sum(node.op == "call_function" for node in make_fx(fn)(w, v).graph.nodes)
     assert operations(fn, w, v)[0] < 0.8 * whole
+
+
+def test_where_many_calls_are_to_come_recording_begins_early():
+    to_come = [0.0]
+    recorded = Recorded(lambda x: (x * 2,), lambda: to_come[0])
+    recorded(torch.ones(2))
+    recorded(torch.ones(2))
+    assert not recorded._recordings
+    to_come[0] = recording.CALLS / 3
+    assert recorded(torch.ones(2))[0].tolist() == [2, 2] and not recorded._recordings
+    assert recorded(torch.ones(2))[0].tolist() == [2, 2] and recorded._recordings

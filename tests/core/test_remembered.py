@@ -9,6 +9,7 @@ import torch
 from harness import evaluate
 from harness import setup as preparation
 from harness.core import recording
+from harness.executors import run_one
 from harness.problems import PROBLEMS
 from harness.setup import prepare
 from harness.simulate import Run, settled
@@ -119,3 +120,14 @@ def test_a_metric_cannot_change_what_others_see():
     for name in ("client", "y_true", "score", "loss"):
         with pytest.raises(ValueError, match="read-only"):
             getattr(found, name)[0] = 0
+
+
+@pytest.mark.parametrize(("rounds", "calls"), [(60, 5), (4, 12)])
+def test_a_long_run_records_in_its_second_round_and_a_short_one_never(rounds, calls, forgotten, tmp_path):
+    """Three gradients a round, the first of a kind of its own: 1 + 2, then one more of each, and recordings do the rest."""
+    spec = read_spec(SPEC | {"rounds": rounds, "eval_every": rounds})
+    assert run_one(spec, tmp_path).status == "done"
+    rows = prepare(spec).rows
+    (gradient,) = rows._recorded.values()
+    assert sum(gradient._calls.values()) == calls and rows.ahead == 0
+    assert bool(gradient._recordings) is (rounds == 60)
