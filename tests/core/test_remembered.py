@@ -124,7 +124,7 @@ def test_a_metric_cannot_change_what_others_see():
 
 @pytest.mark.parametrize(("rounds", "calls"), [(60, 5), (4, 12)])
 def test_a_long_run_records_in_its_second_round_and_a_short_one_never(rounds, calls, forgotten, tmp_path):
-    """Three gradients a round, the first of a kind of its own: 1 + 2, then one more of each; recordings do the rest."""
+    """Three gradients a round, the first of a kind of its own: 1 + 2, then one more of each."""
     spec = read_spec(SPEC | {"rounds": rounds, "eval_every": rounds})
     assert run_one(spec, tmp_path).status == "done"
     rows = prepare(spec).rows
