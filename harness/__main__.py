@@ -5,14 +5,17 @@ import sys
 from harness.server import likely, start_server
 
 if __name__ == "__main__":
-    if likely(sys.argv[1:]):
-        start_server()  # workers' imports go on beside ours
-
-    from harness.core.registry import UserError
-
     try:
-        from harness.cli import main  # reads every algorithm file, one of which may be broken
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        if likely(sys.argv[1:]):
+            start_server()  # workers' imports go on beside ours
+
+        from harness.core.registry import UserError
+
+        try:
+            from harness.cli import main  # reads every algorithm file, one of which may be broken
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)  # nothing has begun
     sys.exit(main())
