@@ -251,17 +251,15 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
         return [replace(federation, pool=pools[0]) for federation in federations]
     starts = np.cumsum([0, *(len(pool.y) for pool in pools)])
     pool = Batch(*(torch.cat(parts) for parts in zip(*pools, strict=True)))
+    found = []
     moved: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # of those that have been dealt the same, once
     for slot, federation in zip(slots, federations, strict=True):
-        start, splits = int(starts[slot]), federation.splits
-        if (slot, id(splits)) not in moved:
-            moved[slot, id(splits)] = {
-                name: torch.where(index >= 0, index + start, -1) for name, index in splits.items()
-            }
-    return [
-        replace(federation, pool=pool, splits=moved[slot, id(federation.splits)])
-        for slot, federation in zip(slots, federations, strict=True)
-    ]
+        start, key = int(starts[slot]), (slot, id(federation.splits))
+        if key not in moved:
+            parts = federation.splits.items()
+            moved[key] = {name: torch.where(index >= 0, index + start, -1) for name, index in parts}
+        found.append(replace(federation, pool=pool, splits=moved[key]))
+    return found
 
 
 def stack(federations: Sequence[Federation]) -> Federation:

@@ -346,8 +346,7 @@ def simulate_all(journals: Sequence[Journal]) -> list[dict[str, Any] | Diverged]
     spec, rows = run.setup.spec, run.setup.rows
     for journal, own in zip(live, run.setup.each, strict=True):
         journal.open(own)
-    begun = [journal.checkpoint for journal in live if journal.checkpoint is not None]
-    if begun:
+    if begun := [journal.checkpoint for journal in live if journal.checkpoint is not None]:
         run.restore(join(begun))
     first, saved, here = run.round, time.perf_counter(), Standing((), run.setup, {})
     try:

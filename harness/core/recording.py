@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-CALLS = 100  # before a function is recorded: recording takes as long as some 200 recorded calls save
+CALLS = 100  # before a function is recorded: recording takes as long as 90 to 160 recorded calls save
 KINDS = 16  # recordings of one function; a sweep over batch sizes would fill memory with them
 
 aten = torch.ops.aten
