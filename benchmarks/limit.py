@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
-from harness.core import recording
-from harness.core.batches import Batches
+from harness.config.run import read_spec
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.rows import Rows
-from harness.setup import Execution, prepare
-from harness.simulate import Run, settled
-from harness.spec import read_spec
-from harness.stacking import together
+from harness.core.execution import tracing
+from harness.core.execution.batches import Batches
+from harness.core.execution.vectorize import Rows
+from harness.simulation.build import Execution, prepare
+from harness.simulation.loop import Run, settled
+from harness.simulation.stacking import together
 
 ADULT = {"data": "adult", "model": "logistic"}
 DIRICHLET = {"kind": "dirichlet", "alpha": 1.0}
@@ -155,7 +155,7 @@ def rate(repeats: int = 7) -> float:
 
 def ready(content: dict[str, Any], stack: int) -> Run:
     """Return so many runs side by side after some rounds, their functions recorded."""
-    recording.CALLS = 2  # a short measurement would see little else than the calls before
+    tracing.CALLS = 2  # a short measurement would see little else than the calls before
     every = [content | {"rounds": 10_000, "seed": seed} for seed in range(stack)]
     runs = [settled(prepare(read_spec(one), Execution())) for one in every]
     run = Run(runs[0] if stack == 1 else settled(together(runs)))

@@ -12,11 +12,11 @@ from algorithms.centralized.fedavg import FedAvg
 from datasets.federation import Batch, Federation
 from harness import models
 from harness.core import Algorithm, Channel, Clients
-from harness.core.cost import Cost
-from harness.core.parts import round_in_parts
-from harness.core.policy import PLAIN, Compression, Privacy
-from harness.core.rows import Mode, Rows
-from harness.core.sampling import cohort
+from harness.core.execution.client_chunks import round_in_parts
+from harness.core.execution.sampling import cohort
+from harness.core.execution.vectorize import Mode, Rows
+from harness.core.wire.cost import Cost
+from harness.core.wire.settings import PLAIN, Compression, Privacy
 from harness.problems.classify import classifier
 
 
@@ -101,7 +101,7 @@ class Ours:
     work : Workload
         What.
     mode, threads
-        As in `Rows`; a loop runs its cohort in parts, as `harness.simulate` does.
+        As in `Rows`; a loop runs its cohort in parts, as `harness.simulation.loop` does.
     cohort : int or None
         Clients a round, drawn anew every round; None: all.
     privacy, compression

@@ -1,7 +1,7 @@
 """Compression of messages and models: pure tensors and bytes, no word of federated learning.
 
 `compression.select` chooses entries; `compression.codec` turns messages into bytes, made of
-`compression.positions` and the values of `compression.quantize`; `compression.graph` and
+`compression.sparse_index` and the values of `compression.quantize`; `compression.graph` and
 `compression.structured` remove units of a model.
 """
 

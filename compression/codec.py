@@ -9,7 +9,7 @@ A message is one flat vector ``(n,)`` per sender. Three things decide its code:
   it, so a header and positions go ahead of the values.
 
 Layout without ``kept``: the values, nothing else (the length is public). With ``kept``: the positions
-(`compression.positions`), then the values. A kept entry that happens to be zero travels like any other.
+(`compression.sparse_index`), then the values. A kept entry that happens to be zero travels like any other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from compression.errors import CompressionError, unknown
-from compression.positions import (
+from compression.quantize import Cast, Sign, Stochastic, ValueFormat
+from compression.select import row_counts
+from compression.sparse_index import (
     bitmap_bytes,
     expected_bytes,
     largest_bytes,
@@ -30,8 +32,6 @@ from compression.positions import (
     read_positions,
     write_positions,
 )
-from compression.quantize import Cast, Sign, Stochastic, ValueFormat
-from compression.select import row_counts
 
 Count = TypeVar("Count", int, Tensor)
 
@@ -230,7 +230,7 @@ class Codec:
     def expected_size(self, n: int, kept: int | None = None) -> float:
         """Return the expected number of bytes if the kept entries lie anywhere with equal probability.
 
-        Exact where `fixed_length` holds; otherwise see `compression.positions.expected_bytes`.
+        Exact where `fixed_length` holds; otherwise see `compression.sparse_index.expected_bytes`.
 
         Parameters
         ----------

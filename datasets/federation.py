@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets.dealing import Positions, index_of, spread
+from datasets.allocation import Positions, index_of, spread
 from datasets.partition import Partition
 
 if TYPE_CHECKING:

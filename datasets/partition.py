@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.allocation import Positions, deal_classes, even, proportional
 from datasets.dataset import nearest
-from datasets.dealing import Positions, deal_classes, even, proportional
 
 REDRAWS = 1000
 

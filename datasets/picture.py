@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.client_statistics import Counts, Holdings, count
 from datasets.federation import Federation, FederationError
-from datasets.holdings import Counts, Holdings, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

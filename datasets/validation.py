@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from datasets.dealing import index_of
+from datasets.allocation import index_of
 from datasets.federation import Federation, FederationError
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from harness.server import likely, start_server
+from harness.executors.forkserver import likely, start_server
 
 if __name__ == "__main__":
     try:
@@ -12,7 +12,7 @@ if __name__ == "__main__":
         from harness.core.registry import UserError
 
         try:
-            from harness.cli import main  # reads every algorithm file, one of which may be broken
+            from harness.cli.parser import main  # reads every algorithm file, one of which may be broken
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)

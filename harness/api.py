@@ -12,15 +12,16 @@ from typing import Any
 import pandas as pd
 import torch
 
-from harness import plugins, report
+from harness import report
+from harness.config import plugins
+from harness.config.run import RunSpec, read_spec, read_yaml
 from harness.core.registry import UserError
-from harness.executors import run_one
+from harness.executors.scheduler import run_one
 from harness.metrics import recall
 from harness.report import read_target, tidy
-from harness.setup import Execution, prepare
-from harness.simulate import settled
-from harness.spec import RunSpec, read_spec, read_yaml
-from harness.store import RunRecord, Store
+from harness.simulation.build import Execution, prepare
+from harness.simulation.loop import settled
+from harness.storage.store import RunRecord, Store
 
 __all__ = [
     "Execution",
@@ -90,7 +91,7 @@ def run(
 
 
 def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
-    """Return the results in a folder as one tidy table, see `harness.report.tidy`.
+    """Return the results in a folder as one tidy table, see `harness.report.data.tidy`.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def leaderboard(
     baseline: str | None = None,
     target: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """Return the leaderboard of a folder, one row per cell, see `harness.report.leaderboard`.
+    """Return the leaderboard of a folder, one row per cell, see `harness.report.data.leaderboard`.
 
     Parameters
     ----------

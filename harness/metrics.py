@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.registry import PLUGGED, UserError
-from harness.files import replacing
+from harness.storage.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor

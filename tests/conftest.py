@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness import plugins
+from harness.config import plugins
 from harness.core.registry import PLUGGED
 from harness.metrics import RECALLED
 

@@ -13,12 +13,13 @@ from torch import Tensor
 import algorithms
 from datasets.federation import Batch, Federation
 from harness import models
-from harness.core import ALGORITHMS, Algorithm, Channel, Clients, Problem, random, sampling
-from harness.core.cost import Cost
-from harness.core.parts import round_in_parts
-from harness.core.policy import Books, Compression, Privacy
+from harness.core import ALGORITHMS, Algorithm, Channel, Clients, Problem, rng
+from harness.core.execution import sampling
+from harness.core.execution.client_chunks import round_in_parts
+from harness.core.execution.vectorize import Rows
 from harness.core.problem import weighted_mean
-from harness.core.rows import Rows
+from harness.core.wire.cost import Cost
+from harness.core.wire.settings import Books, Compression, Privacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.classify import classifier
 from harness.problems.quadratic import Bilevel, Minimax
@@ -76,7 +77,7 @@ def run_algorithm(
     start : dict, optional
         Start values in place of the problem's.
     cohort : int, optional
-        Clients a round, drawn as `harness.simulate` draws them.
+        Clients a round, drawn as `harness.simulation.loop` draws them.
     mixing : Tensor, optional
         Mixing matrix.
     rows : Rows, optional
@@ -115,11 +116,11 @@ def run_algorithm(
     def draw(number: int) -> Tensor:
         if cohort is None or cohort >= total:
             return torch.arange(total) if single else torch.arange(total).expand(len(seeds), total)
-        keys = torch.tensor([random.key(seed, "cohort", number) for seed in seeds])
+        keys = torch.tensor([rng.key(seed, "cohort", number) for seed in seeds])
         return sampling.cohort(keys[0] if single else keys, total, cohort)
 
     if start is None:
-        drawn = [problem.init(random.stream(seed, "start")) for seed in seeds]
+        drawn = [problem.init(rng.stream(seed, "start")) for seed in seeds]
         start = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
         start = {name: (x[0] if single else x).to(federation.pool.x.dtype) for name, x in start.items()}
     everybody = torch.arange(total) if single else torch.arange(total).expand(len(seeds), total)

@@ -16,7 +16,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness import metrics
-from harness.files import Unwritable
 from harness.metrics import (
     METRICS,
     Predictions,
@@ -27,6 +26,7 @@ from harness.metrics import (
     read_predictions,
     write_predictions,
 )
+from harness.storage.files import Unwritable
 
 GROUP_METRICS = {"worst_group", "eqopp", "eqodds", "dp_gap"}
 

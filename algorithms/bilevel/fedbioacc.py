@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
-from harness.core.bilevel import draws, hypergradient, train
-from harness.core.calculus import inner_gradient
+from harness.core.methods.bilevel import draws, hypergradient, train
+from harness.core.methods.derivatives import inner_gradient
 
 
 @register

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
-from harness.core.calculus import project_simplex
+from harness.core.methods.derivatives import project_simplex
 
 
 @register

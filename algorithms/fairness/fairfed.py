@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
-from harness.core.groups import decisions
+from harness.core.methods.fairness import decisions
 
 LEAST = 1e-3  # divisor, which only noise and weights of zero can come to
 

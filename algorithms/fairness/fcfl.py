@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
-from harness.core.directions import best_of_two, common_descent, smooth_maximum
-from harness.core.groups import soft_gap
+from harness.core.methods.fairness import soft_gap
+from harness.core.methods.multi_objective import best_of_two, common_descent, smooth_maximum
 
 
 @register

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
-from harness.core.calculus import project_simplex
-from harness.core.groups import group_shares, weighed_loss
+from harness.core.methods.derivatives import project_simplex
+from harness.core.methods.fairness import group_shares, weighed_loss
 
 
 @register

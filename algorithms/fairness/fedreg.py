@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
-from harness.core.groups import penalized_loss
+from harness.core.methods.fairness import penalized_loss
 
 
 @register

@@ -44,7 +44,7 @@ from harness.core import (
     register,
     whole,
 )
-from harness.core.variational import class_posteriors, mean_scores, variational_loss
+from harness.core.methods.gaussian_encoder import class_posteriors, mean_scores, variational_loss
 
 
 @register

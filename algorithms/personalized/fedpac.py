@@ -40,8 +40,8 @@ from harness.core import (
     register,
     whole,
 )
-from harness.core.calculus import aligned_loss, class_statistics, least_on_simplex
-from harness.core.message import combined
+from harness.core.methods.derivatives import aligned_loss, class_statistics, least_on_simplex
+from harness.core.wire.message import combined
 
 LEAST = 1e-3  # weight of another client's head that is worth taking
 RARE = 1e-6  # share of a class among all samples below which there is nothing to average

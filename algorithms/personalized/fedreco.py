@@ -38,7 +38,7 @@ from harness.core import (
     register,
     whole,
 )
-from harness.core.calculus import feature_distance, tied_loss
+from harness.core.methods.derivatives import feature_distance, tied_loss
 
 
 @register

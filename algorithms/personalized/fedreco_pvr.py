@@ -35,7 +35,7 @@ from harness.core import (
     register,
     whole,
 )
-from harness.core.calculus import feature_distance
+from harness.core.methods.derivatives import feature_distance
 
 
 @register

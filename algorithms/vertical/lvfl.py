@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
-from harness.core.calculus import linearized_loss, party_loss, told_embeddings, told_gradients
+from harness.core.methods.derivatives import linearized_loss, party_loss, told_embeddings, told_gradients
 
 
 @register

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Algorithm, Channel, Clients, Meta, positive, register
-from harness.core.calculus import linearized_loss, told_gradients
+from harness.core.methods.derivatives import linearized_loss, told_gradients
 
 
 @register

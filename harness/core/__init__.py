@@ -1,4 +1,4 @@
-"""The core: all that an algorithm may import, together with the derivatives of `harness.core.calculus`."""
+"""The core: all that an algorithm may import, with the derivatives of `harness.core.methods.derivatives`."""
 
 from harness.core.algorithm import ALGORITHMS, Algorithm, Descent, Meta, not_negative, positive, register
 from harness.core.channel import Channel

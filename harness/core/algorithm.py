@@ -11,9 +11,9 @@ from torch import Tensor
 
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.message import plain
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
+from harness.core.wire.message import plain
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Meta:
     stackable : bool
         Whether runs may be stacked in front of the client axis, ``(R, C, P)``.
     parts : bool
-        Whether the cohort may be processed in parts (`harness.core.parts`): the round sends one `mean`, as
-        the last thing that concerns clients, and keeps nothing of theirs.
+        Whether the cohort may be processed in parts (`harness.core.execution.client_chunks`): the round
+        sends one `mean`, as the last thing that concerns clients, and keeps nothing of theirs.
     gossip : bool
         Whether it needs a topology instead of a server.
     epochs : bool

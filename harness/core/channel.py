@@ -32,13 +32,14 @@ from torch import Tensor
 
 from compression import Codec, find_codec, top_k
 from datasets.federation import Batch
-from harness.core import gossip, masks, random
+from harness.core import rng
 from harness.core.clients import Clients
-from harness.core.mechanism import Mechanism, generators, protected_by_sample
-from harness.core.message import combined, increments, joined, of_server, plain, restored, split
-from harness.core.parts import Assembly
-from harness.core.policy import PLAIN, Books, Compression, Privacy
+from harness.core.execution.client_chunks import Assembly
 from harness.core.registry import Incompatible
+from harness.core.wire import gossip, masks
+from harness.core.wire.dp_client import Mechanism, generators, protected_by_sample
+from harness.core.wire.message import combined, increments, joined, of_server, plain, restored, split
+from harness.core.wire.settings import PLAIN, Books, Compression, Privacy
 
 Weighting = Literal["size", "uniform"]
 
@@ -290,7 +291,8 @@ class Channel:
         base, scale : optional
             As in `mean`.
         hops : int
-            How often neighbors exchange: 1 applies the mixing matrix, more are FastMix (`harness.core.gossip`).
+            How often neighbors exchange: 1 applies the mixing matrix, more are FastMix
+            (`harness.core.wire.gossip`).
 
         Returns
         -------
@@ -399,9 +401,7 @@ class Channel:
             kept = joint.abs() >= setting.threshold
             kept = kept if shared is None else kept & shared
         chances = (
-            generators(self._clients, random.stream, "code", slot, joint, sender)
-            if codec.stochastic
-            else None
+            generators(self._clients, rng.stream, "code", slot, joint, sender) if codec.stochastic else None
         )
         decoded, sizes = codec.apply(joint, kept, chances, shared=shared)
         if feedback:

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
-from harness.core import random, sampling
-from harness.core.batches import Batches, unlike
-from harness.core.calculus import Told, embedding
-from harness.core.cost import Cost
-from harness.core.policy import Books, Privacy
+from harness.core import rng
+from harness.core.execution import sampling
+from harness.core.execution.batches import Batches, unlike
+from harness.core.execution.vectorize import Points, Rows
+from harness.core.methods.derivatives import Told, embedding
 from harness.core.problem import Objective, Problem, its_loss
-from harness.core.records import Records
 from harness.core.registry import Incompatible
-from harness.core.rows import Points, Rows
-from harness.core.thinning import Smaller, Thinned, thin_own
+from harness.core.wire.cost import Cost
+from harness.core.wire.dp_record import Records
+from harness.core.wire.model_pruning import Smaller, Thinned, thin_own
+from harness.core.wire.settings import Books, Privacy
 
 if TYPE_CHECKING:
     from harness.core.algorithm import Algorithm
@@ -214,7 +215,7 @@ class Clients:
             if steps is None and epochs is None:
                 steps, epochs = work.local_steps, work.local_epochs
         held = self.take(self.federation.splits[split])  # (..., C, N)
-        keys = torch.tensor([random.key(seed, "batch", stream, self.round) for seed in self.seeds])
+        keys = torch.tensor([rng.key(seed, "batch", stream, self.round) for seed in self.seeds])
         keys = keys[:, None].expand(len(self.seeds), self.ids.shape[-1]).flatten()
         ids = torch.zeros_like(self.ids) if aligned else self.ids
         each = steps if isinstance(steps, Tensor) else None
@@ -261,8 +262,8 @@ class Clients:
         if self._records is not None:
             raise Incompatible("record-level privacy: what is released must not depend on a coin")
         kind = "each" if each else "common"
-        keys = torch.tensor([random.key(seed, "coin", kind, name, self.round) for seed in self.seeds])
-        drawn = random.uniform(keys[:, None], *([self.ids.view(len(keys), -1)] if each else []))
+        keys = torch.tensor([rng.key(seed, "coin", kind, name, self.round) for seed in self.seeds])
+        drawn = rng.uniform(keys[:, None], *([self.ids.view(len(keys), -1)] if each else []))
         shape = (*self.ids.shape, 1) if each else (*self.ids.shape[:-1], 1)
         return (drawn < p).view(shape).to(self.federation.pool.x)
 
@@ -276,8 +277,8 @@ class Clients:
         *shape : int
             Of what each client gets.
         """
-        keys = torch.tensor([random.key(seed, "normal", name, self.round, step) for seed in self.seeds])
-        drawn = random.normal(keys[:, None], self.ids.view(len(keys), -1), shape)
+        keys = torch.tensor([rng.key(seed, "normal", name, self.round, step) for seed in self.seeds])
+        drawn = rng.normal(keys[:, None], self.ids.view(len(keys), -1), shape)
         return drawn.view(*self.ids.shape, *shape).to(self.federation.pool.x)
 
     def grad(self, x: Tensor, batch: Batch) -> Tensor:

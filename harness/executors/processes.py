@@ -14,11 +14,11 @@ from types import TracebackType
 
 import torch
 
-from harness import plugins
-from harness.executors.together import Outcome, run_together
-from harness.server import METHOD, start_server
-from harness.setup import Execution
-from harness.spec import RunSpec
+from harness.config import plugins
+from harness.config.run import RunSpec
+from harness.executors.forkserver import METHOD, start_server
+from harness.executors.local import Outcome, run_together
+from harness.simulation.build import Execution
 
 Unit = Sequence[int]
 

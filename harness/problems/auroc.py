@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
+from harness.core.flat_model import Ravel
 from harness.core.problem import Problem, sigmoid, weighted_mean
 from harness.core.registry import UserError
-from harness.core.vector import Ravel
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 CHUNK = 2048  # samples in one pass of `measure`

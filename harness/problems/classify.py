@@ -9,8 +9,8 @@ from torch import Generator, Tensor, nn
 
 from datasets.federation import Batch, Federation
 from harness import models
+from harness.core.flat_model import Ravel
 from harness.core.problem import Problem, cross_entropy, weighted_mean
-from harness.core.vector import Ravel
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
-from harness.core.calculus import project_simplex
+from harness.core.flat_model import Ravel
+from harness.core.methods.derivatives import project_simplex
 from harness.core.problem import Problem, cross_entropy
-from harness.core.vector import Ravel
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 

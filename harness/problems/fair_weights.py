@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
 from datasets.validation import balanced
-from harness.core import random
-from harness.core.calculus import project_simplex
+from harness.core import rng
+from harness.core.flat_model import Ravel
+from harness.core.methods.derivatives import project_simplex
 from harness.core.problem import Problem, cross_entropy, identity, weighted_mean
 from harness.core.registry import UserError
-from harness.core.vector import Ravel
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 Domain = Literal["simplex", "clip", "softmax", "none"]
@@ -109,10 +109,10 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
         )
     if not (math.isfinite(s.reg) and s.reg >= 0):
         raise UserError(f"problem fair_weights: reg must be at least 0, given {s.reg}")
-    rng = random.numpy_stream(setting.seed, "validation")
+    generator = rng.numpy_stream(setting.seed, "validation")
     module = setting.net(len(federation.classes))
     problem = fair_weights(module, len(federation.groups), s.domain, s.reg)
-    return problem, balanced(federation, s.validation, rng)
+    return problem, balanced(federation, s.validation, generator)
 
 
 PROBLEMS.add(

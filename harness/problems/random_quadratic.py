@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Federation
-from harness.core import random
+from harness.core import rng
 from harness.core.problem import Problem
 from harness.core.registry import UserError
 from harness.problems.base import PROBLEMS, ProblemType, Setting
@@ -65,14 +65,14 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
             raise UserError(f"problem random_quadratic: {name} must be at least {bound}, given {value}")
     if s.noise > 0 and s.samples < 2:
         raise UserError("problem random_quadratic: noise distinguishes samples; give samples of at least 2")
-    (dx, dy), common = s.dims, random.stream(s.seed, "quadratic", "averages")
+    (dx, dy), common = s.dims, rng.stream(s.seed, "quadratic", "averages")
     p, q = (_spectrum(size, s.condition, common) for size in (dx, dy))
     b = _normal(common, dx, dy)
     b = b / torch.linalg.matrix_norm(b, 2)
     x, y = _normal(common, dx), _normal(common, dy)  # the saddle; c and d follow
     c, d = -(p @ x + b @ y), q @ y - b.mT @ x
 
-    own = random.stream(s.seed, "quadratic", "deviations")
+    own = rng.stream(s.seed, "quadratic", "deviations")
     dp = _normal(own, s.clients, dx, dx)
     dp, db = _deviations(dp + dp.mT, 0.5), _deviations(_normal(own, s.clients, dx, dy), 0.5)
     dc, dd = (_deviations(_normal(own, s.clients, size), 1.0) for size in (dx, dy))
@@ -80,7 +80,7 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + h * dc, d + h * dd)
     rows = torch.cat([part.flatten(1) for part in parts], -1)
 
-    noise = s.noise * _normal(random.stream(s.seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
+    noise = s.noise * _normal(rng.stream(s.seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
     noise = noise - noise.mean(1, keepdim=True)
     still = torch.zeros(s.clients, s.samples, rows.shape[-1] - dx - dy, dtype=torch.float64)
     coefficients = rows[:, None] + torch.cat([still, noise], -1)

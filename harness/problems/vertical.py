@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datasets.federation import Batch, Federation
+from harness.core.flat_model import Ravel
 from harness.core.problem import Problem, cross_entropy, weighted_mean
 from harness.core.registry import UserError
-from harness.core.vector import Ravel
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 

@@ -1,17 +1,17 @@
 """Tables, pictures and one self-contained page: a report is a pure function of run records."""
 
-from harness.report.budgets import accuracy_against_epsilon
-from harness.report.cells import cell_key
-from harness.report.chosen import Choice, read_choice
-from harness.report.curves import learning_curves
-from harness.report.export import write_parquet, write_tensorboard, write_tidy
-from harness.report.frontier import accuracy_against_bytes
-from harness.report.leaderboard import leaderboard
-from harness.report.page import Look, write_page, write_report
-from harness.report.pivot import Pivot
-from harness.report.tables import print_table, write_csv, write_latex, write_markdown
-from harness.report.target import read_target
-from harness.report.tidy import tidy
+from harness.report.data.cells import cell_key
+from harness.report.data.export import write_parquet, write_tensorboard, write_tidy
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.model_selection import Choice, read_choice
+from harness.report.data.pivot import Pivot
+from harness.report.data.tables import print_table, write_csv, write_latex, write_markdown
+from harness.report.data.target import read_target
+from harness.report.data.tidy import tidy
+from harness.report.html.page import Look, write_page, write_report
+from harness.report.plots.budgets import accuracy_against_epsilon
+from harness.report.plots.curves import learning_curves
+from harness.report.plots.frontier import accuracy_against_bytes
 
 __all__ = [
     "Choice",

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from harness.cli import main
+from harness.cli.parser import main
 from harness.report import tidy
-from harness.store import RunRecord, Store
+from harness.storage.store import RunRecord, Store
 
 MM4 = {"kind": "quadratic_minimax", "P": [1, 2], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
 SUITE = {

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 import harness
-from harness import plugins
-from harness.cli import main
+from harness.cli.parser import main
+from harness.config import plugins
+from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.metrics import METRICS, RECALLED
-from harness.setup import identify
-from harness.spec import read_spec
+from harness.simulation.build import identify
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "plugin.py"

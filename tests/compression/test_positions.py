@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compression import CompressionError
-from compression.positions import (
+from compression.sparse_index import (
     expected_bytes,
     largest_bytes,
     position_bytes,

@@ -10,8 +10,8 @@ import algorithms
 from algorithms.centralized.fedavg import FedAvg
 from algorithms.centralized.fedprox import FedProx
 from algorithms.personalized.local import Local
-from harness.check import CHECKS, check
 from harness.core import ALGORITHMS, Meta
+from harness.testing.conformance import CHECKS, check
 
 algorithms.load()
 

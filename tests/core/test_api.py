@@ -11,8 +11,8 @@ import torch
 import yaml
 
 import harness
-from harness.cli import main
-from harness.store import Store
+from harness.cli.parser import main
+from harness.storage.store import Store
 
 ROOT = Path(__file__).parents[2]
 SPEC = {

@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.federation import Batch
 from harness import models
-from harness.core.calculus import neumann_hypergradient
-from harness.core.cost import Cost
-from harness.core.rows import Rows
+from harness.core.execution.vectorize import Rows
+from harness.core.methods.derivatives import neumann_hypergradient
+from harness.core.wire.cost import Cost
 from harness.problems.classify import classifier
 
 

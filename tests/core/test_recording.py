@@ -3,13 +3,13 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from harness.core import recording
-from harness.core.recording import Recorded
+from harness.core.execution import tracing
+from harness.core.execution.tracing import Recorded
 
 
 def operations(fn, *parts):
     """Return how many operations are left of a recording, and what it gives."""
-    found = recording._simplified(make_fx(fn)(*parts))
+    found = tracing._simplified(make_fx(fn)(*parts))
     return sum(node.op == "call_function" for node in found.graph.nodes), found(*parts)
 
 
@@ -75,7 +75,7 @@ def test_operations_are_called_by_the_names_that_torch_has_for_them():
         return (x.mul(2).sum([0], True).new_zeros([2]) + x[1:],)
 
     x = torch.tensor([1.0, 2.0, 3.0])
-    found = recording._simplified(make_fx(fn)(x))
+    found = tracing._simplified(make_fx(fn)(x))
     assert torch.equal(found(x)[0], fn(x)[0])
     targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
     assert torch.mul in targets and torch.sum in targets and torch.Tensor.new_zeros in targets
@@ -105,7 +105,7 @@ def test_a_function_may_hold_a_tensor_of_its_own():
 
 
 def test_arguments_that_are_one_tensor_when_it_is_recorded_may_be_two_later(monkeypatch):
-    monkeypatch.setattr(recording, "CALLS", 1)
+    monkeypatch.setattr(tracing, "CALLS", 1)
     recorded = Recorded(lambda a, b: (a * 2 + b * b,))
     x, y = torch.tensor([10.0, 20.0]), torch.tensor([1.0, 2.0])
     for _ in range(3):
@@ -115,7 +115,7 @@ def test_arguments_that_are_one_tensor_when_it_is_recorded_may_be_two_later(monk
 
 def test_second_derivatives_share_their_points_and_stay_the_same_to_the_last_bit(monkeypatch):
     """Three Hessian products at one point go through the loss once each; recorded, once in all."""
-    monkeypatch.setattr(recording, "CALLS", 1)
+    monkeypatch.setattr(tracing, "CALLS", 1)
     features = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 
     def loss(w):
@@ -140,6 +140,6 @@ def test_where_many_calls_are_to_come_recording_begins_early():
     recorded(torch.ones(2))
     recorded(torch.ones(2))
     assert not recorded._recordings
-    to_come[0] = recording.CALLS / 3
+    to_come[0] = tracing.CALLS / 3
     assert recorded(torch.ones(2))[0].tolist() == [2, 2] and not recorded._recordings
     assert recorded(torch.ones(2))[0].tolist() == [2, 2] and recorded._recordings

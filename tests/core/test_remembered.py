@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from harness import evaluate
-from harness import setup as preparation
-from harness.core import recording
-from harness.executors import run_one
+from harness.config.run import read_spec
+from harness.core.execution import tracing
+from harness.executors.scheduler import run_one
 from harness.problems import PROBLEMS
-from harness.setup import prepare
-from harness.simulate import Run, settled
-from harness.spec import read_spec
+from harness.simulation import build as preparation
+from harness.simulation import evaluation
+from harness.simulation.build import prepare
+from harness.simulation.loop import Run, settled
 
 SPEC = {
     "data": "breast-cancer",
@@ -45,7 +45,7 @@ def end(changes):
 
 
 def test_a_run_after_others_ends_as_it_does_alone_to_the_last_bit(forgotten, monkeypatch):
-    monkeypatch.setattr(recording, "CALLS", 2)
+    monkeypatch.setattr(tracing, "CALLS", 2)
     alone = end({"seed": 1})
     forgotten()
     earlier = end({"seed": 0})
@@ -97,13 +97,13 @@ def test_test_samples_are_those_of_the_run_and_the_split_whoever_was_evaluated_b
     fresh = {}
     for number, setup in enumerate(setups):
         for split in ("test", "train"):
-            evaluate.test_samples.cache_clear()
-            fresh[number, split] = evaluate.predict(setup, model, split)
+            evaluation.test_samples.cache_clear()
+            fresh[number, split] = evaluation.predict(setup, model, split)
     for number, split in [(0, "test"), (0, "test"), (0, "train"), (1, "test"), (1, "train"), (0, "test")]:
-        found, expected = evaluate.predict(setups[number], model, split), fresh[number, split]
+        found, expected = evaluation.predict(setups[number], model, split), fresh[number, split]
         for name in ("client", "y_true", "score", "y_pred", "loss"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
-    assert evaluate.test_samples.cache_info().hits > 0
+    assert evaluation.test_samples.cache_info().hits > 0
 
 
 def test_a_network_that_works_in_place_does_not_reach_the_next_evaluation():
@@ -111,12 +111,12 @@ def test_a_network_that_works_in_place_does_not_reach_the_next_evaluation():
     inner = setup.problem.predict
     setup = replace(setup, problem=replace(setup.problem, predict=lambda x, inputs: inner(x, inputs.mul_(2))))
     model = torch.ones_like(setup.start["x"])
-    first, second = (evaluate.predict(setup, model) for _ in range(2))
+    first, second = (evaluation.predict(setup, model) for _ in range(2))
     assert np.array_equal(first.score, second.score)
 
 
 def test_a_metric_cannot_change_what_others_see():
-    found = evaluate.predict(two_runs()[0], two_runs()[0].start["x"])
+    found = evaluation.predict(two_runs()[0], two_runs()[0].start["x"])
     for name in ("client", "y_true", "score", "loss"):
         with pytest.raises(ValueError, match="read-only"):
             getattr(found, name)[0] = 0

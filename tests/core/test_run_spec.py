@@ -9,10 +9,10 @@ import sys
 import pytest
 import yaml
 
-from harness import spec as spec_module
+from harness.config import run as spec_module
+from harness.config.fields import CompressionSpec, Partition, PrivacySpec
+from harness.config.run import RunSpec, read_spec, read_yaml
 from harness.core.registry import Incompatible, UserError
-from harness.sections import CompressionSpec, Partition, PrivacySpec
-from harness.spec import RunSpec, read_spec, read_yaml
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},
@@ -66,7 +66,7 @@ def test_the_order_of_keys_does_not_matter():
 def test_another_process_finds_the_same_name():
     """With another seed of Python's own hashing."""
     program = (
-        "import json, sys\nfrom harness.spec import read_spec\n"
+        "import json, sys\nfrom harness.config.run import read_spec\n"
         "print(read_spec(json.load(sys.stdin)).identity('d'))"
     )
     found = subprocess.run(

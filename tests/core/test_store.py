@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from harness.core.registry import UserError
-from harness.files import read_json, write_json
-from harness.store import FORMAT, Busy, RunFolder, Store
+from harness.storage.files import read_json, write_json
+from harness.storage.store import FORMAT, Busy, RunFolder, Store
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_the_status_follows_the_files(tmp_path):
 def test_a_claim_keeps_another_process_out_until_the_holder_dies(folder):
     """The child takes the claim and is killed without any chance to clean up."""
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom harness.store import RunFolder\n"
+        "import sys, time\nfrom pathlib import Path\nfrom harness.storage.store import RunFolder\n"
         "with RunFolder(Path(sys.argv[1])).claim():\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     child = subprocess.Popen(

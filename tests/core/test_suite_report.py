@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.config.suite import make_suite
 from harness.core.registry import UserError
-from harness.suite import make_suite
 
 BASE = {
     "data": "breast-cancer",

@@ -8,14 +8,14 @@ import re
 import pytest
 from rich.console import Console
 
-from harness.cli import main
-from harness.commands import board as board_of
-from harness.commands import show
-from harness.commands.board import LINES, Board
-from harness.executors import Outcome
-from harness.spec import read_spec
-from harness.store import TAIL_BYTES, Store
-from harness.watch import Standing, Watch, overview, standing
+from harness.cli import console
+from harness.cli import progress as board_of
+from harness.cli.parser import main
+from harness.cli.progress import LINES, Board
+from harness.config.run import read_spec
+from harness.executors.scheduler import Outcome
+from harness.simulation.status import Standing, Watch, overview, standing
+from harness.storage.store import TAIL_BYTES, Store
 
 SPEC = {
     "data": "breast-cancer",
@@ -122,7 +122,7 @@ def test_an_overview_says_what_there_is_of_every_run_and_changes_nothing(store, 
 
 def test_the_status_counts_and_shows_what_each_run_has_come_to(store, tmp_path, capsys, monkeypatch):
     screen = Console(width=120, file=io.StringIO())
-    monkeypatch.setattr(show, "out", screen)
+    monkeypatch.setattr(console, "out", screen)
     spec = read_spec(SPEC).model_dump(mode="json")
     begun(store, "aa", 0, 40).finish({"round": 40})
     begun(store, "bb", 0, 20, privacy={"epsilon_total": 2.468}).fail({"reason": "out of luck"})
@@ -187,7 +187,7 @@ def test_on_a_terminal_the_board_follows_the_files_by_itself(store, monkeypatch)
         return Standing(len(looks))
 
     with Board("one", store, {"id0": read_spec(SPEC)}) as shown:
-        monkeypatch.setattr("harness.watch.standing", look)
+        monkeypatch.setattr("harness.simulation.status.standing", look)
         shown.begin([0])
         while len(looks) < 6:
             shown._over.wait(0.01)

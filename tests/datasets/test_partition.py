@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from datasets.dealing import Positions, deal_classes, even, proportional, spread
+from datasets.allocation import Positions, deal_classes, even, proportional, spread
 from datasets.partition import (
     PARTITIONS,
     Classes,

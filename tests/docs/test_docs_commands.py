@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.cli import main, parser
+from harness.cli.parser import main, parser
 
 ROOT = Path(__file__).parents[2]
 READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

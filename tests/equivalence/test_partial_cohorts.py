@@ -15,9 +15,10 @@ from helpers import (
     small_task,
 )
 
-from harness.core import ALGORITHMS, Channel, Clients, random, sampling
-from harness.core.cost import Cost
-from harness.core.rows import Rows
+from harness.core import ALGORITHMS, Channel, Clients, rng
+from harness.core.execution import sampling
+from harness.core.execution.vectorize import Rows
+from harness.core.wire.cost import Cost
 
 SOLVED = {"erm": lambda: (network(), random_federation([6, 4, 9, 5])), "minimax": quadratic_minimax}
 SOLVED["bilevel"] = quadratic_bilevel
@@ -84,7 +85,7 @@ def test_scaffold_moves_the_server_control_by_the_share_of_the_cohort():
     problem, federation = scalar_quadratic((1, 1, 1, 1), (1, 2, 3, 4))
     algorithm = make_algorithm("scaffold", lr=1.0, local_steps=1)
     state = run_algorithm(algorithm, problem, federation, 1, cohort=2).state
-    ids = sampling.cohort(torch.tensor(random.key(0, "cohort", 0)), 4, 2)
+    ids = sampling.cohort(torch.tensor(rng.key(0, "cohort", 0)), 4, 2)
     optima = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     expected = torch.zeros(4, dtype=torch.float64)
     expected[ids] = -optima[ids]

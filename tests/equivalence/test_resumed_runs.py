@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from harness import simulate as loop
-from harness.setup import prepare
-from harness.simulate import Run, simulate
-from harness.spec import read_spec
-from harness.store import RunFolder
+from harness.config.run import read_spec
+from harness.simulation import loop as loop
+from harness.simulation.build import prepare
+from harness.simulation.loop import Run, simulate
+from harness.storage.store import RunFolder
 
 MM4 = {
     "kind": "quadratic_minimax",

@@ -3,10 +3,10 @@
 import pytest
 from test_stacked_suites import APART, STACKED, files, stacked
 
-from harness.executors import run_all
-from harness.setup import prepare
-from harness.spec import read_spec
-from harness.stacking import signature
+from harness.config.run import read_spec
+from harness.executors.scheduler import run_all
+from harness.simulation.build import prepare
+from harness.simulation.stacking import signature
 from tests.rules.rules_support import table
 
 STEPS = {"local_steps": 2, "batch_size": 8}

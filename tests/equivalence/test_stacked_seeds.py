@@ -14,8 +14,8 @@ from helpers import (
 from datasets.federation import stack
 from datasets.topology import Ring, mixing_matrix
 from harness.core import ALGORITHMS
-from harness.core.policy import Compression, Privacy
-from harness.core.rows import Rows
+from harness.core.execution.vectorize import Rows
+from harness.core.wire.settings import Compression, Privacy
 
 SEEDS = (0, 1, 2)
 EPOCHS = [n for n in ALGORITHMS if ALGORITHMS[n].meta.solves == ("erm",) and ALGORITHMS[n].meta.epochs]

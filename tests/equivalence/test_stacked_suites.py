@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from algorithms.centralized.fedavg import FedAvg
-from harness import simulate as loop
-from harness import stacking
-from harness.executors import Outcome, run_all, run_together, units
-from harness.setup import Execution, prepare
-from harness.simulate import Run, settled
-from harness.spec import read_spec
-from harness.stacking import obstacle, signature, together, worthwhile
-from harness.store import Store
+from harness.config.run import read_spec
+from harness.executors.scheduler import Outcome, run_all, run_together, units
+from harness.simulation import loop as loop
+from harness.simulation import stacking
+from harness.simulation.build import Execution, prepare
+from harness.simulation.loop import Run, settled
+from harness.simulation.stacking import obstacle, signature, together, worthwhile
+from harness.storage.store import Store
 
 APART, STACKED = Execution(stack=1), Execution(stack=8)
 MM4 = {

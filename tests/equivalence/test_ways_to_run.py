@@ -19,11 +19,12 @@ from helpers import (
 from torch import nn
 
 from harness import models
-from harness.core import ALGORITHMS, Clients, recording
-from harness.core.batches import Batches
-from harness.core.policy import Compression, Privacy
+from harness.core import ALGORITHMS, Clients
+from harness.core.execution import tracing
+from harness.core.execution.batches import Batches
+from harness.core.execution.vectorize import Rows
 from harness.core.registry import UserError
-from harness.core.rows import Rows
+from harness.core.wire.settings import Compression, Privacy
 from harness.problems.classify import classifier
 
 SIZES = [7, 12, 3, 9]
@@ -204,6 +205,6 @@ def test_recorded_gradients_differ_in_not_one_bit(name, world, monkeypatch):
     problem, federation = world()
     ends = []
     for calls in (0, 5, 10_000):
-        monkeypatch.setattr(recording, "CALLS", calls)
+        monkeypatch.setattr(tracing, "CALLS", calls)
         ends.append(run_algorithm(name, problem, federation, 4, local_steps=3, batch_size=5).state)
     assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(end, ends[0], strict=True))

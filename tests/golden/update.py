@@ -18,10 +18,10 @@ from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
-from harness.check import run, task
+from harness.config.fields import defaults
 from harness.core import ALGORITHMS
 from harness.problems import PROBLEMS
-from harness.sections import defaults
+from harness.testing.conformance import run, task
 
 FILE = Path(__file__).with_name("golden.csv")
 DEFAULTS = Path(__file__).with_name("defaults.json")

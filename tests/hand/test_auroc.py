@@ -8,14 +8,14 @@ from torch import nn
 from datasets import describe
 from datasets.federation import Batch
 from harness import models
+from harness.config.run import read_spec
 from harness.core.registry import UserError
-from harness.core.thinning import thin
-from harness.evaluate import measure
+from harness.core.wire.model_pruning import thin
 from harness.problems import PROBLEMS, Setting
 from harness.problems.auroc import auroc
-from harness.setup import prepare
-from harness.simulate import Run, simulate
-from harness.spec import read_spec
+from harness.simulation.build import prepare
+from harness.simulation.evaluation import measure
+from harness.simulation.loop import Run, simulate
 
 SCORES = torch.tensor([0.9, 0.3, 0.6, 0.8, 0.2, 0.5, 0.7], dtype=torch.float64)
 LABELS = torch.tensor([1, 1, 1, 0, 0, 1, 0])

@@ -6,8 +6,8 @@ from helpers import close, logistic, make_algorithm, random_federation, run_algo
 from torch.nn import functional
 
 from harness.core import Clients
-from harness.core.cost import Cost
-from harness.core.rows import Rows
+from harness.core.execution.vectorize import Rows
+from harness.core.wire.cost import Cost
 
 A, OPTIMA = (1.0, 2.0, 1.0), (0.0, 3.0, 6.0)  # curvatures and optima; w* = sum a o / sum a = 12 / 4 = 3
 

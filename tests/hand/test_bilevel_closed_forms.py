@@ -6,7 +6,7 @@ from helpers import close, make_algorithm, quadratic_bilevel, run_algorithm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.core.calculus import exact_hypergradient, inner_gradient, neumann_hypergradient
+from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
 from harness.problems.quadratic import Bilevel
 
 

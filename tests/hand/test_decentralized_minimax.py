@@ -18,9 +18,9 @@ from torch import nn
 
 from algorithms.decentralized.k_gt_minimax import KGTMinimax
 from datasets.topology import TOPOLOGIES, mixing_matrix
-from harness.core import UserError, random
-from harness.core.policy import Compression, Privacy
+from harness.core import UserError, rng
 from harness.core.registry import Incompatible
+from harness.core.wire.settings import Compression, Privacy
 from harness.problems.fair import fair_classifier
 from harness.problems.quadratic import Minimax
 
@@ -285,8 +285,8 @@ def test_both_variables_of_a_node_follow_one_coin():
     before, after = watched("dream", 1, p=0.0, q=0.5)
     moved = (after.u != before.u), (after.v != before.v)
     assert torch.equal(*moved)
-    coins = [random.key(0, "coin", "each", "active", 0)]
-    active = random.uniform(torch.tensor(coins), torch.arange(4)) < 0.5
+    coins = [rng.key(0, "coin", "each", "active", 0)]
+    active = rng.uniform(torch.tensor(coins), torch.arange(4)) < 0.5
     assert torch.equal(moved[0][:, 0], active)
     assert 0 < int(active.sum()) < 4, "the seed shows both cases"
 
@@ -309,8 +309,8 @@ def test_idle_nodes_compute_nothing():
     assert work(1, p=0.0, q=1.0) - first == 4 * 2 * 5 * sample
     active = 0
     for t in range(6):
-        keys = torch.tensor([random.key(0, "coin", "each", "active", t)])
-        active += int((random.uniform(keys, torch.arange(4)) < 0.4).sum())
+        keys = torch.tensor([rng.key(0, "coin", "each", "active", t)])
+        active += int((rng.uniform(keys, torch.arange(4)) < 0.4).sum())
     assert 0 < active < 24
     assert work(6, p=0.0, q=0.4) - first == active * 2 * 5 * sample
 

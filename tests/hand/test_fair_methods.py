@@ -12,10 +12,10 @@ from helpers import scalar_quadratic as plain_quadratic
 from algorithms.fairness.fairfed import _distance
 from datasets.federation import Batch
 from harness.core import Problem
-from harness.core.groups import decisions, group_shares, penalized_loss, soft_gap, weighed_loss
-from harness.core.policy import Compression
+from harness.core.methods.fairness import decisions, group_shares, penalized_loss, soft_gap, weighed_loss
 from harness.core.problem import weighted_mean
 from harness.core.registry import Incompatible
+from harness.core.wire.settings import Compression
 
 GROUPS = ("a", "b")
 

@@ -7,8 +7,8 @@ from helpers import close, federation_of, run_algorithm
 from algorithms.decentralized.k_gt_minimax import KGTMinimax
 from datasets.topology import Ring, mixing_matrix
 from harness.core import Problem
-from harness.core.calculus import project_simplex
-from harness.core.policy import Privacy
+from harness.core.methods.derivatives import project_simplex
+from harness.core.wire.settings import Privacy
 
 SHIFTS = [1.0, -2.0, 0.5, 0.5]  # e_i, sum 0
 RING = mixing_matrix(Ring(), 4)

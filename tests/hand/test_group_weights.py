@@ -9,13 +9,13 @@ from torch import nn
 
 from datasets.catalog import describe
 from datasets.federation import Batch
+from harness.config.run import read_spec
 from harness.core import Problem
-from harness.core.calculus import exact_hypergradient, inner_gradient, neumann_hypergradient
+from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
 from harness.core.problem import weighted_mean
 from harness.problems import PROBLEMS, Setting
 from harness.problems.fair_weights import Settings, fair_weights, onto_simplex
-from harness.setup import prepare
-from harness.spec import read_spec
+from harness.simulation.build import prepare
 
 TWO = torch.arange(2)
 

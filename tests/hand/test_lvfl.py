@@ -9,11 +9,11 @@ from torch import nn
 
 from compression import find_codec
 from harness.core import Channel, Clients
-from harness.core.calculus import linearized_loss, party_loss, told_embeddings, told_gradients
-from harness.core.cost import Cost
-from harness.core.policy import Compression
-from harness.core.rows import Rows
-from harness.core.thinning import thin_own
+from harness.core.execution.vectorize import Rows
+from harness.core.methods.derivatives import linearized_loss, party_loss, told_embeddings, told_gradients
+from harness.core.wire.cost import Cost
+from harness.core.wire.model_pruning import thin_own
+from harness.core.wire.settings import Compression
 from harness.models import build
 from harness.problems.vertical import split_classifier
 

@@ -5,8 +5,8 @@ import torch
 from helpers import EXACT, close, make_algorithm, quadratic_minimax, run_algorithm, weighed_logistic
 
 from harness.core import Channel, Clients
-from harness.core.cost import Cost
-from harness.core.rows import Rows
+from harness.core.execution.vectorize import Rows
+from harness.core.wire.cost import Cost
 
 TINY = 1e-10
 MINIBATCH = {"lr_x": 0.3, "lr_y": 0.2, "local_steps": 1, "batch_size": 3}

@@ -8,7 +8,7 @@ from helpers import close, federation_of, make_algorithm, quadratic_minimax, ran
 from torch import nn
 
 from harness.core import ALGORITHMS, Problem
-from harness.core.calculus import project_simplex
+from harness.core.methods.derivatives import project_simplex
 from harness.core.problem import weighted_mean
 from harness.problems.fair import fair_classifier, renorm
 

@@ -19,12 +19,12 @@ from torch.nn import functional
 
 from algorithms.personalized.fedpac import combination
 from harness.core import Clients, Problem, UserError, cross_entropy, weighted_mean
-from harness.core.calculus import feature_distance, least_on_simplex, project_simplex
-from harness.core.cost import Cost
-from harness.core.policy import Compression, Privacy
+from harness.core.execution.vectorize import Rows
+from harness.core.methods.derivatives import feature_distance, least_on_simplex, project_simplex
+from harness.core.methods.gaussian_encoder import class_posteriors, divergence, variational_loss
 from harness.core.registry import Incompatible
-from harness.core.rows import Rows
-from harness.core.variational import class_posteriors, divergence, variational_loss
+from harness.core.wire.cost import Cost
+from harness.core.wire.settings import Compression, Privacy
 from harness.problems.classify import classifier
 
 A, OPTIMA = (1.0, 2.0, 1.0), (0.0, 3.0, 6.0)

@@ -6,10 +6,10 @@ from helpers import close, make_algorithm, run_algorithm, vertical_data
 from torch.nn import functional
 
 from harness.core import Clients, Problem
-from harness.core.cost import Cost
-from harness.core.policy import Compression
+from harness.core.execution.vectorize import Rows
 from harness.core.problem import weighted_mean
-from harness.core.rows import Rows
+from harness.core.wire.cost import Cost
+from harness.core.wire.settings import Compression
 from harness.problems import PROBLEMS, Setting
 
 

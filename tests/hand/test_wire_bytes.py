@@ -14,7 +14,7 @@ from helpers import (
 
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.core import Problem
-from harness.core.policy import Compression
+from harness.core.wire.settings import Compression
 from harness.problems import PROBLEMS, Setting
 from harness.problems.quadratic import Minimax
 

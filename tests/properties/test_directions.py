@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.core.directions import best_of_two, common_descent, smooth_maximum
+from harness.core.methods.multi_objective import best_of_two, common_descent, smooth_maximum
 
 
 def draw(seed, *shape):

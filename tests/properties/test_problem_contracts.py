@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import models
-from harness.core.calculus import project_simplex
+from harness.core.methods.derivatives import project_simplex
 from harness.problems import PROBLEMS as REGISTRY
 from harness.problems import Setting
 from harness.problems.auroc import auroc

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from harness import models
-from harness.core import random
-from harness.core.vector import Ravel
+from harness.core import rng
+from harness.core.flat_model import Ravel
 
 SHAPES = {
     "logistic": (7,),
@@ -43,9 +43,9 @@ def test_the_vector_is_the_modules_parameters_end_to_end(name):
     """Load the pieces into the module itself: same outputs."""
     module = built(name)
     ravel = Ravel(module)
-    x = ravel.init(random.stream(0, "start"))
+    x = ravel.init(rng.stream(0, "start"))
     assert x.shape == (ravel.size,) == (sum(p.numel() for p in module.parameters()),)
-    inputs = torch.randn(4, *SHAPES[name], generator=random.stream(1, "inputs"))
+    inputs = torch.randn(4, *SHAPES[name], generator=rng.stream(1, "inputs"))
     module.load_state_dict(split(ravel, x))
     assert torch.allclose(ravel(x, inputs), module(inputs), atol=1e-5)
     for key, piece in ravel.parameters(x).items():
@@ -55,27 +55,27 @@ def test_the_vector_is_the_modules_parameters_end_to_end(name):
 @pytest.mark.parametrize("name", SHAPES)
 def test_initial_values_are_single_precision_and_belong_to_the_stream(name):
     ravel = Ravel(built(name))
-    first, again = (ravel.init(random.stream(5, "start")) for _ in range(2))
+    first, again = (ravel.init(rng.stream(5, "start")) for _ in range(2))
     assert first.dtype == torch.float32
     assert torch.equal(first, again)
-    assert not torch.equal(first, ravel.init(random.stream(6, "start")))
+    assert not torch.equal(first, ravel.init(rng.stream(6, "start")))
     assert bool(torch.isfinite(first).all())
 
 
 def test_the_modules_own_values_are_never_used():
     ravel = Ravel(built("mlp"))
-    x, inputs = ravel.init(random.stream(0, "start")), torch.ones(2, 7)
+    x, inputs = ravel.init(rng.stream(0, "start")), torch.ones(2, 7)
     before = ravel(x, inputs)
     with torch.no_grad():
         for parameter in ravel.module.parameters():
             parameter.fill_(float("nan"))
     assert torch.equal(ravel(x, inputs), before)
-    assert torch.equal(ravel.init(random.stream(0, "start")), x)
+    assert torch.equal(ravel.init(rng.stream(0, "start")), x)
 
 
 def test_default_initialization_stays_within_one_over_the_root_of_the_inputs():
     """16 inputs: all of weight and bias in [-.25, .25], and both ends nearly reached."""
-    x = Ravel(nn.Linear(16, 200)).init(random.stream(0, "start"))
+    x = Ravel(nn.Linear(16, 200)).init(rng.stream(0, "start"))
     assert 0.24 < float(x.abs().max()) <= 0.25
     assert abs(float(x.std()) - 0.25 / 3**0.5) < 0.01
 
@@ -86,14 +86,14 @@ def test_xavier_and_kaiming_initializations_have_their_variances():
         module = nn.Linear(300, 200)
         module.initializer = rule
         ravel = Ravel(module)
-        found = ravel.parameters(ravel.init(random.stream(0, "start")))
+        found = ravel.parameters(ravel.init(rng.stream(0, "start")))
         assert float(found["weight"].var()) == pytest.approx(variance, rel=0.03)
         assert bool((found["bias"] == bias).all())
 
 
 def test_norm_layers_start_as_the_identity():
     ravel = Ravel(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4)))
-    found = ravel.parameters(ravel.init(random.stream(0, "start")))
+    found = ravel.parameters(ravel.init(rng.stream(0, "start")))
     assert bool((found["1.weight"] == 1).all())
     assert bool((found["1.bias"] == 0).all())
 
@@ -129,4 +129,4 @@ def test_batch_norm_is_refused():
 
 def test_a_layer_without_a_rule_is_refused():
     with pytest.raises(ValueError, match="Bilinear"):
-        Ravel(nn.Bilinear(2, 2, 2)).init(random.stream(0, "start"))
+        Ravel(nn.Bilinear(2, 2, 2)).init(rng.stream(0, "start"))

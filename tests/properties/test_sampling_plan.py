@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.core import random, sampling
-from harness.core.sampling import cohort, plan, poisson, poisson_plan
+from harness.core import rng
+from harness.core.execution import sampling
+from harness.core.execution.sampling import cohort, plan, poisson, poisson_plan
 
 SIZES = st.lists(st.integers(0, 17), min_size=1, max_size=5).filter(any)
 SOME = settings(max_examples=40, deadline=None)
@@ -14,7 +15,7 @@ SOME = settings(max_examples=40, deadline=None)
 
 def deal(sizes, *, ids=None, seed=0, steps=None, epochs=None, batch_size=None, how=plan):
     ids = list(range(len(sizes))) if ids is None else ids
-    keys = torch.tensor([random.key(seed, "batch", "main", 0)] * len(sizes))
+    keys = torch.tensor([rng.key(seed, "batch", "main", 0)] * len(sizes))
     return how(
         torch.tensor(sizes), keys, torch.tensor(ids), steps=steps, epochs=epochs, batch_size=batch_size
     )
@@ -63,13 +64,11 @@ def test_a_pass_is_in_the_order_of_keyed_numbers_however_many_are_drawn_at_once(
     monkeypatch.setattr(sampling, "ELEMENT_BITS", digits)
     sizes, steps, size = [4000, 30, 31, 1, 0, 2], 6, 10
     order, _ = deal(sizes, steps=steps, batch_size=size)
-    key = torch.tensor(random.key(0, "batch", "main", 0))
+    key = torch.tensor(rng.key(0, "batch", "main", 0))
     for client, count in enumerate(sizes):
         used = steps * min(size, count)
         passes = [
-            (
-                random.bits(key, torch.tensor(client), torch.tensor(number), torch.arange(count)) % 2**40
-            ).argsort()
+            (rng.bits(key, torch.tensor(client), torch.tensor(number), torch.arange(count)) % 2**40).argsort()
             for number in range(-(-used // max(count, 1)))
         ]
         expected = torch.cat([*passes, torch.empty(0, dtype=torch.int64)])[:used].tolist()
@@ -187,21 +186,21 @@ def test_poisson_batches_have_the_expected_size():
 @given(total=st.integers(1, 40), size=st.integers(1, 40), seed=st.integers(0, 1000))
 def test_a_cohort_is_drawn_without_replacement_and_sorted(total, size, seed):
     size = min(size, total)
-    drawn = cohort(torch.tensor(random.key(seed, "cohort", 0)), total, size)
+    drawn = cohort(torch.tensor(rng.key(seed, "cohort", 0)), total, size)
     assert drawn.shape == (size,)
     assert bool((drawn[1:] > drawn[:-1]).all())
     assert int(drawn[0]) >= 0 and int(drawn[-1]) < total
 
 
 def test_cohorts_of_stacked_runs_are_those_of_the_runs_apart():
-    keys = torch.tensor([random.key(seed, "cohort", 3) for seed in (0, 1, 2)])
+    keys = torch.tensor([rng.key(seed, "cohort", 3) for seed in (0, 1, 2)])
     together = cohort(keys, 20, 5)
     assert torch.equal(together, torch.stack([cohort(key, 20, 5) for key in keys]))
 
 
 def test_all_clients_are_drawn_equally_often():
     """1000 cohorts of 3 of 10: 300 times each, standard deviation sqrt(1000 * .3 * .7) = 14.5."""
-    keys = torch.tensor([random.key(0, "cohort", round) for round in range(1000)])
+    keys = torch.tensor([rng.key(0, "cohort", round) for round in range(1000)])
     counts = torch.bincount(cohort(keys, 10, 3).flatten(), minlength=10)
     assert int((counts - 300).abs().max()) < 65
     drawn = [int(poisson(key, 10, 0.3)[1].sum()) for key in keys]
@@ -211,7 +210,7 @@ def test_all_clients_are_drawn_equally_often():
 def short_and_long(size):
     """Return a walk of three steps, and the first three of one through many passes."""
     counts = torch.tensor([1000, 950, 1000])
-    ids, keys = torch.arange(3), torch.full((3,), random.key(0, "batch", "main", 0))
+    ids, keys = torch.arange(3), torch.full((3,), rng.key(0, "batch", "main", 0))
     short, long = (plan(counts, keys, ids, steps=n, epochs=None, batch_size=size)[0] for n in (3, 400))
     return short, long[:3]
 
@@ -224,14 +223,14 @@ def test_a_short_walk_begins_like_a_long_one(size):
 
 def test_where_chance_leaves_too_few_small_draws_all_are_sorted(monkeypatch):
     """All draws lie in the upper half: of the smallest (30 + 6 sqrt(30) + 20) / 1000 there is none."""
-    honest = random.more_bits
-    monkeypatch.setattr(random, "more_bits", lambda drawn, *counters: honest(drawn, *counters) | (1 << 39))
+    honest = rng.more_bits
+    monkeypatch.setattr(rng, "more_bits", lambda drawn, *counters: honest(drawn, *counters) | (1 << 39))
     assert torch.equal(*short_and_long(10))
 
 
 def test_poisson_cohorts_of_several_runs_are_filled_up_with_absent_clients():
     """Each run's drawn clients are those it has alone, ascending; what fills up is not present."""
-    keys = torch.tensor([random.key(seed, "cohort", 0) for seed in range(20)])
+    keys = torch.tensor([rng.key(seed, "cohort", 0) for seed in range(20)])
     ids, present = poisson(keys, 12, 0.3)
     for key, row, here in zip(keys, ids, present, strict=True):
         alone, there = poisson(key, 12, 0.3)
@@ -242,7 +241,7 @@ def test_poisson_cohorts_of_several_runs_are_filled_up_with_absent_clients():
 
 def test_a_cohort_as_wide_as_the_federation_has_every_client_in_its_place():
     """Rows of a full cohort are taken for all clients in order; some run of forty draws all three at rate 0.7."""
-    keys = torch.tensor([random.key(seed, "cohort", 0) for seed in range(40)])
+    keys = torch.tensor([rng.key(seed, "cohort", 0) for seed in range(40)])
     ids, present = poisson(keys, 3, 0.7)
     assert torch.equal(ids, torch.arange(3).expand(40, 3))
     assert 3 in present.sum(-1) and present.sum(-1).unique().numel() > 1

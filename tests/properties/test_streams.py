@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.core import random
-from harness.core.policy import Privacy
-from harness.setup import prepare
-from harness.simulate import simulate
-from harness.spec import read_spec
+from harness.config.run import read_spec
+from harness.core import rng
+from harness.core.wire.settings import Privacy
+from harness.simulation.build import prepare
+from harness.simulation.loop import simulate
 from privacy import gaussian_noise
 
 
@@ -25,13 +25,13 @@ def chi_square(values, cells):
 @pytest.mark.parametrize("shift", [0, 8, 30, 55])
 def test_bits_are_uniform_in_all_places(shift):
     """20,000 consecutive counters, 64 cells: chi-square has 63 degrees; 4.5 standard deviations are 50."""
-    draws = random.bits(torch.tensor(random.key(0, "x")), torch.arange(20_000))
+    draws = rng.bits(torch.tensor(rng.key(0, "x")), torch.arange(20_000))
     assert chi_square((draws >> shift) & 63, 64) < 63 + 4.5 * math.sqrt(2 * 63)
 
 
 def test_uniform_numbers_are_in_the_unit_interval_and_have_its_moments():
     """Mean 1/2 and variance 1/12, each within 5 standard errors at 20,000 draws."""
-    draws = random.uniform(torch.tensor(random.key(1, "x")), torch.arange(20_000))
+    draws = rng.uniform(torch.tensor(rng.key(1, "x")), torch.arange(20_000))
     assert float(draws.min()) >= 0 and float(draws.max()) < 1
     assert abs(float(draws.mean()) - 0.5) < 5 * math.sqrt(1 / 12 / 20_000)
     assert abs(float(draws.var()) - 1 / 12) < 0.004
@@ -39,9 +39,9 @@ def test_uniform_numbers_are_in_the_unit_interval_and_have_its_moments():
 
 def test_neighboring_counters_and_keys_are_independent():
     """Correlations of 20,000 pairs are below 5 / sqrt(20,000)."""
-    key = torch.tensor(random.key(0, "x"))
-    grid = random.uniform(key, torch.arange(200)[:, None], torch.arange(101))
-    other = random.uniform(torch.tensor(random.key(1, "x")), torch.arange(200)[:, None], torch.arange(101))
+    key = torch.tensor(rng.key(0, "x"))
+    grid = rng.uniform(key, torch.arange(200)[:, None], torch.arange(101))
+    other = rng.uniform(torch.tensor(rng.key(1, "x")), torch.arange(200)[:, None], torch.arange(101))
     for a, b in ((grid[:, 1:], grid[:, :-1]), (grid[1:], grid[:-1]), (grid, other)):
         correlation = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
         assert abs(float(correlation)) < 5 / math.sqrt(a.numel())
@@ -55,7 +55,7 @@ def test_neighboring_counters_and_keys_are_independent():
 )
 def test_other_counters_give_other_bits(a, b, key):
     """Also when two counters are exchanged: the order counts."""
-    draw = lambda counters: int(random.bits(torch.tensor(key), *map(torch.tensor, counters)))  # noqa: E731
+    draw = lambda counters: int(rng.bits(torch.tensor(key), *map(torch.tensor, counters)))  # noqa: E731
     assert draw(a) == draw(a)
     assert (draw(a) == draw(b)) == (a == b)
 
@@ -70,7 +70,7 @@ def test_other_counters_give_other_bits(a, b, key):
     ),
 )
 def test_other_purposes_give_other_keys(one, other):
-    keys = [random.key(seed, *purpose) for seed, purpose in (one, other)]
+    keys = [rng.key(seed, *purpose) for seed, purpose in (one, other)]
     assert all(0 <= key < 2**63 for key in keys)
     plain = all(
         "\x1f" not in part for _, purpose in (one, other) for part in purpose if isinstance(part, str)
@@ -80,16 +80,16 @@ def test_other_purposes_give_other_keys(one, other):
 
 
 def test_a_number_and_its_text_are_different_purposes():
-    assert random.key(0, "round", 1) != random.key(0, "round", "1")
-    assert random.key(0, "a", "b") != random.key(0, "ab")
-    assert random.key(1, "a") != random.key(0, "a")
+    assert rng.key(0, "round", 1) != rng.key(0, "round", "1")
+    assert rng.key(0, "a", "b") != rng.key(0, "ab")
+    assert rng.key(1, "a") != rng.key(0, "a")
 
 
 def test_streams_are_reproducible_and_leave_the_global_stream_alone():
     before = torch.get_rng_state()
-    draws = [torch.randn(4, generator=random.stream(7, "noise", 3)) for _ in range(2)]
+    draws = [torch.randn(4, generator=rng.stream(7, "noise", 3)) for _ in range(2)]
     assert torch.equal(*draws)
-    assert (random.numpy_stream(7, "split").random(3) == random.numpy_stream(7, "split").random(3)).all()
+    assert (rng.numpy_stream(7, "split").random(3) == rng.numpy_stream(7, "split").random(3)).all()
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -144,16 +144,16 @@ RUNS = {
 @pytest.mark.parametrize("what", RUNS)
 def test_no_key_is_drawn_twice_in_a_run(what, monkeypatch):
     """Two draws with one key would be one draw: correlated noise, or batches that tell the mask."""
-    drawn, key = [], random.key
+    drawn, key = [], rng.key
 
     def record(seed, *purpose):
         drawn.append((seed, *purpose))
         return key(seed, *purpose)
 
     # The noise of a budget is settled by a dry run, which draws nothing that is used; the multiplier is given.
-    monkeypatch.setattr("harness.simulate.settled", lambda setup: setup)
+    monkeypatch.setattr("harness.simulation.loop.settled", lambda setup: setup)
     setup = prepare(read_spec(RUNS[what] | {"rounds": 4, "eval_every": 2, "seed": 11}))
-    monkeypatch.setattr(random, "key", record)
+    monkeypatch.setattr(rng, "key", record)
     simulate(setup)
     assert len(drawn) >= 4
     twice = {purpose for purpose in drawn if drawn.count(purpose) > 1}

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import torch
 
-from harness import files, simulate, store
-from harness.executors import run_all
-from harness.setup import Execution
-from harness.spec import read_spec
-from harness.store import RunFolder
+from harness.config.run import read_spec
+from harness.executors.scheduler import run_all
+from harness.simulation import loop
+from harness.simulation.build import Execution
+from harness.storage import files, store
+from harness.storage.store import RunFolder
 
 CANCER = {
     "data": "breast-cancer",
@@ -102,7 +103,7 @@ def carry_out(request):
     """Run the tiny suite in this process, a child; returns what was counted."""
     bomb = Bomb(request.get("at", 0))
     bomb.plant()
-    simulate.CHECKPOINT_SECONDS = request.get("every", -1.0)
+    loop.CHECKPOINT_SECONDS = request.get("every", -1.0)
     outcomes = run_all(
         tiny(request["rounds"]), Path(request["root"]), execution=Execution(stack=request["stack"])
     )

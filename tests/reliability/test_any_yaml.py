@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from killing import CANCER, MINIMAX, PRIVATE
 
-from harness.cli import REFUSALS
+from harness.cli.parser import REFUSALS
+from harness.config.run import RunSpec, read_spec, read_yaml
+from harness.config.suite import make_suite
 from harness.core.registry import UserError
-from harness.spec import RunSpec, read_spec, read_yaml
-from harness.store import Store
-from harness.suite import make_suite
+from harness.storage.store import Store
 
 SPECS = [
     CANCER,

@@ -14,12 +14,12 @@ import torch
 import yaml
 from killing import CANCER
 
-from harness import simulate as loop
-from harness.cli import main
-from harness.setup import prepare
-from harness.simulate import simulate
-from harness.spec import read_spec
-from harness.store import Busy, RunFolder, Store
+from harness.cli.parser import main
+from harness.config.run import read_spec
+from harness.simulation import loop as loop
+from harness.simulation.build import prepare
+from harness.simulation.loop import simulate
+from harness.storage.store import Busy, RunFolder, Store
 
 ROOT = Path(__file__).parents[2]
 SPEC = CANCER | {"rounds": 12, "eval_every": 1}

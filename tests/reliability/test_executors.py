@@ -17,15 +17,15 @@ import pytest
 from killing import CANCER, tiny
 
 import harness.executors as executors
-from harness import server
+from harness.config.run import read_spec
 from harness.core.registry import UserError
-from harness.executors import Outcome, run_all
-from harness.executors.on_ray import _work
+from harness.executors import forkserver
+from harness.executors.forkserver import start_server
 from harness.executors.processes import Processes
-from harness.server import start_server
-from harness.setup import Execution, identify
-from harness.spec import read_spec
-from harness.store import Store
+from harness.executors.ray import _work
+from harness.executors.scheduler import Outcome, run_all
+from harness.simulation.build import Execution, identify
+from harness.storage.store import Store
 
 ROOT = Path(__file__).parents[2]
 ALONE = Execution(stack=1)
@@ -177,10 +177,10 @@ def test_workers_know_the_environment_as_it_is_when_they_start(tmp_path, monkeyp
     ],
 )
 def test_the_server_begins_early_where_workers_will_be_wanted(line, expected, monkeypatch):
-    monkeypatch.setattr(server, "cores", lambda: 2)
-    assert server.likely(line.split()) is expected
-    monkeypatch.setattr(server, "cores", lambda: 1)
-    assert not server.likely(line.split())
+    monkeypatch.setattr(forkserver, "cores", lambda: 2)
+    assert forkserver.likely(line.split()) is expected
+    monkeypatch.setattr(forkserver, "cores", lambda: 1)
+    assert not forkserver.likely(line.split())
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -189,7 +189,7 @@ def test_what_the_server_cannot_import_it_leaves_to_the_command_to_say(broken, t
         (tmp_path / "algorithms.py").write_text("raise RuntimeError('broken')")
     places = os.pathsep.join([str(tmp_path), str(ROOT)])
     wanted = {"harness.executors.processes", "torch._dynamo"}
-    script = f"import harness.preloaded, sys; print({wanted} <= set(sys.modules))"
+    script = f"import harness.executors.preload, sys; print({wanted} <= set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],
         env=os.environ | {"PYTHONPATH": places},

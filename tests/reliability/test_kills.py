@@ -12,8 +12,8 @@ import pytest
 import yaml
 from killing import CANCER, tiny
 
-from harness.executors import run_all
-from harness.setup import Execution
+from harness.executors.scheduler import run_all
+from harness.simulation.build import Execution
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.store import RunRecord
+from harness.storage.store import RunRecord
 
 SOURCE = "adult from a made-up source"
 

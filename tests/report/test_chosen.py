@@ -8,8 +8,8 @@ from scipy.stats import t as student
 
 from harness.core.registry import UserError
 from harness.report import Choice, Look, read_choice, write_report
-from harness.report.chosen import Published, choose, chosen_tables
-from harness.report.columns import words
+from harness.report.data.columns import words
+from harness.report.data.model_selection import Published, choose, chosen_tables
 
 BY_GAP = Choice("selection_eqopp", ("selection_accuracy", 0.02), ("accuracy", "eqopp"))
 

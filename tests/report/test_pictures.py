@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from report_records import done, evaluation, partition, spec, undone
 
-from datasets.holdings import Holdings, unpacked
-from harness.cli import main
-from harness.report.fairness import fairness
-from harness.report.partitions import partitions
-from harness.store import Store
+from datasets.client_statistics import Holdings, unpacked
+from harness.cli.parser import main
+from harness.report.plots.fairness import fairness
+from harness.report.plots.partitions import partitions
+from harness.storage.store import Store
 
 HELD = {
     "splits": {"train": "7 3", "test": "3 1"},
@@ -122,7 +122,7 @@ def test_parties_and_federations_of_too_many_numbers_are_not_written_down(tmp_pa
     command += ["--problem", "{kind: vertical, embedding: 2}", "--model", "{name: mlp, hidden: [4]}"]
     command += ["--partition", "{kind: columns, clients: 3}"]
     assert main([*command, "--out", str(tmp_path / "parties")]) == 0
-    monkeypatch.setattr("harness.journal.MOST_NUMBERS", 4 * 12 - 1)  # two splits and ten classes
+    monkeypatch.setattr("harness.simulation.recorder.MOST_NUMBERS", 4 * 12 - 1)  # two splits and ten classes
     assert main([*COMMAND, "--out", str(tmp_path / "many")]) == 0
     for folder in ("parties", "many"):
         assert [record.held for record in Store(tmp_path / folder).records()] == [{}]

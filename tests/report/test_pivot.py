@@ -9,9 +9,9 @@ from report_records import done, evaluation, spec, undone
 
 from harness.core.registry import UserError
 from harness.report import Look, Pivot, leaderboard, read_target, write_report
-from harness.report.columns import columns
-from harness.report.pivot import grids_markdown, tabulate
-from harness.report.target import Target
+from harness.report.data.columns import columns
+from harness.report.data.pivot import grids_markdown, tabulate
+from harness.report.data.target import Target
 
 NEAR = Target("stationarity", 0.1)
 BY_K = Pivot("algorithm.local_steps", "algorithm.name")

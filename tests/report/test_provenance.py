@@ -9,11 +9,11 @@ import subprocess
 import pytest
 from report_records import SOURCE, done, spec, undone
 
-from harness import machine
-from harness.cli import main
-from harness.report.cells import cell_key
-from harness.report.provenance import commands_of, duration, own, provenance
-from harness.store import Store
+from harness.cli.parser import main
+from harness.report.data.cells import cell_key
+from harness.report.data.provenance import commands_of, duration, own, provenance
+from harness.storage import environment
+from harness.storage.store import Store
 
 
 def run(seed=0, seconds=2.0, **timing):
@@ -74,8 +74,8 @@ def test_the_command_of_a_row_makes_the_very_run_again(tmp_path):
 
 
 def test_the_machine_is_described_without_names_of_host_or_folders():
-    said = json.dumps({**machine.versions(), **machine.machine()})
-    assert os.uname().nodename not in said and str(machine.ROOT) not in said
+    said = json.dumps({**environment.versions(), **environment.machine()})
+    assert os.uname().nodename not in said and str(environment.ROOT) not in said
 
 
 def test_a_checkout_of_somebody_elses_is_not_taken_for_ours(tmp_path, monkeypatch):
@@ -84,10 +84,10 @@ def test_a_checkout_of_somebody_elses_is_not_taken_for_ours(tmp_path, monkeypatc
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "m"], check=True)
     (tmp_path / "inside").mkdir()
-    monkeypatch.setattr(machine, "ROOT", tmp_path / "inside")
-    assert machine._commit() is None
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    assert len(machine._commit()) == 12
+    monkeypatch.setattr(environment, "ROOT", tmp_path / "inside")
+    assert environment._commit() is None
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert len(environment._commit()) == 12
     (tmp_path / "new.txt").write_text("new")
     subprocess.run([*git, "add", "."], check=True)
-    assert machine._commit().endswith("-dirty")
+    assert environment._commit().endswith("-dirty")

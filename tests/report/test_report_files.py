@@ -28,8 +28,8 @@ from harness.report import (
     write_page,
     write_report,
 )
-from harness.report.columns import size, variants
-from harness.report.overview import overview
+from harness.report.data.columns import size, variants
+from harness.report.plots.overview import overview
 
 ATTACK = "<script>alert('hello')</script>"
 

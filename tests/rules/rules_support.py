@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
+from harness.config.run import read_spec
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.cost import Cost
-from harness.core.policy import Books, Compression, Privacy
+from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
-from harness.core.rows import Rows
-from harness.core.thinning import Thinned
+from harness.core.wire.cost import Cost
+from harness.core.wire.model_pruning import Thinned
+from harness.core.wire.settings import Books, Compression, Privacy
 from harness.problems.classify import classifier
-from harness.setup import Setup, prepare
-from harness.simulate import Run, settled
-from harness.spec import read_spec
+from harness.simulation.build import Setup, prepare
+from harness.simulation.loop import Run, settled
 
 COUNTS = (4, 8, 2, 6)  # samples of each client
 RAW = Compression(codec="float64")

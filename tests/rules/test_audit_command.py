@@ -8,13 +8,13 @@ import torch
 from rules_support import privacy, record
 from scipy import stats
 
-from harness.audit import audit_mechanism, audit_run
-from harness.cli import main
+from harness.cli.parser import main
+from harness.config.run import read_spec
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.mechanism import Mechanism
-from harness.setup import prepare
-from harness.spec import read_spec
+from harness.core.wire.dp_client import Mechanism
+from harness.simulation.build import prepare
+from harness.testing.privacy_audit import audit_mechanism, audit_run
 
 TRIALS = 60
 MECHANISMS = {

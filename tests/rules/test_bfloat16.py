@@ -9,13 +9,13 @@ from torch.nn import functional
 
 from datasets.federation import Batch
 from harness import models
+from harness.config.run import read_spec
+from harness.core.execution.vectorize import Rows
+from harness.core.flat_model import Ravel
 from harness.core.registry import Incompatible
-from harness.core.rows import Rows
-from harness.core.vector import Ravel
 from harness.problems import PROBLEMS
 from harness.problems.classify import classifier
-from harness.setup import prepare
-from harness.spec import read_spec
+from harness.simulation.build import prepare
 
 NARROW = {"precision": "bfloat16"}
 MLP = {"name": "mlp", "hidden": [8]}

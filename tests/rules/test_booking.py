@@ -8,11 +8,11 @@ import torch
 from rules_support import channel, finished, privacy, ready, rows
 
 from algorithms.centralized.fedavg import FedAvg
+from harness.config.fields import PrivacySpec
 from harness.core import Meta
 from harness.core.registry import Incompatible
-from harness.sections import PrivacySpec
-from harness.settle import settle
-from harness.simulate import settled, simulate
+from harness.simulation.calibration import settle
+from harness.simulation.loop import settled, simulate
 from privacy import Ledger, epsilon, gaussian_epsilon
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}

@@ -3,8 +3,8 @@
 import torch
 from rules_support import channel, cohort, finished, privacy, ready, rows
 
-from harness.core.policy import Compression
-from harness.simulate import Run
+from harness.core.wire.settings import Compression
+from harness.simulation.loop import Run
 
 CENTRAL = {"placement": "central", "clip": 1.0}
 

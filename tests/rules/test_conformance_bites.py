@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from harness.check import check
-from harness.check_channel import CHANNEL_CHECKS
 from harness.core.algorithm import ALGORITHMS
-from harness.core.records import Records
+from harness.core.wire.dp_record import Records
+from harness.testing.conformance import check
+from harness.testing.conformance_privacy import CHANNEL_CHECKS
 
 FEDAVG = ALGORITHMS["fedavg"]
 

@@ -6,17 +6,17 @@ import pytest
 import torch
 from rules_support import finished, given, ready, record
 
+from harness.config.run import read_spec
+from harness.config.sweep import Cell
 from harness.core.clients import Clients
-from harness.core.cost import Cost
-from harness.core.groups import group_shares
+from harness.core.execution.vectorize import Rows
+from harness.core.methods.fairness import group_shares
 from harness.core.registry import Incompatible, UserError
-from harness.core.rows import Rows
-from harness.evaluate import measure
-from harness.plan import plan
-from harness.setup import prepare
-from harness.simulate import Run, simulate
-from harness.spec import read_spec
-from harness.sweep import Cell
+from harness.core.wire.cost import Cost
+from harness.simulation.build import prepare
+from harness.simulation.evaluation import measure
+from harness.simulation.loop import Run, simulate
+from harness.simulation.plan import plan
 from privacy import gaussian_epsilon
 
 STEPS = {"local_steps": 2, "batch_size": 8}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rules_support import RAW, channel, clipped, largest, privacy, rows
 
 from datasets.topology import ErdosRenyi, Ring, Star, directed_edges, mixing_matrix
-from harness.core import gossip
-from harness.core.counting import Counting
-from harness.core.policy import Compression
 from harness.core.registry import Incompatible
+from harness.core.wire import gossip
+from harness.core.wire.settings import Compression
+from harness.simulation.dry_run import Counting
 
 RING4 = mixing_matrix(Ring(), 4)
 Z = torch.tensor([[1.0], [2.0], [3.0], [10.0]], dtype=torch.float64)

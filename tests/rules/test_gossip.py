@@ -9,13 +9,13 @@ import torch
 from rules_support import RAW, channel, clipped, privacy, rows
 
 from datasets.topology import Ring, mixing_matrix
-from harness.core import random
+from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.cost import Cost
-from harness.core.policy import Books, Compression
-from harness.core.rows import Rows
+from harness.core.execution.vectorize import Rows
+from harness.core.wire.cost import Cost
+from harness.core.wire.settings import Books, Compression
 from harness.problems import PROBLEMS, Setting
 
 KGT = ALGORITHMS["k_gt_minimax"]
@@ -57,7 +57,7 @@ def run(
         )
         way = kind(clients, mixing=MIXING, privacy=mechanism, compression=compression, state=memory)
         if state is None:
-            state = algorithm.init(problem.init(random.stream(0, "start")), clients, way)
+            state = algorithm.init(problem.init(rng.stream(0, "start")), clients, way)
         else:
             state = algorithm.round(state, clients, way)
         memory = way.state

@@ -6,7 +6,7 @@ from rules_support import cohort, federation, record, rows
 from torch import nn
 
 from harness.core.algorithm import ALGORITHMS
-from harness.core.thinning import thin
+from harness.core.wire.model_pruning import thin
 from harness.problems.fair import fair_classifier
 
 WORK = ALGORITHMS["local_sgda"](local_steps=1, batch_size=None)

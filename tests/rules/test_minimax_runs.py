@@ -3,9 +3,9 @@
 import pytest
 from rules_support import finished, given, ready
 
-from harness.plan import plan
-from harness.spec import read_spec
-from harness.sweep import Cell
+from harness.config.run import read_spec
+from harness.config.sweep import Cell
+from harness.simulation.plan import plan
 
 WORK = {"local_steps": 2, "batch_size": 8}
 METHODS = {

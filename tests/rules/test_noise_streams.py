@@ -4,12 +4,12 @@ import pytest
 import torch
 from rules_support import channel, cohort, finished, privacy, ready, record
 
-from harness.core import random
+from harness.config.run import read_spec
+from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
-from harness.core.policy import Compression
-from harness.setup import prepare
-from harness.simulate import settled
-from harness.spec import read_spec
+from harness.core.wire.settings import Compression
+from harness.simulation.build import prepare
+from harness.simulation.loop import settled
 
 LOCAL = {"clip": 1.0, "noise_multiplier": 1.0}
 CENTRAL = {"placement": "central", **LOCAL}
@@ -25,13 +25,13 @@ RUNS = {
 def keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """Record what every key is made for."""
     seen: list[tuple] = []
-    plain = random.key
+    plain = rng.key
 
     def spy(seed: int, *purpose: str | int) -> int:
         seen.append((seed, *purpose))
         return plain(seed, *purpose)
 
-    monkeypatch.setattr(random, "key", spy)
+    monkeypatch.setattr(rng, "key", spy)
     return seen
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from rules_support import channel, clipped, largest, privacy, rows
 
-from harness.core.policy import Compression
 from harness.core.registry import Incompatible
+from harness.core.wire.settings import Compression
 
 
 def noise_alone(mechanism, size, **options):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rules_support import RAW, channel, clipped, largest, privacy, rows
 
-from harness.core.policy import Compression
+from harness.core.wire.settings import Compression
 
 UNIFORM = "uniform"
 

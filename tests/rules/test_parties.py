@@ -7,15 +7,15 @@ import torch
 from rules_support import ready
 
 from compression import alive, units
+from harness.config.sweep import Cell
 from harness.core import Channel, Clients
-from harness.core.cost import Cost
-from harness.core.policy import Books, Compression
 from harness.core.registry import Incompatible, UserError
-from harness.plan import _cost, plan
-from harness.settle import draft
-from harness.setup import prepare
-from harness.simulate import Run, simulate
-from harness.sweep import Cell
+from harness.core.wire.cost import Cost
+from harness.core.wire.settings import Books, Compression
+from harness.simulation.build import prepare
+from harness.simulation.calibration import draft
+from harness.simulation.loop import Run, simulate
+from harness.simulation.plan import _cost, plan
 from privacy import gaussian_epsilon
 
 LVFL = {"name": "lvfl", "local_epochs": 1, "batch_size": 32, "iterations": 2, "lr": 0.05}

@@ -5,12 +5,12 @@ import torch
 from rules_support import COUNTS, channel, finished, given, ready, rows
 
 from compression import Codec
-from harness.core.policy import Compression
-from harness.plan import plan
-from harness.setup import prepare
-from harness.simulate import settled
-from harness.spec import read_spec
-from harness.sweep import Cell
+from harness.config.run import read_spec
+from harness.config.sweep import Cell
+from harness.core.wire.settings import Compression
+from harness.simulation.build import prepare
+from harness.simulation.loop import settled
+from harness.simulation.plan import plan
 
 MLP = {"name": "mlp", "hidden": [40]}
 LOCAL = {"clip": 1.0, "epsilon": 4.0}

@@ -10,14 +10,14 @@ from torch import nn
 
 from compression import alive, units
 from harness.core.algorithm import ALGORITHMS
-from harness.core.counting import Counting
-from harness.core.policy import Compression
+from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible
-from harness.core.rows import Rows
-from harness.core.thinning import Smaller, Thinned, thin
-from harness.plan import _cost
+from harness.core.wire.model_pruning import Smaller, Thinned, thin
+from harness.core.wire.settings import Compression
 from harness.problems.classify import classifier
-from harness.simulate import Run
+from harness.simulation.dry_run import Counting
+from harness.simulation.loop import Run
+from harness.simulation.plan import _cost
 
 MLP = {"name": "mlp", "hidden": [16, 8]}
 STEPS = [[0, 0.25], [2, 0.75], [4, 0.5]]

@@ -10,15 +10,15 @@ from torch import nn
 from torch.nn import functional
 
 from datasets.federation import Batch, Federation
+from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
+from harness.core.flat_model import Ravel
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.vector import Ravel
 from harness.problems.auroc import auroc
 from harness.problems.classify import classifier
-from harness.settle import draft
-from harness.simulate import Run
-from harness.spec import read_spec
+from harness.simulation.calibration import draft
+from harness.simulation.loop import Run
 from privacy import epsilon
 
 FEDAVG, FEDSGDA_M = ALGORITHMS["fedavg"], ALGORITHMS["fedsgda_m"]

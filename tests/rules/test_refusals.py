@@ -6,13 +6,13 @@ import pytest
 import torch
 from rules_support import channel, cohort, given, privacy, ready, record, rows
 
-from harness.core.policy import Compression
+from harness.config.run import read_spec
+from harness.config.sweep import Cell
 from harness.core.registry import Incompatible, UserError
-from harness.plan import plan, vetted
-from harness.setup import prepare
-from harness.simulate import settled, simulate
-from harness.spec import read_spec
-from harness.sweep import Cell
+from harness.core.wire.settings import Compression
+from harness.simulation.build import prepare
+from harness.simulation.loop import settled, simulate
+from harness.simulation.plan import plan, vetted
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from rules_support import RAW, channel, finished, given, privacy, ready, rows
 
-from harness.core.policy import Compression
-from harness.setup import Execution, prepare
-from harness.simulate import Run, settled, simulate
-from harness.spec import read_spec
+from harness.config.run import read_spec
+from harness.core.wire.settings import Compression
+from harness.simulation.build import Execution, prepare
+from harness.simulation.loop import Run, settled, simulate
 
 LOCAL = {"clip": 1.0, "noise_multiplier": 0.5}
 CENTRAL = {"placement": "central", **LOCAL}

@@ -1,0 +1,123 @@
+"""What the options of a command ask for: run specs, cells of a suite, and who computes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from harness.config.run import RunSpec, read_spec, read_yaml
+from harness.config.suite import Suite, checked_name, make_suite, read_suite
+from harness.config.sweep import assign, distinct, mapping
+from harness.config.yaml import cut, read
+from harness.core.registry import UserError
+from harness.simulation.build import Execution
+
+SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
+
+
+NUMBERS = ("rounds", "eval-every", "seed")
+
+
+def given_spec(given: argparse.Namespace) -> RunSpec:
+    """Put a spec together from file and options."""
+    content = given_content(given)
+    if "algorithm" not in content:
+        raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
+    spec = read_spec(content)
+    return spec.strictly() if given.strict else spec
+
+
+def given_content(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a run that file and options name."""
+    content: dict[str, Any] = read_yaml(given.spec) if given.spec else {}
+    for name in SECTIONS:
+        if getattr(given, name) is not None:
+            content[name] = parsed(getattr(given, name))
+    for name in NUMBERS:
+        value = getattr(given, name.replace("-", "_"))
+        if value is not None:
+            content[name.replace("-", "_")] = value
+    if given.precision is not None:
+        content["precision"] = given.precision
+    for item in given.set:
+        assign(content, *_pair("--set", item))
+    if given.clients is not None:
+        assign(content, "partition.clients", given.clients)
+    if "data" in content and not given.spec:
+        content.setdefault("model", "logistic")
+        content.setdefault("partition", "iid")
+        part = content["partition"] = dict(mapping("partition", _section(content["partition"])))
+        part.setdefault("kind", "iid")
+        if part["kind"] not in ("natural", "sensitive"):
+            part.setdefault("clients", 10)
+    return content
+
+
+def given_suite(given: argparse.Namespace) -> Suite:
+    """Return the runs that a suite, or a sweep over one run, asks for."""
+    lists = _pairs("--sweep", given.sweep, listed=True)
+    over = _pairs("--random", given.random)
+    if over:
+        lists["random"] = {"draws": 10 if given.draws is None else given.draws, "over": over}
+    elif given.draws is not None:
+        raise UserError("--draws says how many, and --random KEY=... of what")
+    if getattr(given, "suite", None):
+        of_runs = ("spec", *SECTIONS, "clients", *NUMBERS, "precision", "set")
+        idle = [name for name in of_runs if getattr(given, name.replace("-", "_"), None) not in (None, [])]
+        if idle:
+            raise UserError(
+                f"--{idle[0]} belongs to a single run; --sweep KEY=VALUE changes suite {given.suite}"
+            )
+        chosen = read_suite(given.suite, given.profile, lists)
+    else:
+        name, title = given.name or "sweep", "; ".join([*given.sweep, *given.random])
+        content = {"suite": name, "base": given_content(given), "sweep": lists}
+        chosen = make_suite(content | ({"title": title} if title else {}), profile="")
+    chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
+    if given.strict:
+        strict = (replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in chosen.cells)
+        chosen = replace(chosen, cells=distinct(strict))
+    return chosen
+
+
+def _pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, Any]:
+    """Read several ``KEY=VALUE``, each key once."""
+    found: dict[str, Any] = {}
+    for item in items:
+        key, value = _pair(option, item, listed)
+        if key in found:
+            raise UserError(f"{option} {key} is given twice; only one of them could count")
+        found[key] = value
+    return found
+
+
+def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
+    """Read ``KEY=VALUE``, or ``KEY=VALUE,VALUE,...``."""
+    key, equals, text = item.partition("=")
+    if not equals or not key:
+        raise UserError(f"{option} needs KEY=VALUE{',...' if listed else ''}, given {item!r}")
+    return key, parsed(f"[{text}]" if listed else text)
+
+
+def given_execution(given: argparse.Namespace) -> Execution:
+    """Return who computes, and set this process's torch threads."""
+    for name in ("threads", "jobs"):
+        count = getattr(given, name, None)
+        if count is not None and count < 1:
+            raise UserError(f"--{name} must be at least 1, given {count}")
+    torch.set_num_threads(given.threads)
+    stack = getattr(given, "stack", None)
+    return Execution(given.device, given.vectorize, given.threads, given.secure_rng, stack)
+
+
+def _section(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def parsed(text: str) -> Any:
+    """Read a value as YAML does: numbers, lists, sections."""
+    return read(repr(cut(text)), text)

@@ -1,0 +1,110 @@
+"""``list``, ``data``, ``check``, ``audit``: what there is, and whether it keeps its word."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import datasets.catalog
+from datasets.partition import PARTITIONS
+from datasets.topology import TOPOLOGIES
+from datasets.vertical import VERTICAL
+from harness import models
+from harness.cli.arguments import given_spec
+from harness.cli.console import out, print_rows, short, show
+from harness.config import suite
+from harness.core.algorithm import ALGORITHMS
+from harness.core.registry import UserError, unknown
+from harness.metrics import METRICS
+from harness.problems import PROBLEMS
+from harness.simulation.build import make_federation, prepare
+from harness.simulation.loop import settled
+from harness.testing.conformance import check
+from harness.testing.privacy_audit import audit_mechanism, audit_run
+
+
+def list_command(given: argparse.Namespace) -> int:
+    """Print what there is of a kind."""
+    rows: list[dict[str, Any]]
+    if given.what == "algorithms":
+        metas = [ALGORITHMS[name].meta for name in ALGORITHMS]
+        rows = [
+            {"name": m.name, "family": m.family, "solves": ", ".join(m.solves), "paper": m.paper}
+            for m in metas
+        ]
+    elif given.what == "problems":
+        rows = [
+            {
+                "name": name,
+                "kind": PROBLEMS[name].kind,
+                "data": PROBLEMS[name].data,
+                "about": PROBLEMS[name].about,
+            }
+            for name in PROBLEMS
+        ]
+    elif given.what == "models":
+        rows = [dict(row) for row in models.describe()]
+    elif given.what == "data":
+        rows = [dict(row) for row in datasets.catalog.describe()]
+    elif given.what == "metrics":
+        rows = [{"name": m.name, "better": m.direction, "about": m.description} for m in METRICS.values()]
+    elif given.what == "suites":
+        rows = [{"name": name, "title": suite.read_suite(name).title} for name in suite.names()]
+    else:
+        kinds: dict[str, Any] = {**PARTITIONS, **VERTICAL} if given.what == "partitions" else dict(TOPOLOGIES)
+        rows = [
+            {"name": kind, "about": (cls.__doc__ or "").splitlines()[0]}
+            for kind, cls in sorted(kinds.items())
+        ]
+    show(rows, given.json, given.what)
+    return 0
+
+
+def data_command(given: argparse.Namespace) -> int:
+    """List or fetch data sets, or draw a partition."""
+    if given.what == "list":
+        show([dict(row) for row in datasets.catalog.describe()], given.json, "data sets")
+    elif given.what == "fetch":
+        for name in given.names:
+            out.print(f"{name}: {datasets.catalog.fetch(name)}", markup=False)
+    else:
+        from datasets.picture import draw
+
+        given.algorithm = given.algorithm or "fedavg"
+        federation = make_federation(given_spec(given))
+        if federation is None:
+            raise UserError("--data: name the data whose partition is to be drawn")
+        out.print(f"wrote {draw(federation, given.file)}", markup=False)
+    return 0
+
+
+def check_command(given: argparse.Namespace) -> int:
+    """Print the conformance of algorithms."""
+    for name in given.names:
+        if name not in ALGORITHMS:
+            raise unknown("algorithm", name, ALGORITHMS)
+    rows = [row for name in given.names or ALGORITHMS for row in check(ALGORITHMS[name])]
+    show(rows, given.json, "conformance")
+    return 1 if any(row["result"] == "failed" for row in rows) else 0
+
+
+def audit_command(given: argparse.Namespace) -> int:
+    """Print what an audit finds; findings are failures."""
+    if given.trials < 10:
+        raise UserError(f"--trials must be at least 10, given {given.trials}")
+    setup = settled(prepare(given_spec(given)))
+    if setup.privacy is None:
+        raise UserError("audit: the run claims no privacy; give it a section privacy")
+    found = [audit_mechanism(setup.privacy, given.trials, setup.spec.seed)]
+    if given.canaries:
+        found.append(audit_run(setup, given.canaries))
+    if given.json:
+        print(json.dumps(found, indent=1))
+    else:
+        for part in found:
+            rows = [{"": key.replace("_", " "), "value": short(value)} for key, value in part.items()]
+            print_rows(rows[1:-1], f"audit of the {part['part']}")
+            for finding in part["findings"] or ["nothing contradicts the claim"]:
+                out.print(finding, markup=False)
+    return 1 if any(part["findings"] for part in found) else 0

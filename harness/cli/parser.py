@@ -1,0 +1,277 @@
+"""The command line: ``python -m harness COMMAND``.
+
+Exit codes: 0 all well, 1 some run failed, 2 the request cannot be met, 130 interrupted (the same command
+resumes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compression import CompressionError
+from datasets.dataset import DataError
+from datasets.federation import FederationError
+from datasets.partition import PartitionError
+from datasets.topology import TopologyError
+from harness.cli.arguments import NUMBERS, SECTIONS
+from harness.cli.catalog import audit_command, check_command, data_command, list_command
+from harness.cli.console import log
+from harness.cli.report import export_command, leaderboard_command, report_command
+from harness.cli.run import plan_command, run_command, status_command, suite_command
+from harness.config import plugins
+from harness.core.registry import UserError
+from harness.executors.scheduler import EXECUTORS
+from harness.simulation.build import DTYPES
+from harness.simulation.recorder import Diverged
+
+REFUSALS = (UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError)
+LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command and return the exit code."""
+    given = parser().parse_args(arguments)
+    torch.set_num_threads(1)  # more must be asked for: torch threads that share a busy core cost a lot
+    logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
+    try:
+        plugins.load(given.plugin)
+        code: int = given.do(given)
+    except REFUSALS as error:
+        log.print(f"error: {error}", style="red", markup=False)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone; nothing is lost
+        return 0
+    except OSError as error:
+        log.print(f"error: {error.filename or ''} {error.strerror or error}", style="red", markup=False)
+        return 2
+    except KeyboardInterrupt:
+        log.print("interrupted; the same command goes on from here", markup=False)
+        return 130
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the whole grammar."""
+    top = argparse.ArgumentParser(
+        prog="python -m harness", description="What do privacy and compression cost?"
+    )
+    top.add_argument("--verbose", action="store_true", help="say more about what is loaded")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, do: Any, help: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, description=help)
+        made.set_defaults(do=do)
+        return made
+
+    run = command("run", run_command, "run one benchmark")
+    _spec_options(run)
+    _execution_options(run)
+    run.add_argument(
+        "--save-predictions", action="store_true", help="write predictions.csv beside the results"
+    )
+    run.add_argument("--json", action="store_true", help="print the final evaluation as JSON")
+
+    many = command("suite", suite_command, "run a suite: a name, or a YAML file")
+    many.add_argument("suite", metavar="NAME|FILE")
+    many.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
+    _strict_option(many)
+    swept = command("sweep", suite_command, "run a benchmark over lists of values, as a suite of its own")
+    _spec_options(swept)
+    for each in (many, swept):
+        _sweep_options(each)
+        _jobs_options(each)
+        _execution_options(each)
+
+    planned = command("plan", plan_command, "say what a suite or run would cost, before it runs")
+    planned.add_argument("suite", nargs="?", metavar="NAME|FILE")
+    planned.add_argument("--profile", default="smoke", help="size: smoke or paper")
+    planned.add_argument("--json", action="store_true", help="print JSON")
+    _spec_options(planned)
+    _sweep_options(planned)
+
+    status = command("status", status_command, "say how far the runs of a results folder are")
+    status.add_argument("dir", type=Path, metavar="DIR")
+    status.add_argument("--suite", help="only this suite's runs")
+    status.add_argument("--json", action="store_true", help="print JSON")
+
+    board = command(
+        "leaderboard", leaderboard_command, "print and write the comparison table of a results folder"
+    )
+    board.add_argument("dir", type=Path, metavar="DIR")
+    board.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
+    board.add_argument("--by", help="ranking: a metric, bytes, flops, seconds, epsilon")
+    board.add_argument("--baseline", help="algorithm to take paired differences to")
+    board.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
+    board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
+    board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
+    board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
+    board.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per cell")
+    board.add_argument("--json", action="store_true", help="print JSON")
+
+    report = command("report", report_command, "write table, pictures and HTML page of a results folder")
+    report.add_argument("dir", type=Path, metavar="DIR")
+    report.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
+    report.add_argument("--by", help="ranking: a metric, bytes, flops, seconds, epsilon")
+    report.add_argument("--baseline", help="algorithm to take paired differences to")
+    report.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
+    report.add_argument(
+        "--pivot",
+        action="append",
+        default=[],
+        metavar="ROWS,COLUMNS[,MEASURE]",
+        help="a table by two settings, as algorithm.local_steps,algorithm.alpha (may be repeated)",
+    )
+
+    export = command("export", export_command, "write every evaluation of a results folder for other tools")
+    export.add_argument("dir", type=Path, metavar="DIR")
+    export.add_argument("--suite", help="only this suite's runs")
+    export.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per evaluation")
+    export.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per evaluation")
+    export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
+
+    listing = command("list", list_command, "list what there is")
+    listing.add_argument("what", choices=LISTS)
+    listing.add_argument("--json", action="store_true", help="print JSON")
+
+    data = command("data", data_command, "list and fetch data sets, draw partitions")
+    what = data.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
+    listed = what.add_parser("list", help="list data sets and whether they can be loaded now")
+    listed.add_argument("--json", action="store_true", help="print JSON")
+    fetched = what.add_parser("fetch", help="make data sets available")
+    fetched.add_argument("names", nargs="+", metavar="NAME")
+    drawn = what.add_parser("draw", help="draw which client holds which classes")
+    drawn.add_argument("file", type=Path, metavar="FILE.png|svg")
+    _spec_options(drawn)
+
+    checked = command("check", check_command, "run the conformance checks on algorithms")
+    checked.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    checked.add_argument("--json", action="store_true", help="print JSON")
+
+    audited = command(
+        "audit", audit_command, "test a run's privacy claim: its mechanism, and a run with canaries"
+    )
+    _spec_options(audited)
+    audited.add_argument(
+        "--trials", type=int, default=200, help="releases with and without a canary (default: 200)"
+    )
+    audited.add_argument(
+        "--canaries", type=int, default=100, help="planted units of the audited run (default: 100; 0: no run)"
+    )
+    audited.add_argument("--json", action="store_true", help="print JSON")
+
+    for one in (*commands.choices.values(), *what.choices.values()):
+        if one is not data:  # which has commands of its own
+            one.add_argument(
+                "--plugin",
+                action="append",
+                default=[],
+                type=Path,
+                metavar="FILE.py",
+                help="a file that registers algorithms, metrics, data sets or partitions (may be repeated)",
+            )
+    return top
+
+
+def _stack(text: str) -> int | None:
+    """Read how many runs may be stacked; None: as many as pay."""
+    if text in ("auto", "off"):
+        return None if text == "auto" else 1
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"auto, off or a number of runs of at least 1, given {text!r}")
+    return int(text)
+
+
+def _spec_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below change it")
+    for name in SECTIONS:
+        to.add_argument(
+            f"--{name}", metavar="NAME|YAML", help=f"{name}: a name, or YAML such as '{{kind: ...}}'"
+        )
+    _strict_option(to)
+    to.add_argument("--clients", type=int, help="number of clients (default 10 where it is free)")
+    for name in NUMBERS:
+        to.add_argument(f"--{name}", type=int, metavar="N")
+    to.add_argument("--precision", choices=list(DTYPES), help="bfloat16: of networks alone")
+    to.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any field by its dotted path, repeatable",
+    )
+
+
+def _sweep_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--name", help="name of the suite in the results folder (default: its own, or sweep)")
+    to.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="values of any field, instead of those in the file; 0..9 is a range; repeated, their cross product",
+    )
+    to.add_argument(
+        "--random",
+        action="append",
+        default=[],
+        metavar="KEY={KIND: [LOW, HIGH]}",
+        help="draw a field: uniform, log_uniform or integer between bounds, choice from a list; repeatable",
+    )
+    to.add_argument("--draws", type=int, metavar="N", help="how many draws (default: 10)")
+    to.add_argument(
+        "--limit-hours", type=float, metavar="H", help="refuse to start what is estimated to take longer"
+    )
+    to.add_argument("--trim", action="store_true", help="leave out seeds until the others fit --limit-hours")
+
+
+def _jobs_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "--jobs", type=int, help="workers (default: one a core; with ray one a CPU of the cluster)"
+    )
+    to.add_argument(
+        "--executor",
+        choices=EXECUTORS,
+        help="who computes: this process, worker processes, or a Ray cluster whose nodes share the results folder "
+        "with its file locks (default: processes if there are several jobs)",
+    )
+    to.add_argument(
+        "--address", metavar="HOST:PORT", help="of a running Ray cluster (default: Ray on this machine)"
+    )
+    to.add_argument(
+        "--stack",
+        default="auto",
+        type=_stack,
+        metavar="auto|off|N",
+        help="runs that differ in seed or noise are computed side by side: as many as pay, none, or at most N",
+    )
+
+
+def _strict_option(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "--strict",
+        action="store_true",
+        help="private runs take nothing of the data as public; those that must are refused (privacy.strict)",
+    )
+
+
+def _execution_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
+    to.add_argument("--device", default="cpu", help="torch device (default: cpu)")
+    to.add_argument(
+        "--vectorize", default="auto", choices=("auto", "vmap", "loop"), help="how clients are run"
+    )
+    to.add_argument("--threads", type=int, default=1, help="torch threads of a run (default: 1)")
+    to.add_argument(
+        "--secure-rng",
+        action="store_true",
+        help="draw privacy noise from the system's entropy; such a run cannot be repeated",
+    )
+    to.add_argument("--retry", action="store_true", help="run failed runs again")

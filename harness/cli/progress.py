@@ -1,0 +1,137 @@
+"""What a suite shows while it runs: how many runs are done, the time left, and where the runs under way stand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+
+from harness.cli.console import figures, log
+from harness.config.run import RunSpec
+from harness.executors.scheduler import Outcome
+from harness.simulation.status import Standing, Watch
+from harness.storage.store import Store
+
+LINES = 8  # runs under way that are shown, so that they fit on a screen
+REFRESH_SECONDS = 1.0
+
+
+class Board:
+    """The progress of a suite on the standard error: a live display on a terminal, else a line a finished run.
+
+    Parameters
+    ----------
+    title : str
+        The suite.
+    store : Store
+        Where its runs write.
+    runs : Mapping[str, RunSpec]
+        The runs by their ids, in the order in which they are numbered.
+    """
+
+    def __init__(self, title: str, store: Store, runs: Mapping[str, RunSpec]) -> None:
+        self.ends: Counter[str] = Counter()
+        self._runs, self._ids = runs, list(runs)
+        self._watch = Watch(store, {id: spec.rounds for id, spec in runs.items()})
+        self._began = time.monotonic()
+        count = MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9))
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), count)
+        status = TextColumn("{task.fields[status]}", markup=False)
+        self._bar = Progress(*columns, status, console=log, transient=True)
+        self._whole = self._bar.add_task(title, total=len(runs), status="")
+        self._lines: dict[str, TaskID] = {}
+        self._over = threading.Event()
+        self._lock = threading.Lock()  # runs end while the display is being made
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def begin(self, numbers: Sequence[int]) -> None:
+        """Notice that runs were handed out."""
+        with self._lock:
+            self._watch.begin(self._ids[number] for number in numbers)
+
+    def finished(self, outcome: Outcome) -> None:
+        """Notice that a run has ended, and say so."""
+        with self._lock:
+            self._watch.end(outcome.id)
+            self.ends[outcome.status] += 1
+            if not log.is_terminal:
+                left = self._left(self._watch.under_way())
+                count = f"{self.ends.total()}/{len(self._runs)}"
+                log.print(f"{count} {outcome.id} {outcome.status}{left and ', '}{left}", markup=False)
+        if outcome.reason:
+            log.print(f"{outcome.id} {outcome.status}: {outcome.reason}", markup=False)
+
+    def refresh(self) -> None:
+        """Look at the runs' files, and show what they say."""
+        with self._lock:
+            now = self._watch.under_way()
+            failed = f"{self.ends['failed']} failed" if self.ends["failed"] else ""
+            hidden = f"{len(now) - LINES} more under way" if len(now) > LINES else ""
+            status = ", ".join(text for text in (self._left(now), failed, hidden) if text)
+            self._bar.update(self._whole, completed=self._watch.made(now), status=status)
+            shown = dict(list(now.items())[:LINES])
+            for id in [id for id in self._lines if id not in shown]:
+                self._bar.remove_task(self._lines.pop(id))
+            for id, one in shown.items():
+                if id not in self._lines:
+                    self._lines[id] = self._bar.add_task(
+                        f"  {name(self._runs[id])}", total=self._runs[id].rounds, status=""
+                    )
+                self._bar.update(self._lines[id], completed=one.round, status=where(one))
+
+    def _left(self, now: Mapping[str, Standing]) -> str:
+        share = self._watch.left(now)
+        if share is None or not share:
+            return ""
+        seconds = round((time.monotonic() - self._began) * share)
+        return f"about {timedelta(seconds=seconds)} left"
+
+    def _follow(self) -> None:
+        while not self._over.wait(REFRESH_SECONDS):
+            with suppress(OSError):  # a shared folder that does not answer for a moment; the runs will say so
+                self.refresh()
+
+    def __enter__(self) -> Board:
+        if log.is_terminal:
+            self._bar.start()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._bar.stop()
+
+
+def name(spec: RunSpec) -> str:
+    """Return what a run is called on the screen."""
+    on = spec.data.name if spec.data else spec.problem["kind"]
+    return f"{spec.algorithm['name']} on {on}, seed {spec.seed}"
+
+
+def where(one: Standing) -> str:
+    """Say in one line where a run stands."""
+    if one.metrics is None:
+        return "begins"
+    epsilon = f", epsilon {amount(one.epsilon)}" if one.epsilon is not None else ""
+    return ", ".join(figures({"metrics": one.metrics}).split(", ")[:2]) + epsilon
+
+
+def amount(epsilon: float | str | None) -> str | None:
+    """Write an epsilon, which may be ``inf``, with three figures."""
+    return f"{epsilon:.3g}" if isinstance(epsilon, int | float) else epsilon
+
+
+def ago(seconds: float) -> str:
+    """Say how long ago something was."""
+    return f"{timedelta(seconds=round(seconds))} ago"

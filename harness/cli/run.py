@@ -1,0 +1,263 @@
+"""``run``, ``suite``, ``plan``, ``status``: make runs, say what they would cost and how far they are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from harness.cli.arguments import given_execution, given_spec, given_suite
+from harness.cli.console import figures, log, out, print_rows, progress_bar, short
+from harness.cli.progress import Board, ago, amount
+from harness.cli.report import read_look, write_all
+from harness.config.run import RunSpec
+from harness.config.suite import names as suite_names
+from harness.config.sweep import Cell
+from harness.core.registry import UserError, unknown
+from harness.executors.scheduler import choose, cores, run_all, run_one
+from harness.metrics import written_down
+from harness.report import leaderboard
+from harness.simulation.build import Execution, identify, prepare
+from harness.simulation.loop import settled
+from harness.simulation.plan import affordable, plan, vetted
+from harness.simulation.status import overview
+from harness.storage.files import read_json
+from harness.storage.store import Store
+
+MOST_ROWS = 60  # of a status; more runs are counted by algorithm
+CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
+
+
+MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+
+
+def run_command(given: argparse.Namespace) -> int:
+    """Run one benchmark."""
+    spec, execution = given_spec(given), given_execution(given)
+    settled(prepare(spec, execution))  # what cannot work is refused before anything is written
+    store, id = Store(given.out).open(), identify(spec)
+    with progress_bar() as bar:
+        task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
+
+        def progress(_: RunSpec, round: int, line: dict[str, Any]) -> None:
+            bar.update(task, completed=round, status=figures(line))
+
+        outcome = run_one(
+            spec,
+            given.out,
+            execution,
+            retry=given.retry,
+            progress=progress,
+            save_predictions=given.save_predictions,
+        )
+    if outcome.status != "done":
+        log.print(f"{id} {outcome.status}: {outcome.reason or 'another process has it'}", markup=False)
+        return 1
+    final = read_json(store.folder(id).path / "done.json")
+    if given.json:
+        print(json.dumps({"id": id, **final}))
+    else:
+        out.print(f"{store.folder(id).path}: {figures(final)}", markup=False)
+    return 0
+
+
+def suite_command(given: argparse.Namespace) -> int:
+    """Run a suite, or a sweep over one run, and write its report."""
+    execution, chosen = given_execution(given), given_suite(given)
+    wanted = {
+        "by": chosen.by,
+        "baseline": chosen.baseline,
+        "target": chosen.target,
+        "pivot": [list(pivot) for pivot in chosen.pivots],
+        "curves": [list(pair) for pair in chosen.curves],
+        "select": chosen.select,
+        "along": chosen.along,
+        "overview": list(chosen.overview),
+        **({"metrics": own} if (own := written_down()) else {}),
+        **({"command": again} if (again := _again(given)) else {}),
+    }
+    look = read_look(wanted)
+    leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
+    algorithms = {cell.spec.algorithm["name"] for cell in chosen.cells if cell.spec}
+    if look.baseline is not None and look.baseline not in algorithms:
+        raise unknown("baseline", look.baseline, algorithms)
+    who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
+    store = Store(given.out).open()
+    with log.status(f"trying what goes together, of {len(chosen.cells)} combinations"):
+        cells: Sequence[Cell] = vetted(chosen.cells)
+    workers = given.jobs or (1 if who == "serial" else cores())
+    cells = _within_limit(given, cells, workers, store, execution)
+    specs = [cell.spec for cell in cells if cell.spec is not None]
+    listed = [
+        {
+            "id": identify(cell.spec) if cell.spec else None,
+            "spec": cell.spec.model_dump(mode="json") if cell.spec else {"seed": 0, **cell.given},
+            "reason": cell.reason,
+        }
+        for cell in cells
+    ]
+    store.write_suite(
+        chosen.name,
+        {
+            "suite": chosen.name,
+            "profile": chosen.profile,
+            "title": chosen.title,
+            "report": wanted,
+            "cells": listed,
+        },
+    )
+    skipped, profile = len(cells) - len(specs), f" ({chosen.profile})" if chosen.profile else ""
+    log.print(f"suite {chosen.name}{profile}: {len(specs)} runs, {skipped} combinations skipped")
+    runs = {
+        str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec is not None
+    }
+    with Board(chosen.name, store, runs) as board:
+        run_all(
+            list(runs.values()),
+            given.out,
+            jobs=given.jobs,
+            executor=given.executor,
+            address=given.address,
+            execution=execution,
+            retry=given.retry,
+            begin=board.begin,
+            report=board.finished,
+        )
+    elsewhere = board.ends["running"]
+    if elsewhere:
+        log.print(
+            f"{elsewhere} runs are with another process; when they are done, the same command reports on them"
+        )
+    paths = write_all(store, chosen.name, look)
+    for name, path in paths.items():
+        out.print(f"{name}: {path}", markup=False)
+    return 1 if board.ends["failed"] or elsewhere else 0
+
+
+def _again(given: argparse.Namespace) -> str | None:
+    """Return the command that makes a suite of ours anew, wherever that is; None for other files and for sweeps."""
+    if getattr(given, "suite", None) not in suite_names():
+        return None
+    parts = ["python -m harness suite", given.suite, "--profile", given.profile]
+    for option, values in (("--sweep", given.sweep), ("--random", given.random)):
+        parts += [f"{option} {shlex.quote(value)}" for value in values]
+    parts += [f"--draws {given.draws}"] if given.draws is not None else []
+    parts += [f"--name {given.name}"] if given.name else []
+    return " ".join([*parts, *(["--strict"] if given.strict else []), "--out DIR"])
+
+
+def _within_limit(
+    given: argparse.Namespace,
+    cells: Sequence[Cell],
+    jobs: int = 1,
+    store: Store | None = None,
+    execution: Execution | None = None,
+) -> Sequence[Cell]:
+    """Return what the option --limit-hours leaves of a suite, or refuse it; what will not be made costs nothing."""
+    if given.limit_hours is None:
+        if given.trim:
+            raise UserError("--trim leaves out seeds until the others fit: give --limit-hours")
+        return cells
+    if not 0 < given.limit_hours < math.inf:
+        raise UserError(f"--limit-hours: a number above 0, given {given.limit_hours:g}")
+    final = ("done",) if store and given.retry else ("done", "failed")
+    ids = {identify(cell.spec) for cell in cells if store and cell.spec}
+    ended = {id for id in ids if store and store.folder(id).status in final}
+    return affordable(vetted(cells), given.limit_hours, jobs, ended, given.trim, execution)
+
+
+def plan_command(given: argparse.Namespace) -> int:
+    """Print what runs would cost."""
+    cells = given_suite(given).cells
+    rows = plan(_within_limit(given, cells))
+    if given.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print_rows(*_condensed(rows))
+    return 0
+
+
+def status_command(given: argparse.Namespace) -> int:
+    """Print how far the runs of a folder are."""
+    if not given.dir.exists():
+        raise UserError(f"no results folder {given.dir}")
+    rows = list(overview(Store(given.dir), given.suite))
+    if given.suite and not rows:
+        raise UserError(f"{given.dir} holds no runs of suite {given.suite}")
+    counts = Counter(row["status"] for row in rows)
+    title = ", ".join(
+        [f"{len(rows)} runs", *(f"{count} {status}" for status, count in sorted(counts.items()))]
+    )
+    if given.json:
+        print(json.dumps(rows, indent=1))
+    elif len(rows) <= MOST_ROWS:
+        print_rows(_readable(rows), title)
+    else:
+        print_rows(_by_algorithm(rows), f"{title}; each run: --json")
+        others = [row for row in rows if row["status"] not in ("done", "missing", "skipped")]
+        if others:
+            left = f", the first {MOST_ROWS} of {len(others)}" if len(others) > MOST_ROWS else ""
+            print_rows(_readable(others[:MOST_ROWS]), f"under way or failed{left}")
+    return 1 if counts["failed"] else 0
+
+
+def _by_algorithm(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many runs of every algorithm have which status."""
+    statuses = sorted({row["status"] for row in rows})
+    counts = Counter((row["suite"], row["algorithm"], row["status"]) for row in rows)
+    groups = dict.fromkeys((row["suite"], row["algorithm"]) for row in rows)
+    return [
+        {"suite": suite, "algorithm": name, **{one: counts[suite, name, one] or None for one in statuses}}
+        for suite, name in groups
+    ]
+
+
+def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a status as a person reads it: rounded figures, and no column that is empty."""
+    found = [
+        {
+            "suite": row["suite"] if len({row["suite"] for row in rows}) > 1 else None,
+            "run": row["id"] and row["id"][:8],
+            "algorithm": row["algorithm"],
+            "seed": row["seed"],
+            "status": row["status"],
+            "round": f"{row.get('round', 0)}/{row['of']}",
+            "figure": figures({"metrics": row.get("metrics") or {}}).split(", ")[0] or None,
+            "epsilon": amount(row.get("epsilon")),
+            "last write": None if row.get("written") is None else ago(row["written"]),
+            "reason": row["reason"],
+        }
+        for row in rows
+    ]
+    return [
+        {key: value for key, value in row.items() if any(one[key] is not None for one in found)}
+        for row in found
+    ]
+
+
+def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """Return a plan as a person reads it: seeds together, what all rows share in the title, rounded figures.
+
+    Everything is in --json.
+    """
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault(str([row.get(name) for name in CELL]), []).append(row)
+    found: list[dict[str, Any]] = []
+    for runs in cells.values():
+        mean = {name: statistics.mean([run.get(name, 0) for run in runs]) for name in MEANS}
+        found.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
+    seconds = sum(cell["seconds"] * cell["runs"] for cell in found)
+    values = {key: {short(cell[key]) for cell in found} for key in found[0]}
+    said = [key for key in values if len(values[key]) == 1 and len(found) > 1]
+    shared = [f"{key} {values[key].pop()}" for key in said if found[0][key] is not None]
+    empty = [key for key in values if all(cell[key] is None for cell in found)]
+    left = [{k: short(v) for k, v in cell.items() if k not in [*said, *empty]} for cell in found]
+    if len(left) == 1:
+        left = [{"": name.replace("_", " "), "planned": value} for name, value in left[0].items()]
+    return left, ", ".join([f"{len(rows)} runs, about {seconds:.0f} s one after the other", *shared])

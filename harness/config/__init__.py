@@ -1,0 +1,1 @@
+"""Run files, suites and sweeps: YAML to checked values."""

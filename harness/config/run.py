@@ -1,0 +1,298 @@
+"""A run as a value: what a run file may say, checked and completed, and the hash that names the run.
+
+The vocabulary is the contract with users; README.md shows a whole file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    Field,
+    field_validator,
+    model_validator,
+)
+
+import algorithms
+from datasets.partition import PARTITIONS
+from datasets.topology import TOPOLOGIES
+from datasets.vertical import VERTICAL
+from harness import models
+from harness.config.fields import (
+    RECORD,
+    Cohort,
+    CompressionSpec,
+    Data,
+    Named,
+    Partition,
+    PrivacySpec,
+    Section,
+    checked,
+    construct,
+    defaults,
+    settings_of,
+    steps_of,
+)
+from harness.config.yaml import bounded, read, shown
+from harness.core.algorithm import ALGORITHMS, Algorithm
+from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
+from harness.problems import PROBLEMS
+
+algorithms.load()
+
+
+class RunSpec(Section):
+    """One run, completely: two runs with equal specs are the same run.
+
+    Attributes
+    ----------
+    data, partition, problem, model, algorithm, compression, cohort, topology : see their classes
+        What is run. ``problem``, ``model``, ``algorithm`` and ``topology`` hold a name and all settings of
+        the thing named, defaults included.
+    rounds, eval_every : int
+        Communication rounds, and after how many of them an evaluation takes place.
+    seed : int
+        Of every random draw.
+    precision : {"float32", "float64", "bfloat16"}
+        Of the computation. bfloat16: networks compute in it, forward and backward; parameters, gradients and all
+        that is done with them (steps, sums, clipping, noise) are float32.
+    """
+
+    data: Data | None = None
+    partition: Partition | None = None
+    problem: Named = Field(default_factory=lambda: {"kind": "classify"})
+    model: Named | None = None
+    algorithm: Named
+    privacy: PrivacySpec | None = None
+    compression: CompressionSpec = CompressionSpec()
+    cohort: Cohort | None = None
+    topology: Named | None = None
+    rounds: int = Field(default=100, ge=1)
+    eval_every: int = Field(default=10, ge=1)
+    seed: int = Field(default=0, ge=0)
+    precision: Literal["float32", "float64", "bfloat16"] | None = None
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _algorithm(cls, given: object) -> Named:
+        name, settings = _named("algorithm", given, "name")
+        return {"name": name, **settings_of(construct(f"algorithm.{name}", ALGORITHMS[name], settings))}
+
+    @field_validator("problem", mode="before")
+    @classmethod
+    def _problem(cls, given: object) -> Named:
+        kind, settings = _named("problem", given, "kind")
+        return {"kind": kind, **settings_of(construct(f"problem.{kind}", PROBLEMS[kind].settings, settings))}
+
+    @field_validator("topology", mode="before")
+    @classmethod
+    def _topology(cls, given: object) -> Named | None:
+        if given is None:
+            return None
+        kind, settings = _named("topology", given, "kind")
+        if kind not in TOPOLOGIES:
+            raise unknown("topology", kind, TOPOLOGIES)
+        return {"kind": kind, **settings_of(construct(f"topology.{kind}", TOPOLOGIES[kind], settings))}
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model(cls, given: object) -> Named | None:
+        if given is None:
+            return None
+        name, settings = _named("model", given, "name")
+        if name not in models.names():
+            raise unknown("model", name, models.names())
+        return {"name": name, **models.complete(name, settings)}
+
+    @model_validator(mode="after")
+    def _together(self) -> RunSpec:
+        problem = PROBLEMS[self.problem["kind"]]
+        if self.precision is None:
+            object.__setattr__(self, "precision", "float64" if problem.float64 else "float32")
+        if problem.data == "own":
+            for name in ("data", "partition", "model"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"{name}: problem {problem.name} brings its own; leave {name} away")
+            if self.precision == "bfloat16":
+                raise Incompatible(f"precision: bfloat16 is for networks; problem {problem.name} has none")
+        else:
+            for name in ("data", "partition", "model"):
+                if getattr(self, name) is None:
+                    raise UserError(
+                        f"{name}: missing; problem {problem.name} needs data, partition and model"
+                    )
+            columns = self.partition is not None and self.partition.kind in VERTICAL
+            if columns != (problem.data == "vertical"):
+                wanted = " or ".join(VERTICAL) if problem.data == "vertical" else "one that deals rows"
+                raise Incompatible(
+                    f"partition.kind: problem {problem.name} needs {wanted}, given {self.partition}"
+                )
+            if columns and self.cohort is not None:
+                raise Incompatible("cohort: parties hold different columns; all take part in every round")
+        meta = ALGORITHMS[self.algorithm["name"]].meta
+        if problem.kind not in meta.solves:
+            raise Incompatible(
+                f"algorithm {meta.name} solves problems of kind {' or '.join(meta.solves)}; "
+                f"problem {problem.name} is {problem.kind}"
+            )
+        if meta.gossip and self.topology is None:
+            raise UserError(f"topology: missing; algorithm {meta.name} has no server and needs one")
+        if meta.gossip and self.cohort is not None:
+            raise Incompatible(
+                f"cohort: algorithm {meta.name} has no server; all nodes take part in every round"
+            )
+        if not meta.gossip and self.topology is not None:
+            raise Incompatible(f"topology: algorithm {meta.name} has a server; leave topology away")
+        steps = [step for step in steps_of(self.compression.alpha) if isinstance(step[1], tuple)]
+        if steps and problem.kind != "vertical":
+            raise Incompatible(
+                "compression.alpha: only parties of a vertical problem have ratios of their own that change; their "
+                "models are not contained in each other"
+            )
+        if self.privacy is not None:
+            if meta.pooled:
+                raise Incompatible(
+                    f"privacy: algorithm {meta.name} collects everybody's raw data; nothing protects them"
+                )
+            object.__setattr__(self, "privacy", self._sampled(self.privacy))
+        if self.clients is not None and self.cohort is not None and self.cohort.size > self.clients:
+            raise UserError(
+                f"cohort.size: at most the {self.clients} clients there are, given {self.cohort.size}"
+            )
+        return self
+
+    def _sampled(self, privacy: PrivacySpec) -> PrivacySpec:
+        """Settle how units are drawn, and which neighbors that protects."""
+        if privacy.unit == "record":
+            # Parties of a vertical problem all know who is in a batch: nothing is amplified by drawing it.
+            known = PROBLEMS[self.problem["kind"]].kind == "vertical"
+            way = {"sampling": "full", "adjacency": "replace"} if known else RECORD
+            for name, only in way.items():
+                if getattr(privacy, name) not in (None, only):
+                    raise UserError(
+                        f"privacy.{name}: unit record is accounted by {only} in problem {self.problem['kind']}, "
+                        f"given {getattr(privacy, name)}; leave placement and sampling away"
+                    )
+            return privacy.model_copy(update=way)
+        usual = "full" if self.cohort is None else "fixed" if privacy.placement == "local" else "poisson"
+        sampling = privacy.sampling or usual
+        if (sampling == "full") != (self.cohort is None):
+            raise UserError(
+                f"privacy.sampling: {sampling} {'needs a cohort' if self.cohort is None else 'takes everybody'}; "
+                f"{'give cohort.size' if self.cohort is None else 'leave cohort away'}"
+            )
+        adjacency = privacy.adjacency or ("add-remove" if sampling == "poisson" else "replace")
+        return PrivacySpec.model_validate(
+            privacy.model_dump() | {"sampling": sampling, "adjacency": adjacency}
+        )
+
+    @property
+    def clients(self) -> int | None:
+        """Number of clients as far as the spec alone tells."""
+        return self.partition.clients if self.partition else None
+
+    def make_algorithm(self) -> Algorithm:
+        """Return the algorithm with its hyper-parameters."""
+        settings = {k: v for k, v in self.algorithm.items() if k != "name"}
+        return ALGORITHMS[self.algorithm["name"]](**settings)
+
+    def strictly(self) -> RunSpec:
+        """Return the run that takes nothing private as public; one without privacy is left as it is."""
+        if self.privacy is None:
+            return self
+        return self.model_copy(update={"privacy": self.privacy.model_copy(update={"strict": True})})
+
+    def _named_settings(self) -> dict[str, tuple[Named, Named]]:
+        """Return settings and defaults of everything that the run names."""
+        found = {
+            "algorithm": (self.algorithm, defaults(ALGORITHMS[self.algorithm["name"]])),
+            "problem": (self.problem, defaults(PROBLEMS[self.problem["kind"]].settings)),
+        }
+        if self.model is not None:
+            found["model"] = (self.model, models.complete(self.model["name"], {}))
+        if self.topology is not None:
+            found["topology"] = (self.topology, defaults(TOPOLOGIES[self.topology["kind"]]))
+        if self.partition is not None:
+            kind = {**PARTITIONS, **VERTICAL}[self.partition.kind]
+            found["partition"] = (self.partition.settings, defaults(kind))
+        return found
+
+    def plugins(self) -> dict[str, str]:
+        """Return the sections that name something of a plugin, with the version of its code."""
+        named = {
+            "algorithm": self.algorithm["name"],
+            "problem": self.problem["kind"],
+            "data": self.data.name if self.data else "",
+            "partition": self.partition.kind if self.partition else "",
+        }
+        return {key: PLUGGED[key, name] for key, name in named.items() if (key, name) in PLUGGED}
+
+    def identity(self, digest: str) -> str:
+        """Return the run's name: a hash of all that decides its result.
+
+        Settings at their defaults are left out of it, so that a new option does not rename older runs.
+        A default that changes needs a new version of what it belongs to (tests/golden/defaults.json).
+
+        Parameters
+        ----------
+        digest : str
+            Of the data really read.
+        """
+        dealt = {**PARTITIONS, **VERTICAL}
+        versions = {
+            "algorithm": ALGORITHMS[self.algorithm["name"]].meta.version,
+            "problem": PROBLEMS[self.problem["kind"]].version,
+            "partition": dealt[self.partition.kind].version if self.partition else 1,
+            **({"plugins": plugins} if (plugins := self.plugins()) else {}),
+        }
+        spec = self.model_dump(mode="json", exclude_defaults=True)
+        for section, (settings, usual) in self._named_settings().items():
+            for key, value in settings.items():
+                if key in usual and value == usual[key]:
+                    spec.get(section, {}).pop(key, None)
+        if "data" in spec:
+            spec["data"].pop("path", None)  # the digest says what was read; where it lay does not matter
+        text = json.dumps({"spec": spec, "data": digest, "versions": versions}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_spec(given: Mapping[str, Any]) -> RunSpec:
+    """Check a run file's content.
+
+    Raises
+    ------
+    UserError
+        Naming the field, what was given and what is allowed.
+    """
+    bounded("run", given)
+    for key in given:
+        if key not in RunSpec.model_fields:
+            raise unknown("field of a run", key, RunSpec.model_fields)
+    spec: RunSpec = checked("", lambda: RunSpec.model_validate(given))
+    bounded("run", spec.model_dump())  # also the text "nan" is a float to pydantic
+    return spec
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping, safely."""
+    try:
+        content = read(str(path), path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"no such file: {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UserError(f"{path} must hold named fields, such as 'data: adult'")
+    return content
+
+
+def _named(section: str, given: object, key: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name`` or ``{name: ..., setting: ...}`` into name and settings."""
+    given = {key: given} if isinstance(given, str) else given
+    if not isinstance(given, Mapping) or not isinstance(given.get(key), str):
+        raise UserError(f"{section}: give a name, or {key} and settings, given {shown(given)}")
+    return given[key], {k: v for k, v in given.items() if k != key}

@@ -1,0 +1,214 @@
+"""Sweeps: from lists and draws of values to runs.
+
+A block of a sweep names fields by dotted paths and gives each a list; the runs are their cross product. A list
+may also be a range of whole numbers, ``0..9``. A budget of ``null`` means a run without privacy, so that a ladder
+may begin there. Under ``random`` a block draws values instead::
+
+    random: {draws: 20, seed: 0, over: {algorithm.lr: {log_uniform: [0.001, 1]}}}
+
+with ``uniform``, ``log_uniform`` or ``integer`` between two bounds (both may be drawn), or ``choice`` from a list.
+Draws have keys: more draws, or another field, leave those that were there as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any
+
+from harness.config.fields import BUDGETS
+from harness.config.run import RunSpec, read_spec
+from harness.config.yaml import shown
+from harness.core import rng
+from harness.core.registry import Incompatible, UserError, unknown
+
+LARGEST = 100_000  # runs
+DIGITS = 4  # of a number drawn: it is read by people, in tables
+DRAWS = ("uniform", "log_uniform", "integer", "choice")
+SEARCH_FIELDS = ("draws", "seed", "over")
+
+Setting = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of a suite.
+
+    Attributes
+    ----------
+    given : dict
+        What the file says about it.
+    spec : RunSpec or None
+        The run; None if the combination cannot work.
+    reason : str or None
+        Why not.
+    """
+
+    given: dict[str, Any]
+    spec: RunSpec | None
+    reason: str | None = None
+
+
+def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
+    """Return every combination of every block, each different one once.
+
+    Raises
+    ------
+    UserError
+        If a value is not valid. What is valid and does not go together becomes a cell with the reason.
+    """
+    cells: list[Cell] = []
+    for block in blocks:
+        for settings in combinations(block):
+            given = deepcopy(dict(base))
+            for path, value in sorted(settings, key=_turn):
+                _choose(given, path, deepcopy(value))
+            try:
+                cells.append(Cell(given, read_spec(given)))
+            except Incompatible as error:
+                cells.append(Cell(given, None, str(error)))
+            if len(cells) > LARGEST:
+                raise UserError(f"sweep: more than {LARGEST:,} runs")
+    if not cells:
+        raise UserError("sweep: a list of blocks is empty; leave sweep away for a single run")
+    return distinct(cells)
+
+
+def distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Return the cells, each different one once."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        found.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
+    return tuple(found.values())
+
+
+def combinations(block: Any) -> list[list[Setting]]:
+    """Return the settings of every combination of a block, those that are drawn last."""
+    lists = dict(mapping("sweep", block))
+    search = lists.pop("random", None)
+    ways = [[[(path, value)] for value in _values(path, given)] for path, given in lists.items()]
+    if search is not None:
+        draws = _drawn(search)
+        for path, _ in draws[0]:
+            if path in lists:
+                raise UserError(
+                    f"sweep: {path} has a list of values and is drawn as well; only one is possible"
+                )
+        ways.append(draws)
+    if math.prod(len(way) for way in ways) > LARGEST:
+        raise UserError(f"sweep: more than {LARGEST:,} runs")
+    return [list(chain(*chosen)) for chosen in product(*ways)]
+
+
+def _turn(setting: Setting) -> tuple[bool, int]:
+    """Say when a setting is made: whole sections before fields in them, and last what leaves privacy away."""
+    path, value = setting
+    return _no_budget(path, value), path.count(".")
+
+
+def _no_budget(path: str, value: Any) -> bool:
+    section, _, name = path.partition(".")
+    return section == "privacy" and name in BUDGETS and value is None
+
+
+def _choose(given: dict[str, Any], path: str, value: Any) -> None:
+    """Set a field; a budget that is null leaves privacy away."""
+    if _no_budget(path, value):
+        given["privacy"] = None
+    else:
+        assign(given, path, value)
+
+
+def _values(path: str, given: Any) -> list[Any]:
+    """Return the values of a list, in which ranges are spelled out."""
+    if given == []:
+        raise UserError(f"sweep.{path}: the list has no values")
+    values: list[Any] = []
+    for value in given if isinstance(given, list) else [given]:
+        ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", value) if isinstance(value, str) else None
+        if ends is None:
+            values.append(value)
+            continue
+        first, last = int(ends[1]), int(ends[2])
+        if not first <= last < first + LARGEST:
+            raise UserError(f"sweep: a range ends after it begins, within {LARGEST:,} numbers; given {value}")
+        values.extend(range(first, last + 1))
+    return values
+
+
+def _drawn(search: Any) -> list[list[Setting]]:
+    """Return the settings of every draw of a random search."""
+    search = mapping("sweep.random", search)
+    for key in search:
+        if key not in SEARCH_FIELDS:
+            raise unknown("field of sweep.random", key, SEARCH_FIELDS)
+    draws, seed = search.get("draws", 10), search.get("seed", 0)
+    for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
+        if not isinstance(number, int) or not least <= number <= LARGEST:
+            raise UserError(
+                f"sweep.random.{name}: a whole number from {least} to {LARGEST:,}, given {shown(number)}"
+            )
+    over = mapping("sweep.random.over", search.get("over", {}))
+    if not over:
+        raise UserError(
+            "sweep.random.over: name the fields to draw, as algorithm.lr: {log_uniform: [0.001, 1]}"
+        )
+    return [[(path, _draw(path, way, seed, number)) for path, way in over.items()] for number in range(draws)]
+
+
+def _draw(path: str, way: Any, seed: int, number: int) -> Any:
+    """Return one value of a field, rounded to as many digits as people read."""
+    way = mapping(f"sweep.random.over.{path}", way)
+    (kind, bounds), *more = way.items() or [("", None)]
+    if more or kind not in DRAWS:
+        raise unknown(f"way to draw {path}", more[0][0] if more else kind, DRAWS)
+    if not isinstance(bounds, list) or not bounds or (kind != "choice" and not _ordered(bounds, kind)):
+        wanted = "a list of values" if kind == "choice" else "[lowest, highest]"
+        low = ", above 0" if kind == "log_uniform" else ", whole numbers" if kind == "integer" else ""
+        raise UserError(f"sweep.random.over.{path}: {kind} takes {wanted}{low}; given {shown(bounds)}")
+    generator = rng.numpy_stream(seed, "search", path, number)
+    if kind == "choice":
+        return bounds[int(generator.integers(len(bounds)))]
+    low, high = bounds
+    if kind == "integer":
+        return int(generator.integers(low, high + 1))
+    value = (
+        math.exp(generator.uniform(math.log(low), math.log(high)))
+        if kind == "log_uniform"
+        else generator.uniform(low, high)
+    )
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _ordered(bounds: list[Any], kind: str) -> bool:
+    """Whether these are two finite bounds of that kind."""
+    numbers = int if kind == "integer" else int | float
+    if len(bounds) != 2 or any(isinstance(b, bool) or not isinstance(b, numbers) for b in bounds):
+        return False
+    low, high = bounds
+    return math.isfinite(low) and math.isfinite(high) and low <= high and (kind != "log_uniform" or low > 0)
+
+
+def assign(target: dict[str, Any], path: str, value: Any) -> None:
+    """Set a field by its dotted path; a section given by its name alone becomes one with settings."""
+    *sections, last = str(path).split(".")
+    for section in sections:
+        inner = target.get(section)
+        if isinstance(inner, str):
+            inner = {"kind" if section in ("partition", "problem", "topology") else "name": inner}
+        if not isinstance(inner, Mapping):
+            inner = {}
+        target[section] = dict(inner)
+        target = target[section]
+    target[last] = value
+
+
+def mapping(where: str, value: Any) -> Mapping[str, Any]:
+    """Return what must be named fields, or raise."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise UserError(f"{where}: named fields are needed, given {shown(value)}")
+    return value

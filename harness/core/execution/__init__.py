@@ -1,0 +1,1 @@
+"""How per-client functions are run over a cohort."""

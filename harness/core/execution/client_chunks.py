@@ -1,0 +1,103 @@
+"""Process a cohort in parts, so that memory holds one model a worker and not one a client.
+
+A round is pure. When an algorithm's round sends one `Channel.mean` as the last thing that concerns clients
+(`Meta.parts`), running it for one client up to that call yields that client's message, and nothing else is
+needed of that client. So the round is run once per client: each run but the last posts its message and
+stops there; the last one receives the mean and finishes the round for the server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from harness.core.algorithm import Algorithm
+    from harness.core.channel import Channel
+    from harness.core.clients import Clients
+    from harness.core.execution.vectorize import Rows
+
+
+class Posted(Exception):
+    """A part's message has been posted; the rest of the round is the server's."""
+
+
+class Assembly:
+    """Adds up the parts' messages in the order of the clients, whichever worker finishes first.
+
+    Parameters
+    ----------
+    clients : Clients
+        The whole cohort.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients = clients
+        self._turn = 0
+        self._failed = False
+        self._sums: list[Tensor] | None = None
+        self._changed = threading.Condition()
+        self._mine = threading.local()
+
+    def enter(self, number: int) -> None:
+        """Say which client this worker is about to process."""
+        self._mine.number = number
+
+    def fail(self) -> None:
+        """Let nobody wait for a part that has failed."""
+        with self._changed:
+            self._failed = True
+            self._changed.notify_all()
+
+    def post(self, sums: Sequence[Tensor]) -> list[Tensor]:
+        """Add one part's weighted message; the last part gets the total, the others stop here.
+
+        Raises
+        ------
+        Posted
+            In every part but the last.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._turn == self._mine.number or self._failed)
+            if self._failed:
+                raise Posted
+            if self._sums is None:
+                self._sums = list(sums)
+            else:
+                for total, share in zip(self._sums, sums, strict=True):
+                    total.add_(share)
+            self._turn += 1
+            self._changed.notify_all()
+            if self._turn < self.clients.ids.shape[-1]:
+                raise Posted
+            return self._sums
+
+
+def round_in_parts(algorithm: Algorithm, state: Any, clients: Clients, channel: Channel, rows: Rows) -> Any:
+    """Run one round client by client, on the worker threads if there are any.
+
+    Returns
+    -------
+    NamedTuple of tensors
+        The state that ``algorithm.round(state, clients, channel)`` returns, up to rounding.
+    """
+    assembly = Assembly(clients)
+    last = clients.ids.shape[-1] - 1
+
+    def one(number: int) -> Any:
+        assembly.enter(number)
+        mine = channel.part(number, assembly)
+        try:
+            done = algorithm.round(state, clients.part(number), mine)
+            channel.books.ledger = mine.books.ledger  # every part books the same releases
+            return done
+        except Posted:
+            return None
+        except BaseException:
+            assembly.fail()
+            raise
+
+    return rows.each(one, range(last + 1))[last]

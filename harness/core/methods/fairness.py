@@ -1,0 +1,121 @@
+"""What methods for fair models ask about sensitive groups, written for one client."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from datasets.federation import Batch
+from harness.core.methods.derivatives import OneClient
+from harness.core.problem import Problem, sigmoid, weighted_mean
+from harness.core.registry import Incompatible
+
+
+def members(batch: Batch, groups: int) -> Tensor:
+    """Return which sample belongs to which group, ``(B, K)`` of ones and zeros; padding belongs to none."""
+    inside = batch.group.unsqueeze(-1) == torch.arange(groups, device=batch.group.device)
+    return inside.to(batch.weight.dtype) * batch.weight.unsqueeze(-1)
+
+
+@lru_cache(maxsize=64)
+def group_shares(groups: int) -> OneClient:
+    """Return the share of each group among a batch's samples, ``(K,)``, as a function of the batch."""
+
+    def shares(batch: Batch) -> Tensor:
+        return members(batch, groups).sum(0) / batch.weight.sum().clamp(min=1.0)
+
+    return shares
+
+
+@lru_cache(maxsize=64)
+def weighed_loss(problem: Problem) -> OneClient:
+    """Return the mean loss with every sample weighed by its group, of ``(x, weights (K,), batch)``.
+
+    Its gradient by the weights is what each group contributes to the mean loss.
+    """
+    losses = _losses(problem)
+
+    def loss(x: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+        return weighted_mean(losses(x, batch) * (members(batch, weights.shape[-1]) @ weights), batch.weight)
+
+    return loss
+
+
+@lru_cache(maxsize=64)
+def soft_gap(problem: Problem, groups: int, slope: float = 1.0) -> OneClient:
+    """Return a smooth equal-opportunity gap, of ``(x, batch)``.
+
+    A group's soft true positive rate is the mean of ``sigmoid(slope * logit)`` over its positive samples; the
+    gap is the largest minus the smallest of the groups that have some, and 0 of fewer than two.
+    """
+
+    def gap(x: Tensor, batch: Batch) -> Tensor:
+        logit = _logits(problem, x, batch)
+        positive = members(batch, groups) * (batch.y == 1).unsqueeze(-1)
+        count = positive.sum(0)
+        rates = sigmoid(slope * logit) @ positive / count.clamp(min=1.0)
+        high, low = torch.where(count > 0, rates, -1.0).amax(-1), torch.where(count > 0, rates, 2.0).amin(-1)
+        return torch.where((count > 0).sum() > 1, high - low, 0.0)
+
+    return gap
+
+
+@lru_cache(maxsize=64)
+def penalized_loss(problem: Problem, groups: int, weight: float, slope: float) -> OneClient:
+    """Return the loss plus ``weight`` times the `soft_gap`, of ``(x, batch)``."""
+    gap = soft_gap(problem, groups, slope)
+
+    def loss(x: Tensor, batch: Batch) -> Tensor:
+        value: Tensor = problem.loss(x, batch)
+        return value + weight * gap(x, batch)
+
+    return loss
+
+
+@lru_cache(maxsize=64)
+def decisions(problem: Problem, groups: int) -> OneClient:
+    """Return what a client knows of a model's decisions, ``(2 K + 1,)``, of ``(x, batch)``.
+
+    Shares of all its samples: positive and rightly decided of each group, positive of each group, rightly decided.
+    """
+
+    def shares(x: Tensor, batch: Batch) -> Tensor:
+        decided = (_logits(problem, x, batch) > 0).to(batch.weight.dtype)
+        positive = members(batch, groups) * (batch.y == 1).unsqueeze(-1)
+        right = ((decided == batch.y) * batch.weight).sum(-1, keepdim=True)
+        every = torch.cat([decided @ positive, positive.sum(0), right])
+        return every / batch.weight.sum().clamp(min=1.0)
+
+    return shares
+
+
+def _losses(problem: Problem) -> OneClient:
+    """Return every sample's own loss, ``(B,)``, of ``(x, batch)``."""
+    if not problem.alone:
+        raise Incompatible(
+            f"the algorithm weighs single samples, and in problem {problem.name} a sample's loss is not its own"
+        )
+
+    def losses(x: Tensor, batch: Batch) -> Tensor:
+        def one(*sample: Tensor) -> Tensor:
+            value: Tensor = problem.loss(x, Batch(*(part.unsqueeze(0) for part in sample)))
+            return value
+
+        each: Tensor = torch.func.vmap(one)(*batch._replace(weight=torch.ones_like(batch.weight)))
+        return each
+
+    return losses
+
+
+def _logits(problem: Problem, x: Tensor, batch: Batch) -> Tensor:
+    """Return the log odds of class 1, ``(B,)``."""
+    if problem.predict is None:
+        raise Incompatible(f"the algorithm compares decisions, and problem {problem.name} makes none")
+    scores: Tensor = problem.predict(x, batch.x)
+    if scores.ndim != 2 or scores.shape[-1] != 2:
+        raise Incompatible(
+            "the algorithm compares true positive rates, which are for two classes; data.binary makes two"
+        )
+    return scores[:, 1] - scores[:, 0]

@@ -1,0 +1,330 @@
+"""What a reader sees of a leaderboard: the narrow choice of columns, and how figures are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from harness.metrics import ELSEWHERE, described
+from harness.report.data.leaderboard import COUNTS
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column of the narrow table.
+
+    Attributes
+    ----------
+    heading : str
+        What stands above it.
+    key : str
+        Column of the leaderboard to sort by.
+    number : bool
+        Whether to align right.
+    text : Callable
+        Row of the leaderboard -> text; empty where nothing applies.
+    about : str
+        One sentence on what it is.
+    """
+
+    heading: str
+    key: str
+    number: bool
+    text: Callable[[Row], str]
+    about: str
+
+
+def columns(frame: pd.DataFrame) -> list[Column]:
+    """Return the narrow choice for one leaderboard.
+
+    What is the same in every row is left to `summary`, what is empty in every row is left out. The measure
+    that ranks has its column even where it is not among the usual ones.
+    """
+    rows = rows_of(frame)
+    by = str(rows[0]["ranked_by"]) if rows else "accuracy"
+    shown = [
+        Column("#", "rank", True, _plain("rank"), f"Rank by {by} among the same data, partition and problem"),
+        *_descriptions(frame, rows),
+        *(_measure(name) for name in _measures(frame, rows, by)),
+        Column("Up", "bytes_up", True, lambda r: size(r["bytes_up"]), "Bytes sent by all clients"),
+        Column("Down", "bytes_down", True, lambda r: size(r["bytes_down"]), "Bytes received by all clients"),
+        Column("Work", "flops", True, lambda r: work(r["flops"]), "Floating-point operations of the run"),
+        *_target(rows),
+        Column("Seconds", "seconds", True, lambda r: quantity(r["seconds"], 3), "Wall time of the run"),
+        Column(f"Δ {by}", "paired_difference", True, _difference,
+               "Mean difference to the baseline over common seeds ± half width of its 95 % interval"),
+        Column("Pareto", "pareto", False, lambda r: "yes" if r["pareto"] is True else "",
+               "No other is as good in accuracy, bytes and epsilon, and better in one of them"),
+        Column("Runs", "done", False, runs, "Finished runs of those asked for"),
+    ]  # fmt: skip
+    return [column for column in shown if column.heading == "#" or any(column.text(row) for row in rows)]
+
+
+def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
+    """Return the columns that say what was run."""
+
+    def varies(name: str) -> bool:
+        return len({str(row[name]) for row in rows}) > 1
+
+    tasks = task_names(rows)
+    names = variants(frame, beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
+    shown = [
+        Column("Algorithm", "algorithm", False, _plain("algorithm"), "Name in the registry"),
+        Column("Variant", "settings", False, lambda r: names[r["cell"]], "What tells it from its namesakes"),
+    ]
+    for name in ("suite", "dataset", "partition", "problem", "model", "rounds", "clients"):
+        title, text = name.capitalize(), _plain(name)
+        if name in ("dataset", "problem", "partition"):
+            text = partial(_of_task, tasks, name)
+        if len({text(row) for row in rows}) > 1:
+            shown.append(Column(title, name, name in COUNTS, text, f"{title} of the run"))
+    shown += [
+        Column("Gap", "spectral_gap", True, lambda r: quantity(r["spectral_gap"], 3),
+               "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
+        Column("DP", "dp_unit", False, _protection, "What is protected / where the noise is added"),
+        Column("ε total", "epsilon_total", True, _epsilon,
+               "Privacy loss of the whole run as composed; (in brackets) as asked for; empty: no privacy"),
+    ]  # fmt: skip
+    for name, about in (("alpha", "filters or neurons pruned"), ("beta", "message entries dropped")):
+        if varies(name):
+            shown.append(Column(name.capitalize(), name, True, _ratio(name), f"Share of {about}"))
+    return shown
+
+
+def _target(rows: Sequence[Row]) -> list[Column]:
+    """Return what it took to reach the target, if one was stated."""
+    if not rows or _empty(rows[0]["target"]):
+        return []
+    until = f"up to the first evaluation with {rows[0]['target']}; empty unless all seeds reached it"
+    return [
+        Column("Reached", "reached", True, lambda r: f"{r['reached']}/{r['seeds']}",
+               f"Seeds with {rows[0]['target']} at some evaluation"),
+        Column("Rounds to", "rounds_to_target", True, lambda r: quantity(r["rounds_to_target"]),
+               f"Rounds {until}"),
+        Column("Bytes to", "bytes_to_target", True, lambda r: size(r["bytes_to_target"]), f"Bytes {until}"),
+        Column("Calls to", "oracle_calls_to_target", True, lambda r: count(r["oracle_calls_to_target"]),
+               f"Oracle calls (gradients of single samples) {until}"),
+    ]  # fmt: skip
+
+
+def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
+    """Return what to show: the usual, the one that ranks, and the loss if some row would have no figure."""
+    names = ["accuracy", "worst_client", "eqopp", "auroc", "stationarity"]
+    bare = [row for row in rows if all(_empty(row.get(f"{name}_mean")) for name in names)]
+    names += ["loss"] if any(not _empty(row.get("loss_mean")) for row in bare) else []
+    names += [by] if by not in names else []
+    return [name for name in names if f"{name}_mean" in frame]
+
+
+def _measure(name: str) -> Column:
+    metric = described(name)
+    about = metric.description if metric is not None else words(name)
+    return Column(words(name), f"{name}_mean", True, _spread(name), about)
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """Return the rows as mappings from column name to value."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def words(measure: str) -> str:
+    """Return a measure as a reader sees it."""
+    special = {"auroc": "AUROC", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap", "dp_gap": "Parity gap"}
+    prefix, _, name = measure.partition("_")
+    if prefix in ELSEWHERE:
+        return f"{prefix.capitalize()} {special.get(name, name.replace('_', ' '))}"
+    return special.get(measure, measure.replace("_", " ").capitalize())
+
+
+def runs(row: Row) -> str:
+    """Return how a cell's runs stand: ``3/5, 1 failed, 1 missing`` for three finished of five asked for."""
+    rest = [f"{row[status]} {status}" for status in ("failed", "skipped", "missing") if row[status]]
+    return ", ".join([f"{row['done']}/{row['seeds']}", *rest])
+
+
+# --- what tells rows apart -----------------------------------------------------------------------------
+
+
+def variants(frame: pd.DataFrame, beside: Collection[str] = ()) -> dict[str, str]:
+    """Return cell -> the fewest words that tell it from the other cells of its task and algorithm.
+
+    What stands in a column `beside` it (a key of `_traits`) is not said again.
+    """
+    traits: dict[str, dict[str, str]] = {}
+    families: dict[tuple[str, str], list[str]] = {}
+    for row in rows_of(frame):
+        traits[row["cell"]] = _traits(row)
+        families.setdefault((row["task"], row["algorithm"]), []).append(row["cell"])
+    texts = {}
+    for members in families.values():
+        telling = _telling([traits[cell] for cell in members])
+        for cell in members:
+            said = (text for name, text in traits[cell].items() if name in telling and name not in beside)
+            texts[cell] = " ".join(said)
+    return texts
+
+
+def _of_task(tasks: Mapping[str, Mapping[str, str]], name: str, row: Row) -> str:
+    return tasks[row["cell"]][name]
+
+
+def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
+    """Return cell -> what its dataset, problem and partition are called, as ``adult(sensitive=race2)``.
+
+    In brackets are the settings in which others of that name differ. Empty for nothing.
+    """
+    texts = {row["cell"]: {"partition": _plain("partition")(row)} for row in rows}
+    for column, section in (("dataset", "data."), ("problem", "problem.")):
+        own = {
+            row["cell"]: [t for t in str(row["settings"]).split() if t.startswith(section)] for row in rows
+        }
+        common: dict[str, set[str]] = {}
+        for row in rows:
+            settings = own[row["cell"]]
+            common.setdefault(str(row[column]), set(settings)).intersection_update(settings)
+        for row in rows:
+            telling = [t[len(section) :] for t in own[row["cell"]] if t not in common[str(row[column])]]
+            name = _plain(column)(row)
+            texts[row["cell"]][column] = f"{name}({', '.join(telling)})" if telling else name
+    return texts
+
+
+def _telling(family: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the traits that tell members apart, without those that say no more than the others do.
+
+    The algorithm's own are all said, even where they go together.
+    """
+    telling = [
+        name for name in dict.fromkeys(n for traits in family for n in traits) if _differs(name, family)
+    ]
+
+    def kinds(names: Sequence[str]) -> int:
+        return len({tuple(traits.get(name) for name in names) for traits in family})
+
+    for name in [name for name in reversed(telling) if "." in name and not name.startswith("algorithm.")]:
+        rest = [other for other in telling if other != name]
+        if kinds(rest) == kinds(telling):
+            telling = rest
+    return telling
+
+
+def _traits(row: Row) -> dict[str, str]:
+    """Return all that describes a row, the most telling first.
+
+    The two pruning ratios are spelled out, as algorithms too have hyper-parameters called alpha and beta.
+    """
+    private = not _empty(row["dp_unit"])
+    traits = {"epsilon": f"ε={_epsilon(row)}" if private else "no DP", "dp": _protection(row)}
+    forms = {
+        "model": "{}",
+        "alpha": "pruned={:g}",
+        "beta": "dropped={:g}",
+        "codec": "{}",
+        "clip": "clip={}" if isinstance(row["clip"], str) else "clip={:g}",
+    }
+    for name, form in (forms | {"rounds": "rounds={}"}).items():
+        traits[name] = "" if _empty(row[name]) else form.format(row[name])
+    for token in str(row["settings"]).split():
+        name, _, value = token.partition("=")
+        if name in ("compression.alpha", "compression.beta"):  # in place of the largest that it reaches
+            traits[name.rpartition(".")[2]] = f"{'pruned' if name.endswith('alpha') else 'dropped'}={value}"
+            continue
+        traits[name if "." in name else f"algorithm.{name}"] = token
+    traits.pop("privacy.epsilon", None)  # said by the first
+    return {name: text for name, text in traits.items() if text}
+
+
+def _differs(name: str, family: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether a trait tells members apart; traits of privacy count among those with privacy only."""
+    given = [traits[name] for traits in family if name in traits]
+    optional = name in {"dp", "clip"} or name.startswith("privacy.")
+    return len(set(given)) > 1 or (len(given) < len(family) and not optional)
+
+
+# --- how figures are written ---------------------------------------------------------------------------
+
+
+def quantity(value: float | None, digits: int = 4) -> str:
+    """Return a number with `digits` significant digits, exponent only where it helps; empty for nothing."""
+    return "" if _empty(value) else f"{value:.{digits}g}"
+
+
+def size(value: float | None) -> str:
+    """Return bytes as ``4.91 MB`` (powers of 1000)."""
+    return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def count(value: float | None) -> str:
+    """Return a large number as ``3.2 M`` (powers of 1000)."""
+    return _scaled(value, ("", "k", "M", "G", "T", "P")).rstrip()
+
+
+def work(value: float | None) -> str:
+    """Return floating-point operations as ``3.2 GFLOP``."""
+    return _scaled(value, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
+def _scaled(value: float | None, units: Sequence[str]) -> str:
+    if value is None or _empty(value):
+        return ""
+    step = 0 if value < 1000 else min(len(units) - 1, math.floor(math.log10(value) / 3 + 1e-9))
+    return f"{value:.0f} {units[0]}" if step == 0 else f"{value / 1000**step:.3g} {units[step]}"
+
+
+def _empty(value: Any) -> bool:
+    return value is None or bool(pd.isna(value))
+
+
+def _plain(name: str) -> Callable[[Row], str]:
+    return lambda row: "" if _empty(row[name]) else str(row[name])
+
+
+def _ratio(name: str) -> Callable[[Row], str]:
+    """Return a pruning ratio, or its whole schedule, which stands among the settings."""
+    token = f"compression.{name}="
+    return lambda row: next(
+        (item.removeprefix(token) for item in str(row["settings"]).split() if item.startswith(token)),
+        quantity(row[name]),
+    )
+
+
+def _form(measure: str) -> str:
+    metric = described(measure)
+    return ".3g" if metric is None else metric.format
+
+
+def _spread(measure: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        if _empty(row[f"{measure}_mean"]):
+            return ""
+        mean = format(row[f"{measure}_mean"], _form(measure))
+        std = (
+            None if measure == "worst_client" else row[f"{measure}_std"]
+        )  # narrow: the file has this one too
+        return mean if _empty(std) else f"{mean} ± {format(std, _form(measure))}"
+
+    return text
+
+
+def _difference(row: Row) -> str:
+    if _empty(row["paired_difference"]):
+        return ""
+    form = _form(row["ranked_by"])
+    interval = "" if _empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
+    return f"{format(row['paired_difference'], '+' + form)}{interval}"
+
+
+def _protection(row: Row) -> str:
+    return "" if _empty(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
+
+
+def _epsilon(row: Row) -> str:
+    """Return epsilon as composed, or in brackets what was asked for where nothing has finished."""
+    if not _empty(row["epsilon_total"]):
+        return quantity(row["epsilon_total"], 3)
+    return "" if _empty(row["epsilon_asked"]) else f"({quantity(row['epsilon_asked'], 3)})"

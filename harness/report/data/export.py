@@ -1,0 +1,95 @@
+"""Results for other tools: Parquet, CSV, TensorBoard. The libraries are the extra ``export``."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from harness.core.registry import UserError
+from harness.report.data.cells import part_name
+from harness.report.data.tidy import COUNTS, flat_spec
+from harness.storage.files import replacing
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+EVENTS = "events.out.tfevents.*"
+
+
+def write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table as Parquet, with its types; UserError without pyarrow."""
+    try:
+        import pyarrow  # noqa: F401 # pandas would name any of two libraries
+    except ImportError:
+        raise _missing("Parquet", "pyarrow") from None
+    with replacing(path) as temporary:
+        frame.to_parquet(temporary, engine="pyarrow", index=False)
+
+
+def write_tidy(frame: pd.DataFrame, path: Path) -> None:
+    """Write a tidy table as CSV; empty where nothing applies."""
+    with replacing(path) as temporary:
+        frame.to_csv(temporary, index=False, lineterminator="\n")
+
+
+def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
+    """Write one TensorBoard run a run, ``FOLDER/suite/algorithm/seed/id``, in place of what was there of it.
+
+    Every figure is a scalar by rounds, on a clock of the run's own seconds; the spec is there as text and as
+    hyper-parameters. Combinations that were skipped have no run.
+
+    Returns
+    -------
+    int
+        How many runs were written.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+    except ImportError:
+        raise _missing("TensorBoard", "tensorboard") from None
+    written = 0
+    for record in records:
+        if record.id is None:
+            continue
+        place = folder / (record.suite or "runs") / (part_name(record.spec["algorithm"]) or "")
+        place = place / f"seed-{record.spec['seed']}" / record.id
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            writer = SummaryWriter(temporary)
+            final: dict[str, float] = {}
+            for line in record.rounds:
+                final = _figures(line)
+                for name, value in final.items():
+                    writer.add_scalar(name, value, line["round"], walltime=line["timing"]["seconds"])
+            writer.add_text("spec", f"```\n{json.dumps(record.spec, indent=1)}\n```", walltime=0)
+            writer.add_text("status", record.reason or record.status, walltime=0)
+            events: Any = writer.file_writer  # add_hparams would write a run of its own
+            for summary in hparams(flat_spec(record.spec), final):
+                events.add_summary(summary, walltime=0)
+            writer.close()
+            for old in place.glob(EVENTS):
+                old.unlink()
+            for new in Path(temporary).glob(EVENTS):
+                new.replace(place / new.name)
+        written += 1
+    return written
+
+
+def _figures(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return what of an evaluation can be drawn as a curve."""
+    claim = {k: v for k, v in (line.get("privacy") or {}).items() if k.startswith("epsilon_")}
+    found = {name: line[name] for name in COUNTS if name != "round"} | claim | line["metrics"]
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _missing(what: str, library: str) -> UserError:
+    return UserError(
+        f"{what} needs {library}, which is not installed; it is in the extra export: "
+        "pip install 'fedfrontier[export]'"
+    )

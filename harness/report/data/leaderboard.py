@@ -1,0 +1,307 @@
+"""The leaderboard: one row per cell, a pure function of run records.
+
+Figures are those of the last evaluation of finished runs, averaged over seeds. A cell without a finished run
+keeps its row: its figures are empty and its counts and reasons say why. Empty always means "does not apply"
+or "not measured"; it never means zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from scipy.special import stdtrit
+
+from harness.core.registry import unknown
+from harness.metrics import METRICS, described
+from harness.report.data.cells import (
+    Cell,
+    better_is_higher,
+    cells,
+    clients,
+    digest,
+    largest_ratio,
+    part_name,
+    partition_text,
+    settings,
+)
+from harness.report.data.target import COSTS_TO_TARGET, Target, costs
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+# fmt: off
+#: Columns that every leaderboard has, in this order.
+COLUMNS = (
+    "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement",
+    "epsilon_release", "epsilon_total", "delta", "clip", "alpha", "beta", "codec", "rounds", "clients",
+    "seeds", "accuracy_mean", "accuracy_std", "worst_client_mean", "eqopp_mean", "eqopp_std", "auroc_mean",
+    "auroc_std", "bytes_up", "bytes_down", "flops", "seconds", "done", "failed", "skipped", "rank",
+    "adjacency", "sampling", "accountant", "noise_multiplier", "epsilon_nominal", "epsilon_asked", "releases",
+    "data_source", "profile", "settings", "accuracy_ci95", "ranked_by", "baseline", "paired_difference",
+    "paired_ci95", "pareto", "reasons", "missing", "task", "cell", "oracle_calls", "spectral_gap", "target",
+    "reached", *COSTS_TO_TARGET,
+)
+#: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
+COUNTS = (
+    "rounds", "clients", "seeds", "bytes_up", "bytes_down", "flops", "done", "failed", "skipped", "missing",
+    "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET,
+)
+TEXTS = (
+    "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
+    "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
+    "reasons", "task", "cell", "target",
+)
+PRIVACY = (
+    "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
+    "epsilon_nominal", "releases",
+)
+#: What a run may be ranked by besides the metrics of `harness.metrics`; less is better for all of them.
+COSTS = (
+    "bytes", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds", "epsilon", "stationarity",
+    "distance", "consensus", "outer_loss",
+)
+# fmt: on
+
+
+def leaderboard(
+    records: Iterable[RunRecord],
+    by: str = "accuracy",
+    baseline: str | None = None,
+    target: Target | None = None,
+) -> pd.DataFrame:
+    """Return one row per cell: everything of the spec but the seed.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records in any order, of one suite or of several.
+    by : str
+        Measure to rank by: a metric of `harness.metrics` or one of `COSTS`, each in its own direction. Ranks
+        count within a task (suite, data, partition, problem); ties share the smallest rank; cells without the
+        value have none.
+    baseline : str, optional
+        Name of an algorithm. ``paired_difference`` is then the mean over common seeds of this cell minus the
+        baseline in measure `by`, ``paired_ci95`` the half width of its t interval. The baseline cell has the
+        same spec but for algorithm and seed (and topology, where the baseline has none); among several
+        settings of the baseline the best by `by` is taken, which can only favor the baseline.
+    target : Target, optional
+        ``reached`` then counts the seeds that came to it, and ``rounds_to_target``, ``bytes_to_target`` (both
+        ways) and ``oracle_calls_to_target`` are what it took up to the first evaluation that is good enough:
+        means over seeds, empty unless all runs of the cell reached it.
+
+    Returns
+    -------
+    pd.DataFrame
+        Columns `COLUMNS`, then ``NAME_mean`` and ``NAME_std`` of every other metric found. ``*_std`` are
+        sample standard deviations (empty for one seed), ``accuracy_ci95`` half widths of 95 % t intervals.
+        The privacy columns are those of the seed with the largest epsilon; ``epsilon_asked`` is the spec's.
+        ``pareto`` marks the cells that no other of the task dominates in accuracy, bytes (both ways) and
+        epsilon. ``seeds`` is the number asked for; ``missing`` counts the runs not finished yet. ``settings``
+        holds the hyper-parameters and what else tells the cell from its neighbors; ``task`` and ``cell`` are
+        digests of what is ranked together and of the row itself.
+
+    Raises
+    ------
+    UserError
+        If `by`, `baseline` or the target's measure is unknown.
+    """
+    records = list(records)
+    for what, name in (("rank by", by), ("reach", target.measure if target else by)):
+        if described(name) is None and name not in COSTS:
+            raise unknown(f"measure to {what}", name, [*METRICS, *COSTS])
+    found = cells(records)
+    if baseline is not None:
+        names = {_algorithm(cell) for cell in found}
+        if baseline not in names:
+            raise unknown("baseline", baseline, names)
+    metrics = sorted(
+        {name for r in records for evaluation in r.rounds[-1:] for name in evaluation["metrics"]}
+    )
+    texts = settings(found)
+    rows = [_row(cell, metrics) | {"settings": texts[cell.key], "ranked_by": by} for cell in found]
+    if target is not None:
+        for row, cell in zip(rows, found, strict=True):
+            row |= {"target": str(target), "reached": len(target.first(cell, "round"))}
+            row |= {name: _mean(costs(cell, target, name).values()) for name in COSTS_TO_TARGET}
+    _add_ranks(rows, found, by)
+    _add_pareto(rows, found)
+    if baseline is not None:
+        _add_paired_differences(rows, found, by, baseline)
+    extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in COLUMNS]
+    frame = _typed(pd.DataFrame(rows, columns=[*COLUMNS, *extra], dtype=object))
+    order = [
+        "suite",
+        "dataset",
+        "partition",
+        "problem",
+        "task",
+        "rank",
+        "algorithm",
+        "settings",
+        "epsilon_total",
+    ]
+    return frame.sort_values([*order, "alpha", "beta", "cell"], na_position="last", ignore_index=True)
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Return the half width of the 95 % t interval of the mean; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+
+
+def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
+    """Return everything that a cell says by itself."""
+    spec, statuses = cell.spec, [record.status for record in cell.records]
+    asked, compression = spec.get("privacy") or {}, spec.get("compression") or {}
+    given = cell.privacy() or {}
+    counted = {status: statuses.count(status) for status in ("done", "failed", "skipped")}
+    row: dict[str, Any] = {
+        "suite": cell.records[0].suite,
+        "profile": cell.records[0].profile,
+        "dataset": part_name(spec.get("data")),
+        "partition": partition_text(spec.get("partition")),
+        "problem": part_name(spec.get("problem")),
+        "model": part_name(spec.get("model")),
+        "algorithm": _algorithm(cell),
+        "dp_unit": given.get("unit", asked.get("unit")),
+        "dp_placement": given.get("placement", asked.get("placement")),
+        "delta": given.get("delta", asked.get("delta")),
+        "clip": _norm(given.get("clip", asked.get("clip"))),
+        "epsilon_asked": asked.get("epsilon"),
+        "alpha": largest_ratio(compression.get("alpha")),
+        "beta": largest_ratio(compression.get("beta")),
+        "codec": compression.get("codec"),
+        "rounds": spec.get("rounds"),
+        "clients": next((r.final["clients"] for r in cell.records if "clients" in r.final), clients(spec)),
+        "seeds": len(statuses),
+        **counted,
+        "missing": len(statuses) - sum(counted.values()),
+        "data_source": "; ".join(sorted({record.source for record in cell.records if record.source})) or None,
+        "reasons": _reasons(cell.records),
+        "task": cell.task,
+        "cell": cell.key,
+    }
+    row |= {name: given.get(name) for name in PRIVACY}
+    for name in ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds"):
+        row[name] = _mean(cell.values(name).values())
+    row["spectral_gap"] = _mean(r.final["mixing"]["p"] for r in cell.done if "mixing" in r.final)
+    for name in {"accuracy", "worst_client", "eqopp", "auroc", *metrics}:
+        values = list(cell.values(name).values())
+        row[f"{name}_mean"] = _mean(values)
+        row[f"{name}_std"] = stdev(values) if len(values) > 1 else None
+    row["accuracy_ci95"] = half_width(list(cell.values("accuracy").values()))
+    return row
+
+
+def _norm(clip: Any) -> Any:
+    """Return a clip norm: a number, ``adaptive``, or of a message's parts ``0.5/1``."""
+    return "/".join(f"{part:g}" for part in clip) if isinstance(clip, list | tuple) else clip
+
+
+def _reasons(records: Iterable[RunRecord]) -> str | None:
+    """Return the distinct reasons, each once with the number of runs it befell when more than one."""
+    counts: dict[str, int] = {}
+    for record in records:
+        if record.reason:
+            text = " ".join(record.reason.split())
+            counts[text] = counts.get(text, 0) + 1
+    return "; ".join(f"{text} ({n} runs)" if n > 1 else text for text, n in counts.items()) or None
+
+
+def _add_ranks(rows: list[dict[str, Any]], found: Sequence[Cell], by: str) -> None:
+    """Rank within each task: 1 + the number of cells that are strictly better."""
+    sign = 1 if better_is_higher(by) else -1
+    values = [_mean(cell.values(by).values()) for cell in found]
+    for row, value in zip(rows, values, strict=True):
+        if value is not None:
+            rivals = [
+                v for r, v in zip(rows, values, strict=True) if r["task"] == row["task"] and v is not None
+            ]
+            row["rank"] = 1 + sum(sign * rival > sign * value for rival in rivals)
+
+
+def _add_pareto(rows: list[dict[str, Any]], found: Sequence[Cell]) -> None:
+    """Mark the cells that no other of their task dominates; no privacy counts as infinite epsilon."""
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    own: list[tuple[float, float, float] | None] = []
+    for row, cell in zip(rows, found, strict=True):
+        size = _mean(cell.values("bytes").values())
+        point = None
+        if row["accuracy_mean"] is not None and size is not None:
+            epsilon = math.inf if row["epsilon_total"] is None else row["epsilon_total"]
+            point = (-row["accuracy_mean"], size, epsilon)
+            points.setdefault(row["task"], []).append(point)
+        own.append(point)
+    for row, point in zip(rows, own, strict=True):
+        if point is not None:
+            row["pareto"] = not any(_dominates(rival, point) for rival in points[row["task"]])
+
+
+def _dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+
+
+def _add_paired_differences(
+    rows: list[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str
+) -> None:
+    """Compare every cell with the baseline's cell of the same setting, seed by seed."""
+    sign = 1 if better_is_higher(by) else -1
+    best: dict[str, dict[int, float]] = {}
+    for cell in found:
+        values = cell.values(by)
+        if _algorithm(cell) == baseline and values:
+            rival = best.get(_setting(cell))
+            if rival is None or sign * fmean(values.values()) > sign * fmean(rival.values()):
+                best[_setting(cell)] = values
+    for row, cell in zip(rows, found, strict=True):
+        reference = best.get(_setting(cell), best.get(_setting(cell, topology=False)))
+        values = cell.values(by)
+        if reference is None or (_algorithm(cell) == baseline and values == reference):
+            continue
+        differences = [value - reference[seed] for seed, value in values.items() if seed in reference]
+        if differences:
+            row["baseline"] = baseline
+            row["paired_difference"] = _mean(differences)
+            row["paired_ci95"] = half_width(differences)
+
+
+def _setting(cell: Cell, topology: bool = True) -> str:
+    """Return a digest of all that two algorithms must share to be compared seed by seed."""
+    spec = {k: v for k, v in cell.spec.items() if k not in {"seed", "algorithm", "topology"}}
+    network = cell.spec.get("topology") if topology else None
+    return digest([cell.records[0].suite, cell.records[0].profile, spec, network])
+
+
+def _algorithm(cell: Cell) -> str:
+    return part_name(cell.spec["algorithm"]) or ""
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """Return the mean, the very value (an integer stays one) where all are equal; None without values."""
+    values = list(values)
+    if not values:
+        return None
+    return values[0] if all(value == values[0] for value in values) else fmean(values)
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give every column its type: text, integer where all are whole, truth value, or float.
+
+    Clip norms are numbers as long as all of them are.
+    """
+    kinds: dict[str, str] = dict.fromkeys(TEXTS, "str") | {"pareto": "boolean"}
+    if any(isinstance(norm, str) for norm in frame["clip"]):
+        kinds["clip"] = "str"
+        written = [norm if isinstance(norm, str | None) else f"{norm:g}" for norm in frame["clip"]]
+        frame["clip"] = pd.Series(written, dtype=object, index=frame.index)
+    for name in frame.columns:
+        kind = kinds.get(name, "float64")
+        if name in COUNTS and all(isinstance(value, int) for value in frame[name].dropna()):
+            kind = "Int64"
+        frame[name] = frame[name].astype(kind)  # type: ignore[call-overload]
+    return frame

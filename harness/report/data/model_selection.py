@@ -1,0 +1,276 @@
+"""Tables after a grid search: every seed chooses a setting of each algorithm by other samples than it is tested on.
+
+The runs of one table share data, partition, model and protection; algorithms may differ in problem and rounds. A
+seed chooses among its own finished runs of an algorithm, on its own selection samples, so no test sample of a seed
+has a say in its choice: of the settings whose guard (a second measure, such as accuracy) is near enough to the best
+one's, the one best by the measure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.core.registry import UserError, unknown
+from harness.metrics import METRICS, described
+from harness.report.data.cells import better_is_higher, digest, flatten, measured, part_name
+from harness.report.data.columns import words
+from harness.report.data.leaderboard import COSTS, half_width
+from harness.report.data.pivot import Grid, Place, written
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+FIELDS = ("by", "near", "show", "published")
+OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # of a run; the rest is its table's
+
+
+class Published(NamedTuple):
+    """Figures of a paper, as printed there.
+
+    Attributes
+    ----------
+    where : dict[str, str]
+        Which tables they belong beside: dotted names of settings and their values.
+    values : dict[str, tuple[str, ...]]
+        Algorithm to its figures, one for each measure shown.
+    """
+
+    where: dict[str, str]
+    values: dict[str, tuple[str, ...]]
+
+
+class Choice(NamedTuple):
+    """How settings are chosen, and what is shown of those that are.
+
+    Attributes
+    ----------
+    by : str
+        Measure.
+    near : tuple of (str, float), or None
+        The guard, and how far from the best setting's it may be.
+    show : tuple[str, ...]
+        Measures of the table.
+    published : tuple[Published, ...]
+        A paper's figures, which stand beside ours.
+    """
+
+    by: str
+    near: tuple[str, float] | None = None
+    show: tuple[str, ...] = ("accuracy",)
+    published: tuple[Published, ...] = ()
+
+
+def read_choice(given: Mapping[str, Any] | None) -> Choice | None:
+    """Read what a suite's file says of it.
+
+    Raises
+    ------
+    UserError
+        If a field or a measure is unknown, or something has another form than stated in `harness.config.suite`.
+    """
+    if given is None:
+        return None
+    for key in given if isinstance(given, Mapping) else ("",):
+        if key not in FIELDS:
+            raise unknown("field of report.select", key, FIELDS)
+    near = tuple(dict(given.get("near") or {}).items())
+    choice = Choice(str(given.get("by")), near[0] if near else None, tuple(given.get("show", ("accuracy",))))
+    for name in (choice.by, *choice.show, *(guard for guard, _ in near)):
+        if described(name) is None and name not in COSTS:
+            raise unknown("measure of report.select", name, [*METRICS, "selection_...", "train_...", *COSTS])
+    if len(near) > 1 or any(not isinstance(off, int | float) or off < 0 for _, off in near):
+        raise UserError(
+            f"report.select.near: one measure and a distance of at least 0, given {given['near']!r}"
+        )
+    published = []
+    for one in given.get("published") or ():
+        values = {name: tuple(str(v) for v in of) for name, of in one.get("values", {}).items()}
+        if not all(len(of) == len(choice.show) for of in values.values()):
+            raise UserError(
+                f"report.select.published: as many figures as measures shown ({', '.join(choice.show)}), "
+                f"given {dict(one.get('values', {}))!r}"
+            )
+        published.append(Published(flatten(one.get("where", {})), values))
+    return choice._replace(published=tuple(published))
+
+
+def choose(rivals: Iterable[RunRecord], choice: Choice) -> RunRecord | None:
+    """Return the best of one seed's runs of an algorithm; None if none has the figures that it takes."""
+    runs = [record for record in rivals if record.status == "done" and record.rounds]
+
+    def rank(record: RunRecord, measure: str) -> float | None:
+        value = measured(record.rounds[-1], measure)
+        return None if value is None else -value if better_is_higher(measure) else value
+
+    if choice.near is not None:
+        guard, off = choice.near
+        guarded = [(at, record) for record in runs if (at := rank(record, guard)) is not None]
+        best = min((at for at, _ in guarded), default=0.0)
+        runs = [record for at, record in guarded if at <= best + off]
+    scored = [
+        (at, digest(record.spec), record) for record in runs if (at := rank(record, choice.by)) is not None
+    ]
+    return min(scored, key=lambda entry: entry[:2])[2] if scored else None
+
+
+def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | None = None) -> list[Grid]:
+    """Return, for every task, the table of the chosen settings and that of the sensitive groups under them.
+
+    Tasks come in the order of their first records, which is that of the suite.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Of one suite or several.
+    choice : Choice
+        How settings are chosen.
+    baseline : str, optional
+        Algorithm that others are compared with, seed by seed, each at its own choice.
+    """
+    tasks: dict[str, list[RunRecord]] = {}
+    for record in records:
+        shared = {name: part for name, part in record.spec.items() if name not in OWN}
+        tasks.setdefault(digest([record.suite, record.profile, shared]), []).append(record)
+    flats = {key: flatten({k: v for k, v in of[0].spec.items() if k not in OWN}) for key, of in tasks.items()}
+    common = set.intersection(*(set(flat.items()) for flat in flats.values())) if flats else set()
+    grids = []
+    for key in tasks:  # in the suite's order
+        telling = [item for item in flats[key].items() if item not in common or item[0] == "data.name"]
+        where = ", ".join(v if k.endswith((".name", ".kind")) else f"{k}={v}" for k, v in telling)
+        runs: dict[str, dict[int, list[RunRecord]]] = {}
+        for record in tasks[key]:
+            name = part_name(record.spec.get("algorithm")) or ""
+            runs.setdefault(name, {}).setdefault(int(record.spec["seed"]), []).append(record)
+        picked = {
+            name: {seed: best for seed, rivals in sorted(seeds.items()) if (best := choose(rivals, choice))}
+            for name, seeds in runs.items()
+        }
+        paper = [one for one in choice.published if all(flats[key].get(k) == v for k, v in one.where.items())]
+        grids.append(_figures(where, runs, picked, choice, baseline, paper[:1]))
+        grids += _groups(where, picked)
+    return grids
+
+
+def _figures(
+    where: str,
+    runs: Mapping[str, Mapping[int, Sequence[RunRecord]]],
+    picked: Mapping[str, Mapping[int, RunRecord]],
+    choice: Choice,
+    baseline: str | None,
+    paper: Sequence[Published],
+) -> Grid:
+    """Return the table of measures, differences to the baseline, a paper's figures, and settings."""
+    places: dict[tuple[str, str], Place] = {}
+    columns: list[str] = []
+    values = {
+        measure: {name: _values(seeds, measure) for name, seeds in picked.items()} for measure in choice.show
+    }
+    for number, measure in enumerate(choice.show):
+        heading = words(measure)
+        columns.append(heading)
+        reference = values[measure].get(baseline or "", {})
+        for name, own in values[measure].items():
+            places[name, heading] = Place(_spread(own, measure), own, "")
+            both = {seed: value - reference[seed] for seed, value in own.items() if seed in reference}
+            if name != baseline and both:
+                places[name, f"Δ {heading}"] = Place(_difference(list(both.values()), measure), both, "")
+        for one in paper:
+            for name, printed in one.values.items():
+                places[name, f"{heading}, paper"] = Place(printed[number], {}, "")
+        columns += [
+            extra for extra in (f"Δ {heading}", f"{heading}, paper") if any(c == extra for _, c in places)
+        ]
+    for name, seeds in picked.items():
+        places[name, "Chosen"] = Place(_settings(runs[name], seeds), {}, "")
+        places[name, "Seeds"] = Place(f"{len(seeds)}/{len(runs[name])}", {}, "")
+    near = "" if choice.near is None else (
+        f", among those whose {_inside(choice.near[0])} is within {choice.near[1]:g} of the best"
+    )  # fmt: skip
+    notes = [f"Each seed chose its own setting of every algorithm by {_inside(choice.by)}{near}."]
+    notes.append(
+        "Mean ± sample standard deviation over seeds; chosen settings with the number of seeds that chose them."
+    )
+    if baseline in picked:
+        notes.append(f"Δ: to {baseline}, paired over seeds, ± the half width of a 95 % interval.")
+    if paper:
+        notes.append("Figures of the paper are as printed there.")
+    order = [name for name in (baseline, *sorted(picked)) if name in picked]
+    return Grid(
+        title=f"Chosen settings: {where}" if where else "Chosen settings",
+        corner="algorithm",
+        note=" ".join(notes),
+        rows=tuple(dict.fromkeys(str(name) for name in order)),
+        columns=(*columns, "Chosen", "Seeds"),
+        places=places,
+    )
+
+
+def _inside(measure: str) -> str:
+    """Return a measure as it stands inside a sentence."""
+    text = words(measure)
+    return text[0].lower() + text[1:]
+
+
+def _groups(where: str, picked: Mapping[str, Mapping[int, RunRecord]]) -> list[Grid]:
+    """Return the table of true positive rates on the test samples of every sensitive group, if there are any."""
+    places: dict[tuple[str, str], Place] = {}
+    columns: dict[str, str] = {}
+    for name, seeds in picked.items():
+        rows = {seed: record.final.get("groups") or [] for seed, record in seeds.items()}
+        for group in dict.fromkeys(str(row["group"]) for own in rows.values() for row in own):
+            mine = {seed: row for seed, own in rows.items() for row in own if row["group"] == group}
+            n, positive = (fmean(row[key] or 0 for row in mine.values()) for key in ("n", "positives"))
+            columns.setdefault(group, f"{group} ({n:.0f}, {positive:.0f} positive)")
+            rates = {seed: float(row["tpr"]) for seed, row in mine.items() if row["tpr"] is not None}
+            places[name, columns[group]] = Place(_spread(rates, "eqopp"), rates, "")
+    if not columns:
+        return []
+    return [
+        Grid(
+            title=f"True positive rates of groups: {where}" if where else "True positive rates of groups",
+            corner="algorithm",
+            note="Of the chosen settings, on test samples; in brackets a group's test samples, mean over seeds. "
+            "The rate of a small group is noisy, and so is a gap that it makes.",
+            rows=tuple(sorted(picked)),
+            columns=tuple(columns.values()),
+            places=places,
+        )
+    ]
+
+
+def _values(seeds: Mapping[int, RunRecord], measure: str) -> dict[int, float]:
+    found = {seed: measured(record.rounds[-1], measure) for seed, record in seeds.items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _spread(values: Mapping[int, float], measure: str) -> str:
+    if not values:
+        return ""
+    own = list(values.values())
+    return written(fmean(own), measure) + (f" ± {written(stdev(own), measure)}" if len(own) > 1 else "")
+
+
+def _difference(values: Sequence[float], measure: str) -> str:
+    mean, half = fmean(values), half_width(values)
+    text = written(abs(mean), measure)
+    return f"{'+' if mean >= 0 else '-'}{text}" + ("" if half is None else f" ± {written(half, measure)}")
+
+
+def _settings(seeds: Mapping[int, Sequence[RunRecord]], picked: Mapping[int, RunRecord]) -> str:
+    """Return what was chosen among the settings that differ, by how many seeds, the most frequent first."""
+    tried = [flatten({"algorithm": r.spec["algorithm"]}) for rivals in seeds.values() for r in rivals]
+    telling = [
+        name for name in dict.fromkeys(k for t in tried for k in t) if len({t.get(name) for t in tried}) > 1
+    ]
+    if not telling:
+        return "the only one"
+    texts: Counter[str] = Counter()
+    for record in picked.values():
+        own = flatten({"algorithm": record.spec["algorithm"]})
+        texts[" ".join(f"{name.partition('.')[2]}={own.get(name, 'null')}" for name in telling)] += 1
+    return "; ".join(
+        f"{text} ({n})" for text, n in sorted(texts.items(), key=lambda item: (-item[1], item[0]))
+    )

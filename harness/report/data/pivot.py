@@ -1,0 +1,261 @@
+"""Tables by two settings: one measure, the values of one setting down and of another across.
+
+Cells that differ in anything else than the two settings and the algorithm's hyper-parameters stand in tables of
+their own; of what it took to reach a target, runs of any length share one. A topology stands beside the name of
+the algorithm, unless it is one of the two settings. Of several hyper-parameters in one place the best is shown, and
+the table says so; one whose seeds are all done comes before one of which some failed, however good the rest.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.core.registry import UserError, unknown
+from harness.metrics import METRICS, described
+from harness.report.data.cells import Cell, better_is_higher, cells, flatten
+from harness.report.data.columns import count, quantity, size, words
+from harness.report.data.leaderboard import COSTS
+from harness.report.data.target import COSTS_TO_TARGET, Target, costs
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+
+class Pivot(NamedTuple):
+    """What is tabulated.
+
+    Attributes
+    ----------
+    rows, columns : str
+        Dotted names of settings, as ``algorithm.local_steps``; ``topology.kind`` and the like stand for the whole
+        section.
+    measure : str or None
+        A metric, a cost or a cost to the target; None: what ranks.
+    """
+
+    rows: str
+    columns: str
+    measure: str | None = None
+
+
+class Place(NamedTuple):
+    """What stands in one place of a table.
+
+    Attributes
+    ----------
+    text : str
+        As a reader sees it.
+    values : dict[int, float]
+        Seed to figure.
+    settings : str
+        The hyper-parameters chosen.
+    """
+
+    text: str
+    values: dict[int, float]
+    settings: str
+
+
+class Grid(NamedTuple):
+    """One table.
+
+    Attributes
+    ----------
+    title, corner, note : str
+        What is shown where; what stands in the upper left corner; what must be said of it.
+    rows, columns : tuple[str, ...]
+        Values of the two settings.
+    places : dict[tuple[str, str], Place]
+        By row and column; a combination that was not run is absent.
+    """
+
+    title: str
+    corner: str
+    note: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    places: dict[tuple[str, str], Place]
+
+    def lines(self) -> list[tuple[str, list[str]]]:
+        """Return every row's name and texts."""
+        here = {key: place.text for key, place in self.places.items()}
+        return [(row, [here.get((row, column), "") for column in self.columns]) for row in self.rows]
+
+
+def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target | None = None) -> list[Grid]:
+    """Return the tables of a pivot.
+
+    A table in which only one value of the rows' setting occurs is left out where others show more.
+
+    Raises
+    ------
+    UserError
+        If the measure or a setting is unknown, or there is no target for a cost to it.
+    """
+    measure = pivot.measure or by
+    if described(measure) is None and measure not in COSTS and measure not in COSTS_TO_TARGET:
+        raise unknown("measure of a pivot", measure, [*METRICS, *COSTS, *COSTS_TO_TARGET])
+    if measure in COSTS_TO_TARGET and target is None:
+        raise UserError(f"pivot: {measure} needs a target")
+    found = [(cell, flatten(cell.spec)) for cell in cells(records)]
+    known = {name for _, flat in found for name in flat}
+    for name in (pivot.rows, pivot.columns):
+        if found and name not in known:
+            raise unknown("setting to tabulate by", name, sorted(known))
+    groups: dict[tuple[tuple[str, str], ...], list[tuple[Cell, dict[str, str]]]] = {}
+    for cell, flat in found:
+        if pivot.rows in flat and pivot.columns in flat:
+            groups.setdefault(_fixed(cell, flat, pivot._replace(measure=measure)), []).append((cell, flat))
+    grids = [
+        _grid(members, pivot, measure, target, _telling(fixed, groups))
+        for fixed, members in sorted(groups.items())
+    ]
+    return [grid for grid in grids if len(grid.rows) > 1] or grids
+
+
+def _fixed(cell: Cell, flat: Mapping[str, str], pivot: Pivot) -> tuple[tuple[str, str], ...]:
+    """Return what is the same all over a cell's table."""
+
+    def moving(name: str) -> bool:
+        section, _, last = name.partition(".")
+        whole = {p.rpartition(".")[0] for p in pivot[:2] if p.endswith((".kind", ".name"))}
+        tuned = section == "algorithm" and last != "name"
+        tuned |= section == "topology" and "algorithm.name" in pivot[:2]
+        tuned |= pivot.measure in COSTS_TO_TARGET and name in ("rounds", "eval_every")
+        return name in ("seed", *pivot[:2]) or section in whole or tuned
+
+    own = {name: value for name, value in flat.items() if not moving(name)}
+    return tuple(sorted({"suite": cell.records[0].suite, "profile": cell.records[0].profile, **own}.items()))
+
+
+def _telling(
+    fixed: Sequence[tuple[str, str]], groups: Iterable[tuple[tuple[str, str], ...]]
+) -> list[tuple[str, str]]:
+    """Return data, problem and algorithm of a table, and what tells it from the others with the same."""
+    names = ("data.name", "problem.kind", "algorithm.name")
+    said = [item for item in fixed if item[0] in names]
+    kin = [other for other in groups if [item for item in other if item[0] in names] == said]
+    shared = set.intersection(*(set(other) for other in kin))
+    return said + [item for item in fixed if item not in shared]
+
+
+def _grid(
+    members: Sequence[tuple[Cell, dict[str, str]]],
+    pivot: Pivot,
+    measure: str,
+    target: Target | None,
+    telling: Sequence[tuple[str, str]],
+) -> Grid:
+    rivals: dict[tuple[str, str], list[Cell]] = {}
+    for cell, flat in members:
+        rivals.setdefault((_value(flat, pivot.rows, pivot), _value(flat, pivot.columns, pivot)), []).append(
+            cell
+        )
+    places = {key: _place(own, measure, target) for key, own in rivals.items()}
+    short = pivot.rows.rpartition(".")[2], pivot.columns.rpartition(".")[2]
+    if short[0] == short[1] or "kind" in short or "name" in short:
+        short = pivot.rows, pivot.columns
+    most = max(len(own) for own in rivals.values())
+    notes = ["Mean ± sample standard deviation over seeds."]
+    if most > 1:
+        notes.append(f"The best of up to {most} settings of the algorithm in every place.")
+    if measure in COSTS_TO_TARGET:
+        notes.append(f"To {target}; 'not reached' where a seed did not.")
+    where = ", ".join(
+        value if name.endswith((".name", ".kind")) else f"{name}={value}" for name, value in telling
+    )
+    return Grid(
+        title=f"{words(measure)}: {where}" if where else words(measure),
+        corner=f"{short[0]} \\ {short[1]}",
+        note=" ".join(notes),
+        rows=ordered(row for row, _ in rivals),
+        columns=ordered(column for _, column in rivals),
+        places=places,
+    )
+
+
+def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
+    """Return a cell's value of a setting as its row or column is called."""
+    beside = name == "algorithm.name" and "topology.kind" not in pivot[:2] and "topology.kind" in flat
+    return f"{flat[name]} ({flat['topology.kind']})" if beside else flat[name]
+
+
+def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place:
+    """Return the figures of the best of some cells."""
+    sign = -1 if better_is_higher(measure) else 1
+    scored = []
+    for cell in rivals:
+        if measure in COSTS_TO_TARGET:
+            assert target is not None
+            values = costs(cell, target, measure)
+        else:
+            values = cell.values(measure)
+        if values:
+            short = len(values) < len(cell.records)  # the mean over those that made it would flatter
+            scored.append((short, sign * fmean(values.values()), cell.key, values, cell))
+    if not scored:
+        statuses = {record.status for cell in rivals for record in cell.records}
+        missed = measure in COSTS_TO_TARGET and "done" in statuses
+        return Place("not reached" if missed else "/".join(sorted(statuses - {"done"})), {}, "")
+    short, _, _, values, best = min(scored, key=lambda entry: entry[:3])
+    own = {k.partition(".")[2]: v for k, v in flatten(best.spec).items() if k.startswith("algorithm.")}
+    text = _text(list(values.values()), measure) + (
+        f" ({len(values)}/{len(best.records)} seeds)" if short else ""
+    )
+    return Place(text, values, " ".join(f"{k}={v}" for k, v in own.items()))
+
+
+def _text(values: Sequence[float], measure: str) -> str:
+    """Return mean and standard deviation as the measure is written."""
+    spread = f" ± {written(stdev(values), measure)}" if len(values) > 1 else ""
+    return written(fmean(values), measure) + spread
+
+
+def written(value: float, measure: str) -> str:
+    """Return a figure as its measure is written."""
+    if measure.startswith("bytes"):
+        return size(value)
+    if measure in ("flops", "oracle_calls", "oracle_calls_to_target"):
+        return count(value)
+    metric = described(measure)
+    return quantity(value, 3) if metric is None else format(value, metric.format)
+
+
+def ordered(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the different values, numbers by size before words."""
+
+    def order(value: str) -> tuple[bool, float, str]:
+        try:
+            return False, float(value), value
+        except ValueError:
+            return True, 0.0, value
+
+    return tuple(sorted(set(values), key=order))
+
+
+def grids_markdown(grids: Sequence[Grid]) -> str:
+    """Return the tables in GitHub's Markdown."""
+    lines: list[str] = []
+    for grid in grids:
+        lines += [f"### {grid.title}", "", grid.note, ""]
+        lines.append(f"| {grid.corner} | " + " | ".join(grid.columns) + " |")
+        lines.append("| :--- |" + " ---: |" * len(grid.columns))
+        lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in grid.lines()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def grids_csv(grids: Sequence[Grid]) -> str:
+    """Return one line for every place and seed, in full precision."""
+    buffer = io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
+    table.writerow(("table", "row", "column", "seed", "value", "settings"))
+    for grid in grids:
+        for (row, column), place in sorted(grid.places.items()):
+            for seed, value in sorted(place.values.items()):
+                table.writerow((grid.title, row, column, seed, value, place.settings))
+    return buffer.getvalue()

@@ -1,0 +1,81 @@
+"""Where numbers come from: data, versions, machines, seeds and time, as the runs recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.report.data.cells import cell_key
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+MOST_VALUES = 4  # of one field; the rest are counted
+NAMES = {
+    "commit": "git commit",
+    "machine": "architecture",
+    "cpu": "processor",
+    "memory_gib": "memory, GiB",
+    "noise": "noise drawn from",
+    "stacked": "runs side by side",
+    "threads": "threads a run",
+    "vectorize": "clients computed by",
+}
+
+
+def provenance(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Return what to say of runs: field to its value, or its values with how many runs have each."""
+    found: dict[str, list[str]] = {}
+    seconds = [float(r.final["timing"]["seconds"]) for r in records if "seconds" in r.final.get("timing", {})]
+    for record in records:
+        for name, value in _facts(record).items():
+            found.setdefault(name, []).append(value)
+    told = {name: _values(values) for name, values in found.items()}
+    if seconds:
+        told["wall time"] = (
+            f"{duration(sum(seconds))} in {len(seconds)} finished run{'s' * (len(seconds) > 1)}"
+        )
+    return told
+
+
+def own(records: Sequence[RunRecord], whole: Mapping[str, str]) -> dict[str, str]:
+    """Return what to say of a cell's runs beside what holds for all runs of the page."""
+    return {name: text for name, text in provenance(records).items() if whole.get(name) != text}
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as ``2 h 05 min``, ``3 min 20 s`` or ``4.2 s``."""
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s" if seconds >= 60 else f"{seconds:.3g} s"
+
+
+def commands_of(records: Sequence[RunRecord], commands: Mapping[str, str]) -> list[str]:
+    """Return the command of every run of a cell: that of its first seed, with the seeds of the others."""
+    first = commands.get(cell_key(records[0]), "")
+    seed = f"--seed {records[0].spec['seed']}"
+    if not first or seed not in first:
+        return [first] if first else []
+    before, _, after = first.rpartition(seed)
+    return [f"{before}--seed {record.spec['seed']}{after}" for record in records if record.id]
+
+
+def _facts(record: RunRecord) -> dict[str, str]:
+    """Return what one run recorded; nothing of hosts and folders is in it."""
+    facts = {"profile": record.profile, "seeds": str(record.spec["seed"])}
+    facts["data"] = f"{record.source}, SHA-256 {record.digest}" if record.digest else record.source
+    timing: dict[str, Any] = {k: v for k, v in record.final.get("timing", {}).items() if k != "seconds"}
+    facts |= {NAMES.get(name, name): str(value) for name, value in timing.items()}
+    facts["assumed public"] = "; ".join(record.final.get("public") or [])
+    return {name: value for name, value in facts.items() if value}
+
+
+def _values(values: Sequence[str]) -> str:
+    """Return the different values, numbers in order and all else with the number of its runs."""
+    counts = {value: values.count(value) for value in dict.fromkeys(values)}
+    if all(value.isdigit() for value in counts) or len(counts) == 1:
+        return ", ".join(sorted(counts, key=lambda value: (len(value), value)))
+    texts = [f"{value} ({n} run{'s' * (n > 1)})" for value, n in counts.items()]
+    rest = len(texts) - MOST_VALUES
+    return "; ".join([*texts[:MOST_VALUES], *([f"and {rest} more"] if rest > 0 else [])])

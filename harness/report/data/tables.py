@@ -1,0 +1,144 @@
+"""Writing a leaderboard: CSV with every column; Markdown, LaTeX and the terminal with the narrow choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from harness.report.data.columns import columns, rows_of
+from harness.report.data.leaderboard import COUNTS
+from harness.storage.files import write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# fmt: off
+#: What a narrow terminal can do without, the most dispensable first.
+EXPENDABLE = (
+    "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "Δ accuracy", "Gap",
+    "Partition", "Problem", "AUROC", "Variant", "EqOpp gap", "Dataset", "Up",
+)
+# fmt: on
+
+
+def summary(frame: pd.DataFrame) -> str:
+    """Return the sentences above every table: what is common, seeds, spread, ranking, data source."""
+    if frame.empty:
+        return "No runs yet."
+
+    def common(name: str, after: str = "") -> str:
+        values = set(frame[name].astype(object))
+        return f"{values.pop()}{after}" if len(values) == 1 and frame[name].notna().all() else ""
+
+    facts = [
+        common("suite"),
+        common("profile") and common("profile", " profile"),
+        common("dataset"),
+        common("partition"),
+    ]
+    facts += [f"{name} {common(name)}" for name in ("alpha", "beta") if common(name) not in {"", "0.0", "0"}]
+    facts += [common("problem"), common("model"), common("clients", " clients"), common("rounds", " rounds")]
+    seeds = sorted({int(n) for n in frame["seeds"]})
+    asked = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    spread = "no spread is shown" if seeds[-1] == 1 else "± is the sample standard deviation over seeds"
+    by = frame["ranked_by"].iloc[0]
+    text = [
+        ", ".join(fact for fact in facts if fact) + ".",
+        f"{asked} seed{'' if seeds == [1] else 's'} per row; {spread}.",
+        f"Ranked by {by} within each task.",
+    ]
+    if frame["baseline"].notna().any():
+        baseline = frame["baseline"].dropna().iloc[0]
+        text.append(f"Differences are to {baseline}, paired over seeds, ± the half width of a 95 % interval.")
+    if frame["target"].notna().any():
+        target = frame["target"].iloc[0]
+        text.append(f"What it took to reach {target} is told where all seeds did, as evaluations saw it.")
+    sources = sorted({source for given in frame["data_source"].dropna() for source in given.split("; ")})
+    text += [f"Data: {'; '.join(sources)}."] if sources else []
+    return " ".join(text)
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write every column; whole numbers without a decimal point, empty fields where nothing applies."""
+    whole = frame.copy()
+    for name in COUNTS:
+        column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
+        whole[name] = pd.Series(column, dtype=object, index=frame.index)
+    write_text(path, whole.to_csv(index=False, lineterminator="\n"))
+
+
+def write_markdown(frame: pd.DataFrame, path: Path) -> None:
+    """Write the narrow table in GitHub's Markdown, headed by `summary`."""
+    shown = columns(frame)
+    lines = [summary(frame), ""]
+    lines.append(_markdown_line(column.heading for column in shown))
+    lines.append(_markdown_line("---:" if column.number else ":---" for column in shown))
+    lines += [_markdown_line(column.text(row) for column in shown) for row in rows_of(frame)]
+    lines += ["", *(f"- {_in_markdown(text)}" for text in reasons(frame))]
+    write_text(path, "\n".join(lines).rstrip() + "\n")
+
+
+def _markdown_line(texts: Iterable[str]) -> str:
+    return "| " + " | ".join(_in_markdown(text) for text in texts) + " |"
+
+
+def _in_markdown(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def write_latex(frame: pd.DataFrame, path: Path) -> None:
+    """Write the narrow table as a LaTeX ``tabular`` (needs the package booktabs)."""
+    shown = columns(frame)
+
+    def line(texts: Iterable[str]) -> str:
+        return " & ".join(_in_latex(text) for text in texts) + r" \\"
+
+    body = [line(column.text(row) for column in shown) for row in rows_of(frame)]
+    head = line(column.heading for column in shown)
+    align = "".join("r" if column.number else "l" for column in shown)
+    lines = [f"% {summary(frame)}", rf"\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body]
+    write_text(path, "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""]))
+
+
+def _in_latex(text: str) -> str:
+    symbols = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    symbols |= {sign: "\\" + sign for sign in "&%$#_{}"}
+    symbols |= {"±": r"$\pm$", "ε": r"$\varepsilon$", "Δ": r"$\Delta$"}
+    return "".join(symbols.get(letter, letter) for letter in text)
+
+
+def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
+    """Print the table, its summary and the reasons; a narrow terminal gets fewer columns and is told so."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    rows = rows_of(frame)
+    shown, dropped = columns(frame), []
+    widths = {c.heading: max([len(c.heading), *(len(c.text(row)) for row in rows)]) + 3 for c in shown}
+    complete = bool((frame["done"] == frame["seeds"]).all())  # a missing run is never left out of the picture
+    for heading in (*EXPENDABLE, *(["Runs"] if complete else []), "Model"):
+        if sum(widths.values()) + 1 > console.width and widths.pop(heading, None) is not None:
+            dropped.append(heading)
+    shown = [column for column in shown if column.heading in widths]
+    table = Table()
+    for column in shown:
+        table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(column.text(row)) for column in shown))
+    console.print(table)
+    console.print(Text(summary(frame)))
+    if dropped:
+        console.print(Text(f"Not shown for want of width: {', '.join(dropped)}."))
+    for text in reasons(frame):
+        console.print(Text(text))
+
+
+def reasons(frame: pd.DataFrame) -> list[str]:
+    """Return why runs failed or were skipped, a line per algorithm and reason."""
+    told = frame.dropna(subset="reasons").drop_duplicates(["algorithm", "reasons"])
+    return [f"{row['algorithm']}: {row['reasons']}" for row in rows_of(told)]

@@ -1,0 +1,336 @@
+"""One self-contained HTML page, and the whole report of a suite."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from harness.report.data.cells import Cell, cells
+from harness.report.data.columns import Column, columns, quantity, rows_of, runs, task_names, variants, words
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.model_selection import Choice, chosen_tables
+from harness.report.data.pivot import Grid, Pivot, grids_csv, grids_markdown, ordered, tabulate
+from harness.report.data.provenance import commands_of
+from harness.report.data.provenance import own as own_of
+from harness.report.data.provenance import provenance as provenance_of
+from harness.report.data.tables import reasons, summary, write_csv, write_markdown
+from harness.report.data.target import Target
+from harness.report.plots.budgets import accuracy_against_epsilon
+from harness.report.plots.curves import curves, learning_curves
+from harness.report.plots.fairness import fairness
+from harness.report.plots.frontier import accuracy_against_bytes
+from harness.report.plots.overview import overview
+from harness.report.plots.partitions import partitions
+from harness.storage.files import write_text
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+HERE = Path(__file__).parent
+TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+FACETS = {
+    "suite": "Suite",
+    "algorithm": "Algorithm",
+    "dataset": "Data",
+    "partition": "Partition",
+    "problem": "Problem",
+    "model": "Model",
+    "protection": "DP",
+    "epsilon": "ε",
+    "alpha": "Alpha",
+    "beta": "Beta",
+    "status": "Status",
+}  # what rows can be chosen by
+MOST_CHOICES = 40  # of one of them
+
+#: What is drawn: file name without suffix -> title, and what must be said of it.
+PICTURES = {
+    "overview": ("All algorithms, budgets and pruning ratios", ""),
+    "curves": ("Learning curves", ""),
+    "accuracy-bytes": ("What accuracy costs", ""),
+    "accuracy-epsilon": ("What privacy costs", ""),
+    "fairness": (
+        "How groups and clients fare",
+        "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
+    ),
+    "partition": (
+        "Who holds what",
+        "Numbers of samples of the simulated clients. They would be private in a federation of real clients; "
+        "the simulator, which deals the data, knows them.",
+    ),
+}
+
+
+class Picture(NamedTuple):
+    """A picture of the page.
+
+    Attributes
+    ----------
+    title : str
+        What it shows.
+    file : Path
+        SVG or PNG.
+    note : str
+        What must be said of it.
+    plain : bool
+        Whether its colors are a scale, which stays as it is on a dark page.
+    """
+
+    title: str
+    file: Path
+    note: str = ""
+    plain: bool = False
+
+
+class Look(NamedTuple):
+    """How a report looks at its records.
+
+    Attributes
+    ----------
+    by, baseline, target
+        See `leaderboard`.
+    pivots : tuple[Pivot, ...]
+        Tables by two settings.
+    choice : Choice or None
+        How settings are chosen after a grid search.
+    curves : tuple of (str, str)
+        Further pictures: a measure, and what it is drawn against.
+    along : str or None
+        What the runs of one panel of learning curves differ in; see `learning_curves`.
+    overview : tuple of str
+        Measures drawn of all algorithms, budgets and ratios at once.
+    """
+
+    by: str = "accuracy"
+    baseline: str | None = None
+    target: Target | None = None
+    pivots: tuple[Pivot, ...] = ()
+    choice: Choice | None = None
+    curves: tuple[tuple[str, str], ...] = ()
+    along: str | None = None
+    overview: tuple[str, ...] = ()
+
+
+DEFAULT = Look()
+
+
+def write_report(
+    records: Iterable[RunRecord],
+    folder: Path,
+    look: Look = DEFAULT,
+    *,
+    commands: Mapping[str, str] | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> dict[str, Path]:
+    """Write table, pictures and page; every file appears whole or not at all.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records of the suite.
+    folder : Path
+        Where to write; made if it is not there.
+    look : Look
+        What ranks, what is compared and tabulated.
+    commands, provenance
+        See `write_page`.
+
+    Returns
+    -------
+    dict[str, Path]
+        File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, where there is
+        something to draw or to tabulate, ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``,
+        ``fairness`` and ``partition`` as ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``,
+        ``chosen.csv``, and pictures called ``MEASURE-AGAINST``.
+
+    Raises
+    ------
+    UserError
+        If a measure, the baseline or a setting of a pivot is unknown.
+    OSError
+        If the folder cannot be written.
+    """
+    records = list(records)
+    frame = leaderboard(records, look.by, look.baseline, look.target)
+    grids = [grid for pivot in look.pivots for grid in tabulate(records, pivot, look.by, look.target)]
+    chosen = [] if look.choice is None else chosen_tables(records, look.choice, look.baseline)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
+    write_csv(frame, written["leaderboard.csv"])
+    write_markdown(frame, written["leaderboard.md"])
+    drawn = {
+        "overview": overview(records, folder / "overview", look.overview) if look.overview else None,
+        "curves": learning_curves(records, folder / "curves", along=look.along),
+        "accuracy-bytes": accuracy_against_bytes(records, folder / "accuracy-bytes"),
+        "accuracy-epsilon": accuracy_against_epsilon(records, folder / "accuracy-epsilon"),
+        "fairness": fairness(records, folder / "fairness"),
+        "partition": partitions(records, folder / "partition"),
+    }
+    titles = dict(PICTURES)
+    for measure, against in look.curves:
+        stem = f"{measure}-{against}"
+        titles[stem] = f"{words(measure)} by {against}", ""
+        drawn[stem] = curves(records, folder / stem, measure, against)
+    for stem, tables in (("pivot", grids), ("chosen", chosen)):
+        for name, write in ((f"{stem}.md", grids_markdown), (f"{stem}.csv", grids_csv)):
+            (folder / name).unlink(missing_ok=True)
+            if tables:
+                written[name] = folder / name
+                write_text(written[name], write(tables))
+    pictures = []
+    for stem, files in drawn.items():
+        if files is None:  # of an earlier report: it would no longer belong to this table
+            for suffix in TYPES:
+                (folder / f"{stem}{suffix}").unlink(missing_ok=True)
+            continue
+        written |= {file.name: file for file in files}
+        title, note = titles[stem]
+        pictures.append(Picture(title, files[1], note, plain=stem in ("partition", "overview")))
+    page = written["index.html"]
+    tables = [*chosen, *grids]
+    write_page(records, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
+    return written
+
+
+def write_page(
+    records: Sequence[RunRecord],
+    frame: pd.DataFrame,
+    pictures: Sequence[Picture],
+    path: Path,
+    *,
+    grids: Sequence[Grid] = (),
+    commands: Mapping[str, str] | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> None:
+    """Write the page: nothing in it is loaded from elsewhere, and everything shown is escaped.
+
+    Parameters
+    ----------
+    records : Sequence[RunRecord]
+        The records behind `frame`.
+    frame : pd.DataFrame
+        What `leaderboard` returned for them.
+    pictures : Sequence[Picture]
+        Embedded.
+    path : Path
+        The HTML file to write.
+    grids : Sequence[Grid]
+        Tables of chosen settings and by two settings.
+    commands : Mapping[str, str], optional
+        Cell key (column ``cell``) to the command that makes its first run again.
+    provenance : Mapping[str, str], optional
+        What else to say of where the numbers come from than what the runs recorded.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    found = {cell.key: cell for cell in cells(records)}
+    shown, rows, names = columns(frame), rows_of(frame), variants(frame)
+    tasks = task_names(rows)
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
+    facets = [_facets(row) for row in rows]
+    whole = {**(provenance or {}), **provenance_of(records)}
+    html = environment.get_template("page.html").render(
+        title=", ".join(sorted(set(frame["suite"]))) or "nothing yet",
+        summary=summary(frame),
+        reasons=reasons(frame),
+        counts={name: int(frame[name].sum()) for name in ("done", "failed", "skipped", "missing")},
+        columns=shown,
+        rows=[_row(row, shown, names) | {"facets": own} for row, own in zip(rows, facets, strict=True)],
+        facets=_choices(facets),
+        pictures=[(picture, _data_uri(picture.file)) for picture in pictures],
+        grids=grids,
+        cells=[
+            _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole) for row in rows
+        ],
+        private=bool(frame["dp_unit"].notna().any()),
+        provenance=whole,
+    )
+    write_text(path, html)
+
+
+def _facets(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a row can be chosen by; a status for each that one of its runs has."""
+    texts = {name: "" if pd.isna(row[name]) else str(row[name]) for name in FACETS if name in row}
+    texts |= {name: quantity(row[name]) for name in ("alpha", "beta")}
+    texts["protection"] = "none" if pd.isna(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
+    epsilon = row["epsilon_total"] if pd.isna(row["epsilon_asked"]) else row["epsilon_asked"]
+    texts["epsilon"] = "none" if pd.isna(row["dp_unit"]) else quantity(epsilon, 3) or "unknown"
+    undone = [status for status in ("failed", "skipped", "missing") if row[status]]
+    texts["status"] = "complete" if not undone else "some " + undone[0] if row["done"] else undone[0]
+    return texts
+
+
+def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
+    """Return key, heading and choices of what tells rows apart, numbers by size before words."""
+    found = []
+    for key, heading in FACETS.items():
+        values = ordered(own[key] for own in facets)
+        if 1 < len(values) <= MOST_CHOICES:
+            found.append((key, heading, list(values)))
+    return found
+
+
+def _row(row: Mapping[str, Any], shown: Sequence[Column], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the table shows of a cell."""
+    values = []
+    for column in shown:
+        raw = row.get(column.key)
+        order = "" if raw is None or pd.isna(raw) else raw
+        if column.heading == "Variant":
+            order = names[row["cell"]]
+        values.append(
+            {"text": column.text(row), "order": order, "number": column.number, "heading": column.heading}
+        )
+    reason = "" if pd.isna(row["reasons"]) else row["reasons"]
+    kind = "unfinished" if not row["done"] else "best" if row["rank"] == 1 else ""
+    return {"cell": row["cell"], "values": values, "kind": kind, "reason": reason}
+
+
+def _cell(
+    row: Mapping[str, Any],
+    cell: Cell,
+    names: Mapping[str, str],
+    task: Mapping[str, str],
+    commands: Mapping[str, str],
+    whole: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return what the provenance section says of a cell."""
+    return {
+        "key": cell.key,
+        "name": f"{row['algorithm']} {names[cell.key]}".strip(),
+        "task": " · ".join(filter(None, (task[part] for part in ("dataset", "partition", "problem")))),
+        "runs": runs(row),
+        "unfinished": row["done"] < row["seeds"],
+        "settings": row["settings"],
+        "commands": commands_of(cell.records, commands),
+        "privacy": cell.privacy(),
+        "made_with": own_of(cell.records, whole),
+        "records": [
+            {
+                "seed": r.spec["seed"],
+                "status": r.status,
+                "reason": r.reason or "",
+                "id": r.id or "",
+                "seconds": quantity(r.final.get("timing", {}).get("seconds"), 3),
+            }
+            for r in cell.records
+        ],
+        "spec": {name: value for name, value in cell.spec.items() if name != "seed"},
+    }
+
+
+def _data_uri(file: Path) -> str:
+    """Return a picture as a data URI: as an image, a script inside it would not run."""
+    return f"data:{TYPES[file.suffix]};base64,{base64.b64encode(file.read_bytes()).decode()}"

@@ -1,0 +1,182 @@
+"""Picture: a measure against what privacy was asked for, one line an algorithm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.report.data.cells import Cell, part_name
+from harness.report.data.columns import words
+from harness.report.plots.figure import (
+    MOST_LINES,
+    Panel,
+    Pictures,
+    appearance,
+    panels_of,
+    settings_beside,
+    write_pictures,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+ASKED = ("epsilon_nominal", "epsilon", "epsilon_release")  # by which of them runs were made
+FEWEST = 2  # budgets, beside none, that make a line
+
+
+class Budget(NamedTuple):
+    """What was asked for: a kind of epsilon and its value; infinite without privacy."""
+
+    kind: str
+    epsilon: float
+
+
+def accuracy_against_epsilon(
+    records: Iterable[RunRecord], path: Path, metric: str = "accuracy"
+) -> Pictures | None:
+    """Draw what a budget of privacy costs: the mean over seeds, bars of one sample standard deviation.
+
+    Below stands the epsilon that runs were asked for, nominal, total or of a release, evenly spaced, and at the
+    right end none. Cells that differ in nothing but privacy are one line; where an algorithm has several, its
+    settings tell them apart, and where there are too many, the best of each algorithm is drawn. Many algorithms
+    are shared out over panels with one scale, the best first. What never protects anything, because nothing of it
+    travels, is a level line, in all of them.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs are drawn.
+    path : Path
+        Where to write, without suffix.
+    metric : str
+        What to draw.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None where there are not at least two budgets of one kind.
+    """
+    whole = [
+        panel
+        for panel in panels_of(list(records), metric)
+        if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
+    ]
+    drawn = [part for panel in whole for part in _parts(panel)]
+    scales = {part.title: _scale(panel) for panel in whole for part in _parts(panel)}
+    names = {key: name for panel in drawn for key, name in _names(panel).items()}
+    lines = sorted(set(names.values()))
+
+    def draw(ax: Axes, panel: Panel) -> None:
+        budgets = _budgets(panel)
+        for place, (key, cells) in enumerate(_lines(panel).items()):
+            # The same look in every panel, as long as there are looks for all.
+            style = appearance(lines.index(names[key]) if len(lines) <= MOST_LINES else place)
+            points = sorted((budgets.index(budget_of(cell)), *_value(cell, panel.metric)) for cell in cells)
+            if len(points) == 1:
+                ax.axhline(points[0][1], color=style["color"], linestyle=style["linestyle"], label=names[key])
+                continue
+            x, y, spread = zip(*points, strict=True)
+            ax.errorbar(x, y, yerr=spread, elinewidth=0.9, label=names[key], **style)
+        texts = ["none" if math.isinf(b.epsilon) else f"{b.epsilon:g}" for b in budgets]
+        ax.set_xticks(range(len(budgets)), texts)
+        kind = next(b.kind for b in budgets if b.kind).removeprefix("epsilon").replace("_", " ").strip()
+        ax.set_xlabel(f"ε asked for ({kind or 'total'}); what it amounts to is in the table")
+        ax.set_ylabel(words(panel.metric))
+        ax.set_title(panel.title, pad=8)
+        ax.set_ylim(scales[panel.title])
+
+    cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in whole)
+    return write_pictures(drawn, draw, path, "the best setting of each algorithm" if cut else "")
+
+
+def budget_of(cell: Cell) -> Budget:
+    """Return what privacy a cell was asked for."""
+    asked = cell.spec.get("privacy") or {}
+    for kind in ASKED:
+        if asked.get(kind) is not None:
+            return Budget(kind, float(asked[kind]))
+    return Budget("", math.inf)
+
+
+def _budgets(panel: Panel) -> list[Budget]:
+    """Return a panel's budgets, the smallest first and none last; of the kind that most of its cells have."""
+    found = [budget_of(cell) for cell in panel.cells]
+    kinds = [budget.kind for budget in found if budget.kind]
+    usual = max(set(kinds), key=kinds.count, default="")
+    kept = {budget for budget in found if budget.kind in (usual, "")}
+    return sorted(kept, key=lambda budget: budget.epsilon)
+
+
+def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
+    """Return the cells of every line; level lines of those algorithms only that have no other."""
+    budgets = _budgets(panel)
+    lines: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in panel.cells:
+        if budget_of(cell) in budgets:
+            lines.setdefault(settings_beside(cell, "privacy"), []).append(cell)
+    bent = {part_name(its[0].spec["algorithm"]) for its in lines.values() if len(its) > 1}
+    return {
+        key: its
+        for key, its in lines.items()
+        if len(its) > 1 or part_name(its[0].spec["algorithm"]) not in bent
+    }
+
+
+def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
+    """Return the lines to draw: all if they are few, else the best of each algorithm."""
+    lines = _all_lines(panel)
+    if len(lines) <= MOST_LINES:
+        return lines
+    best: dict[str, tuple[str, ...]] = {}  # the panel's cells are in order, the best first
+    for key, cells in lines.items():
+        best.setdefault(part_name(cells[0].spec["algorithm"]) or "", key)
+    return {key: lines[key] for key in best.values()}
+
+
+def _parts(panel: Panel) -> list[Panel]:
+    """Share a panel's lines out, so many that they can be told apart; level lines are in every part."""
+    lines = list(_lines(panel).values())
+    level = [cells for cells in lines if len(cells) == 1]
+    others = [cells for cells in lines if len(cells) > 1]
+    most = max(1, MOST_LINES - len(level))
+    count = max(1, -(-len(others) // most))
+    if count == 1:
+        return [panel._replace(cells=[cell for cells in lines for cell in cells])]
+    size = -(-len(others) // count)
+    return [
+        panel._replace(
+            title=f"{panel.title} ({number + 1} of {count})",
+            cells=[cell for cells in level + others[number * size : (number + 1) * size] for cell in cells],
+        )
+        for number in range(count)
+    ]
+
+
+def _scale(panel: Panel) -> tuple[float, float]:
+    """Return the limits of a panel's values, bars and all."""
+    values = [_value(cell, panel.metric) for cells in _lines(panel).values() for cell in cells]
+    known = [(mean - spread, mean + spread) for mean, spread in values if not math.isnan(mean)]
+    low, high = min(low for low, _ in known), max(high for _, high in known)
+    margin = 0.05 * (high - low) or 0.05
+    return low - margin, high + margin
+
+
+def _names(panel: Panel) -> dict[tuple[str, ...], str]:
+    """Return what a line is called: its algorithm, and what tells it from others of the same."""
+    lines = {key: part_name(cells[0].spec["algorithm"]) or "" for key, cells in _lines(panel).items()}
+    names = {}
+    for key, name in lines.items():
+        kin = [set(other) for other, its in lines.items() if its == name]
+        telling = [item.partition("=") for item in key if any(item not in other for other in kin)]
+        names[key] = " ".join([name, *(f"{field.rpartition('.')[2]}={value}" for field, _, value in telling)])
+    return names
+
+
+def _value(cell: Cell, metric: str) -> tuple[float, float]:
+    values: list[Any] = list(cell.values(metric).values())
+    return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else (math.nan, 0.0)

@@ -1,0 +1,168 @@
+"""Pictures of measures that change as a run goes on: against the round, or the bytes sent so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from harness.report.data.cells import Cell, flatten, measured, part_name
+from harness.report.data.columns import rows_of, variants
+from harness.report.data.leaderboard import leaderboard
+from harness.report.plots.figure import (
+    FALLBACK,
+    Panel,
+    Pictures,
+    appearance,
+    few,
+    label_axes,
+    panels_of,
+    write_pictures,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+
+def learning_curves(
+    records: Iterable[RunRecord], path: Path, metric: str = "accuracy", along: str | None = None
+) -> Pictures | None:
+    """Draw `metric` against the round: the mean over seeds and a band of one sample standard deviation.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs are drawn.
+    path : Path
+        Where to write, without suffix.
+    metric : str
+        What to draw; a task to which it does not apply shows the first of `FALLBACK` that does.
+    along : str, optional
+        A setting, as ``compression.alpha``, or a section: runs that differ in it alone share a panel, and others
+        do not. Otherwise all runs of a task do.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None when there is nothing to draw.
+    """
+    return draw_curves(list(records), path, metric, "round", "round", along=along)
+
+
+def curves(records: Iterable[RunRecord], path: Path, metric: str, against: str) -> Pictures | None:
+    """Draw a measure of all evaluations against the round or the bytes; tasks without it are left out.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs are drawn.
+    path : Path
+        Where to write, without suffix.
+    metric : str
+        What to draw.
+    against : {"round", "bytes"}
+        What stands below.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None when there is nothing to draw.
+    """
+    label = {"round": "round", "bytes": "bytes sent so far, both ways"}[against]
+    return draw_curves(list(records), path, metric, against, label, fallback=())
+
+
+def draw_curves(
+    records: Sequence[RunRecord],
+    path: Path,
+    metric: str,
+    against: str,
+    label: str,
+    *,
+    along: str | None = None,
+    fallback: tuple[str, ...] = FALLBACK,
+) -> Pictures | None:
+    """Draw a line a cell, or a line an algorithm where a panel would hold too many; see `learning_curves`."""
+    panels, cut = few(panels_of(records, metric, fallback, along))
+    names = (
+        names_of(records)
+        if along is None
+        else {key: name for panel in panels for key, name in _names_along(panel.cells, along).items()}
+    )
+    # An algorithm looks the same in every panel where a panel has one line of each.
+    kinds = {c.key: part_name(c.spec["algorithm"]) if cut else names[c.key] for p in panels for c in p.cells}
+    looks = list(dict.fromkeys(kinds.values()))
+
+    def draw(ax: Axes, panel: Panel) -> None:
+        import seaborn as sns
+
+        scale = "linear"
+        for cell in panel.cells:
+            line, data = names[cell.key], _tidy(cell, panel.metric, against)
+            look = appearance(looks.index(kinds[cell.key]))
+            moving = data if against == "round" else data[data["x"] > 0]
+            if moving.empty:  # it never communicates: a level line, as a logarithmic axis has no zero
+                last = data.loc[data["round"] == data["round"].max(), "y"].mean()
+                ax.axhline(last, color=look["color"], linestyle=look["linestyle"], label=line)
+                continue
+            scale = "linear" if against == "round" else "log"
+            every = max(1, moving["x"].nunique() // 8)
+            sns.lineplot(moving, x="x", y="y", errorbar="sd", ax=ax, label=line, legend=False,
+                         err_kws={"alpha": 0.15}, markevery=every, **look)  # fmt: skip
+        label_axes(ax, panel, label, scale)
+
+    return write_pictures(panels, draw, path, "the best setting of each algorithm" if cut else "", apart=cut)
+
+
+def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
+    """Return one row per seed and evaluation: round, x, y."""
+    points = [
+        (evaluation["round"], evaluation["round"] if against == "round" else measured(evaluation, against), y)
+        for record in cell.done
+        for evaluation in record.rounds
+        if (y := measured(evaluation, metric)) is not None
+    ]
+    data = pd.DataFrame(points, columns=["round", "x", "y"]).astype(float)
+    # Seeds may differ a little in the bytes of a round: their mean places the point of the round.
+    return data.assign(x=data.groupby("round")["x"].transform("mean"))
+
+
+def names_of(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Return cell -> algorithm and variant, as the legend calls it."""
+    frame = leaderboard(records)
+    variant = variants(frame)
+    return {r["cell"]: f"{r['algorithm']} {_shorten(variant[r['cell']])}".strip() for r in rows_of(frame)}
+
+
+def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
+    """Return cell -> algorithm and what it has of the setting or section in which the cells of a panel differ."""
+    own = {
+        cell.key: {
+            name: value
+            for name, value in flatten(cell.spec).items()
+            if name == along or name.startswith(f"{along}.")
+        }
+        for cell in panel
+    }
+    telling = {name for flat in own.values() for name in flat if len({f.get(name) for f in own.values()}) > 1}
+    said = {
+        "compression.alpha": "pruned",
+        "compression.beta": "dropped",
+    }  # algorithms have alphas and betas too
+    texts = {
+        key: " ".join(
+            f"{said.get(name, name.rpartition('.')[2])}={value}"
+            for name, value in flat.items()
+            if name in telling
+        )
+        for key, flat in own.items()
+    }
+    return {c.key: f"{part_name(c.spec['algorithm'])} {_shorten(texts[c.key])}".strip() for c in panel}
+
+
+def _shorten(text: str, longest: int = 64) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"

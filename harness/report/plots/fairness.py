@@ -1,0 +1,165 @@
+"""Picture: how an algorithm treats the sensitive groups, and how far its clients are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from harness.report.data.cells import Cell, part_name
+from harness.report.plots.figure import COLORS, MOST_LINES, QUIET, STYLE, Panel, Pictures, panels_of, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+HATCHES = ("", "////", "....", "xx", "\\\\\\\\", "++", "oo", "--")
+MOST_TASKS = 4
+RATES = {"accuracy": "Accuracy of a group", "tpr": "True positive rate of a group"}
+CLIENTS = {"client_accuracy": "mean of clients", "worst_client": "worst client"}
+GRAYS = ("#555555", "#999999")  # of clients
+
+
+class Bars(NamedTuple):
+    """One axes: a title, colors, one row a bar and seed, and what is written beside every algorithm."""
+
+    title: str
+    colors: Sequence[str]
+    data: pd.DataFrame
+    notes: dict[str, str]
+
+
+def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+    """Draw accuracy and true positive rate of every sensitive group, and the clients' accuracies.
+
+    Bars are means over seeds with one sample standard deviation, for the most accurate setting of each algorithm.
+    Beside them stands the gap between the best and the worst group, and the spread over clients.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs are drawn.
+    path : Path
+        Where to write, without suffix.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None where there are no two groups.
+    """
+    tasks = []
+    for panel in panels_of(list(records), "accuracy"):
+        best = _best(panel)
+        if len(_groups(best)) > 1:
+            tasks.append((panel, best))
+    if not tasks:
+        return None
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    shown = tasks[:MOST_TASKS]
+    rows = [[*(_rates(best, rate) for rate in RATES), _clients(best)] for _, best in shown]
+    heights = [0.45 + 0.2 * max(len(bars.data[["algorithm", "part"]].drop_duplicates()) for bars in row)
+               for row in rows]  # fmt: skip
+    with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x"}):  # type: ignore[arg-type]
+        figure = Figure(figsize=(13.2, sum(heights) + 1.1 * len(rows) + 0.4), layout="constrained")
+        parts = figure.subfigures(len(rows), 1, height_ratios=[h + 1.1 for h in heights], squeeze=False)[:, 0]
+        for part, (panel, _), row in zip(parts, shown, rows, strict=True):
+            part.suptitle(" · ".join(panel.title.splitlines()), x=0.005, ha="left", fontsize=10)
+            entries: dict[str, Any] = {}
+            for number, (ax, bars) in enumerate(zip(part.subplots(1, len(row)), row, strict=True)):
+                _draw(ax, bars, named=number == 0)
+                entries |= {container.get_label(): container for container in ax.containers}
+            part.legend(entries.values(), entries.keys(), loc="outside lower left", ncols=6, fontsize=8)
+        note = "the most accurate setting of each algorithm; bars: one standard deviation over seeds"
+        more = f"; {MOST_TASKS} of {len(tasks)} tasks" if len(tasks) > MOST_TASKS else ""
+        figure.supxlabel(note + more, x=0.995, ha="right", **QUIET)
+        return save(figure, path)
+
+
+def _best(panel: Panel) -> dict[str, Cell]:
+    """Return algorithm -> its first, which is its best, cell; no more algorithms than can be told apart."""
+    best: dict[str, Cell] = {}
+    for cell in panel.cells:
+        best.setdefault(part_name(cell.spec["algorithm"]) or "", cell)
+    return dict(list(best.items())[:MOST_LINES])
+
+
+def _groups(best: dict[str, Cell]) -> list[str]:
+    """Return the names of the groups with samples, the largest first and no more than can be told apart."""
+    sizes: dict[str, float] = {}
+    for cell in best.values():
+        for record in cell.done:
+            for row in record.final.get("groups") or []:
+                sizes[str(row["group"])] = max(sizes.get(str(row["group"]), 0), row["n"])
+    kept = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])
+    return kept[: len(HATCHES)]
+
+
+def _rates(best: dict[str, Cell], rate: str) -> Bars:
+    """Return a rate of every group, and the gaps."""
+    names, rows, notes = _groups(best), [], {}
+    for algorithm, cell in best.items():
+        gaps = []
+        for record in cell.done:
+            groups = record.final.get("groups") or []
+            values = {str(row["group"]): float(row[rate]) for row in groups if row[rate] is not None}
+            rows += [(algorithm, name, values[name]) for name in names if name in values]
+            gaps += [max(values.values()) - min(values.values())] if len(values) > 1 else []
+        notes[algorithm] = _said("gap", gaps)
+    return Bars(RATES[rate], COLORS, _frame(rows), notes)
+
+
+def _clients(best: dict[str, Cell]) -> Bars:
+    """Return mean and worst of the clients' accuracies, and their spread."""
+    rows, notes = [], {}
+    for algorithm, cell in best.items():
+        for measure, name in CLIENTS.items():
+            rows += [(algorithm, name, value) for value in cell.values(measure).values()]
+        notes[algorithm] = _said("spread", list(cell.values("client_std").values()))
+    return Bars("Accuracy of a client", GRAYS, _frame(rows), notes)
+
+
+def _frame(rows: Sequence[tuple[str, str, float]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["algorithm", "part", "value"])
+
+
+def _said(what: str, values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    return f"{what} {fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def _draw(ax: Axes, bars: Bars, named: bool) -> None:
+    """Draw bars from the left, an algorithm below the other, parts of one side by side."""
+    import seaborn as sns
+
+    ax.set_title(bars.title, pad=8)
+    ax.set_xlim(0, 1.5)  # the notes stand behind the bars
+    ax.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    if bars.data.empty:
+        ax.text(0.5, 0.5, "does not apply", ha="center", transform=ax.transAxes, **QUIET)
+        ax.set_yticks([])
+        return
+    parts, algorithms = list(dict.fromkeys(bars.data["part"])), list(bars.notes)
+    several = bars.data.groupby(["algorithm", "part"]).size().max() > 1
+    look: dict[str, Any] = {"hue_order": parts, "palette": list(bars.colors[: len(parts)]), "saturation": 1}
+    sns.barplot(bars.data, x="value", y="algorithm", hue="part", order=algorithms, ax=ax, legend=False,
+                errorbar="sd" if several else None, err_kws={"linewidth": 1.1, "color": "#222222"},
+                edgecolor="white", linewidth=0.5, **look)  # fmt: skip
+    for container, hatch, part in zip(ax.containers, HATCHES, parts, strict=False):
+        for bar in container.patches:  # type: ignore[attr-defined]
+            bar.set_hatch(hatch)
+        container.set_label(part)
+    for place, algorithm in enumerate(algorithms):
+        top = bars.data.loc[bars.data["algorithm"] == algorithm, "value"].max()
+        if not math.isnan(top):
+            ax.text(1.03, place, bars.notes[algorithm], va="center", fontsize=8)
+    ax.set_ylabel("")
+    ax.set_xlabel("")
+    ax.tick_params(axis="y", length=0, labelleft=named)

@@ -1,0 +1,241 @@
+"""What all pictures of the report share: panels, looks, legends and files.
+
+Every picture is written as PNG and SVG, readable in grey (markers and dashes tell lines apart, not only
+color) and by color-blind readers (Okabe and Ito's palette without its yellow). The same records give the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.report.data.cells import Cell, better_is_higher, cells, flatten, part_name
+from harness.report.data.columns import rows_of, task_names, words
+from harness.report.data.leaderboard import leaderboard
+from harness.storage.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from harness.storage.store import RunRecord
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (6, 2)),
+    (0, (1.5, 1.5)),
+    (0, (6, 2, 1.5, 2)),
+    (0, (10, 3)),
+    (0, (3, 1)),
+    (0, (10, 2, 1.5, 2, 1.5, 2)),
+    (0, (1, 3)),
+)
+MOST_LINES = 8  # per panel; more cannot be told apart
+MOST_PANELS = 9
+PANELS_A_ROW = 3
+QUIET: dict[str, Any] = {"fontsize": 7.5, "color": "#666666"}  # of notes
+LETTERS = 11  # about as many fit into an inch of a legend
+FALLBACK = ("accuracy", "auroc", "stationarity", "loss")  # what to draw where the asked metric does not apply
+LOGARITHMIC = frozenset({"stationarity", "distance", "consensus"})
+STYLE = {
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "grid.color": "#e3e3e3",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 6.5,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "fedfrontier",
+}
+
+Pictures = tuple[Path, Path]
+
+
+class Panel(NamedTuple):
+    """One task of a picture: its title, the measure that is drawn, and its cells, the best first."""
+
+    title: str
+    metric: str
+    cells: list[Cell]
+
+
+def panels_of(
+    records: Sequence[RunRecord],
+    metric: str,
+    fallback: tuple[str, ...] = FALLBACK,
+    along: str | None = None,
+) -> list[Panel]:
+    """Return the tasks that have something to draw, or the parts of them that differ in one setting alone."""
+    frame = leaderboard(records)
+    found = {cell.key: cell for cell in cells(records)}
+    tasks: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    names = task_names(rows_of(frame))
+    for row in rows_of(frame):
+        rest = () if along is None else settings_beside(found[row["cell"]], along)
+        tasks.setdefault((row["task"], *rest), []).append(dict(row))
+    if along is not None and any(len(rows) > 1 for rows in tasks.values()):
+        tasks = {key: rows for key, rows in tasks.items() if len(rows) > 1}
+    panels = []
+    for key, rows in tasks.items():
+        kin = [set(other[1:]) for other in tasks if other[0] == key[0]]
+        telling = [item for item in key[1:] if any(item not in other for other in kin)]
+        telling = [item for item in telling if not item.startswith("privacy.") or "epsilon" in item]
+        for choice in dict.fromkeys((metric, *fallback)):
+            values = {row["cell"]: found[row["cell"]].values(choice) for row in rows}
+            means = {key: fmean(v.values()) for key, v in values.items() if v}
+            if means:
+                order = sorted(means, key=lambda key: means[key], reverse=better_is_higher(choice))
+                panels.append(
+                    Panel(_title(names[rows[0]["cell"]], telling), choice, [found[key] for key in order])
+                )
+                break
+    return panels[:MOST_PANELS]
+
+
+def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
+    """Cut panels to what can be told apart: where one holds too many cells, all show algorithms' best settings.
+
+    Returns
+    -------
+    list of Panel
+        Of no more than `MOST_LINES` cells each, the best first.
+    bool
+        Whether any was cut.
+    """
+    if all(len(panel.cells) <= MOST_LINES for panel in panels):
+        return list(panels), False
+    cut = []
+    for panel in panels:
+        best: dict[str, Cell] = {}
+        for cell in panel.cells:
+            best.setdefault(part_name(cell.spec["algorithm"]) or "", cell)
+        cut.append(panel._replace(cells=list(best.values())[:MOST_LINES]))
+    return cut, True
+
+
+def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
+    """Return the settings of a cell beside one, or beside a section."""
+    return tuple(
+        f"{name}={value}"
+        for name, value in sorted(flatten(cell.spec).items())
+        if name not in ("seed", along) and not name.startswith(f"{along}.")
+    )
+
+
+def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
+    """Return data, problem and partition, and further settings that are given."""
+    lines = [
+        (names["dataset"], names["problem"]),
+        (names["partition"],),
+        [item.partition(".")[2] or item for item in also],
+    ]  # one line would run into the next panel's
+    texts = [" · ".join(part for part in line if part) for line in lines]
+    return "\n".join(text for text in texts if text)
+
+
+def appearance(i: int) -> dict[str, Any]:
+    """Return color, marker and dashes of a line."""
+    return {
+        "color": COLORS[i % len(COLORS)],
+        "marker": MARKERS[i % len(MARKERS)],
+        "linestyle": DASHES[i % len(DASHES)],
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.6,
+    }
+
+
+def label_axes(ax: Axes, panel: Panel, label: str, scale: str) -> None:
+    """Write title and axes of a panel; bytes stand on a logarithmic scale."""
+    ax.set_title(panel.title, pad=8)
+    ax.set_xlabel(label)
+    ax.set_ylabel(words(panel.metric))
+    ax.set_xscale(scale)
+    if panel.metric in LOGARITHMIC:
+        ax.set_yscale("log")
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if label == "round":
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    if scale == "log":
+        low, high = ax.get_xlim()
+        subs = (1.0,) if high / low > 1e3 else (1.0, 2.0, 5.0)
+        narrow = high / low < 5  # a logarithmic scale has no round numbers there
+        ax.xaxis.set_major_locator(MaxNLocator(3) if narrow else LogLocator(subs=subs))
+        ax.xaxis.set_major_formatter(EngFormatter(unit="B"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+
+
+def write_pictures(
+    panels: Sequence[Panel],
+    draw: Callable[[Axes, Panel], None],
+    path: Path,
+    note: str,
+    *,
+    apart: bool = False,
+) -> Pictures | None:
+    """Draw every panel and write both formats; the lines are explained below each, if `apart` or many, or once."""
+    if not panels:
+        return None
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    across = 2 if len(panels) == 4 else min(PANELS_A_ROW, len(panels))
+    down = math.ceil(len(panels) / across)
+    width = max(7.2, 4.4 * across)
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(layout="constrained")
+        axes = list(figure.subplots(down, across, squeeze=False).flat)
+        for ax, panel in zip(axes, panels, strict=False):
+            draw(ax, panel)
+        for ax in axes[len(panels) :]:
+            ax.set_axis_off()
+        entries: dict[str, Any] = {}
+        for ax in axes:
+            for handle, text in zip(*ax.get_legend_handles_labels(), strict=True):
+                entries.setdefault(text, handle)
+        if len(panels) > 1 and (apart or len(entries) > MOST_LINES + 2):
+            extra = down * max(_legend(ax, int(width / across * LETTERS)) for ax in axes)
+            figure.supxlabel(note, x=0.995, ha="right", **QUIET)
+        else:
+            columns = int(width * LETTERS / (max(len(text) for text in entries) + 9))
+            columns = max(1, min(len(entries), columns))
+            figure.legend(entries.values(), entries.keys(), loc="outside lower left", handlelength=3.2,
+                          ncols=columns, title=note, title_fontproperties={"size": QUIET["fontsize"]},
+                          alignment="left").get_title().set_color(QUIET["color"])  # fmt: skip
+            extra = math.ceil(len(entries) / columns)
+        figure.set_size_inches(width, 3.3 * down + 0.2 * extra + 0.3)
+        return save(figure, path)
+
+
+def _legend(ax: Axes, letters: int) -> int:
+    """Explain a panel's lines below it, no wider than so many letters; return how many lines of text it takes."""
+    handles, texts = ax.get_legend_handles_labels()
+    if not handles:
+        return 0
+    texts = [textwrap.fill(text, letters - 6, subsequent_indent="  ") for text in texts]
+    ax.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=8, handlelength=3.2)
+    return sum(1 + text.count("\n") for text in texts)
+
+
+def save(figure: Figure, path: Path) -> Pictures:
+    """Write PNG and SVG without dates or versions, so that equal records give equal files."""
+    written = []
+    for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
+        written.append(path.parent / (path.name + suffix))
+        with replacing(written[-1]) as temporary:
+            figure.savefig(temporary, format=suffix[1:], dpi=160, metadata=metadata)
+    return written[0], written[1]

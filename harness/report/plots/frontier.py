@@ -1,0 +1,150 @@
+"""Picture of what accuracy costs: against the bytes of a run, a line for every algorithm and epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.report.data.cells import Cell, better_is_higher, cells, part_name
+from harness.report.data.columns import quantity
+from harness.report.plots.curves import draw_curves
+from harness.report.plots.figure import (
+    MOST_LINES,
+    MOST_PANELS,
+    Panel,
+    Pictures,
+    appearance,
+    label_axes,
+    panels_of,
+    write_pictures,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+APART = 1.05  # ratio of the places of two points of equal bytes
+NOTE = "lines join the cells that no other of their line beats; the others are small and hollow"
+
+
+class Point(NamedTuple):
+    """A cell in the frontier: its line, bytes, value, and spread over seeds."""
+
+    line: tuple[str, float]
+    x: float
+    y: float
+    std: float
+
+
+def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+    """Draw what accuracy costs.
+
+    Cells that share their compression are drawn as learning curves against the bytes sent so far, both
+    ways together. Where they differ, every cell is a point: final accuracy against all bytes of the run. A line
+    for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
+    deviation; the rest are small and hollow. Where lines are many, every algorithm that sends anything has a panel.
+    Lines that meet at equal bytes are drawn side by side. Cells without communication are level lines.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs are drawn.
+    path : Path
+        Where to write, without suffix.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None when there is nothing to draw.
+    """
+    records = list(records)
+    if len({_ratios(cell) for cell in cells(records) if cell.done}) > 1:
+        return _frontier(records, path)
+    return draw_curves(records, path, "accuracy", "bytes", "bytes sent so far, both ways")
+
+
+def _frontier(records: Sequence[RunRecord], path: Path) -> Pictures | None:
+    whole = panels_of(records, "accuracy")
+    split = len({_line(cell) for panel in whole for cell in panel.cells}) > MOST_LINES
+    panels = _by_algorithm(whole) if split else whole
+    lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))
+    names = {line: _name(line, lines, split) for line in lines}
+    looks = list(dict.fromkeys(names.values()))
+
+    def draw(ax: Axes, panel: Panel) -> None:
+        points = [_point(cell, panel.metric) for cell in panel.cells]
+        own = [line for line in lines if any(point.line == line for point in points)]
+        for number, line in enumerate(own):
+            look = appearance(looks.index(names[line]))
+            mine = {(p.x, p.y): p for p in points if p.line == line}
+            edge = _edge(list(mine), better_is_higher(panel.metric))
+            if not edge[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
+                ax.axhline(edge[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
+                continue
+            shift = APART ** (number - (len(own) - 1) / 2)
+            sent = [mine[place] for place in edge if place[0]]
+            ax.errorbar([p.x * shift for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
+                        elinewidth=0.9, label=names[line], **look)  # fmt: skip
+            beaten = [place for place in mine if place[0] and place not in edge]
+            ax.plot([x * shift for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
+                    markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
+        label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
+
+    return write_pictures(panels, draw, path, NOTE)
+
+
+def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
+    """Give every algorithm that communicates a panel, those of the best cells first."""
+    split = []
+    for panel in panels:
+        own: dict[str, list[Cell]] = {}
+        for cell in panel.cells:
+            if any(cell.values("bytes").values()):
+                own.setdefault(_line(cell)[0], []).append(cell)
+        split += [panel._replace(title=f"{name}: {panel.title}", cells=its) for name, its in own.items()]
+    return split[:MOST_PANELS]
+
+
+def _line(cell: Cell) -> tuple[str, float]:
+    return part_name(cell.spec["algorithm"]) or "", _budget(cell)
+
+
+def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bool) -> str:
+    """Return what a line is called: algorithm and epsilon, as far as they are not the same everywhere."""
+    name, epsilon = line
+    text = "no DP" if math.isinf(epsilon) else f"ε = {quantity(epsilon, 3)}"
+    if split:
+        return text
+    return name if len({epsilon for _, epsilon in lines}) == 1 else f"{name}, {text}"
+
+
+def _point(cell: Cell, metric: str) -> Point:
+    values, sizes = list(cell.values(metric).values()), list(cell.values("bytes").values())
+    return Point(_line(cell), fmean(sizes), fmean(values), stdev(values) if len(values) > 1 else 0.0)
+
+
+def _edge(points: Sequence[tuple[float, float]], higher: bool) -> list[tuple[float, float]]:
+    """Return the points that are better than every point with at most their bytes, in the order of bytes."""
+    edge: list[tuple[float, float]] = []
+    for x, y in sorted(points, key=lambda point: (point[0], -point[1] if higher else point[1])):
+        if not edge or (y > edge[-1][1] if higher else y < edge[-1][1]):
+            edge.append((x, y))
+    return edge
+
+
+def _budget(cell: Cell) -> float:
+    """Return the epsilon asked for, else the one spent (two digits); infinite without privacy."""
+    given = cell.privacy()
+    if given is None or given.get("epsilon_total") is None:
+        return math.inf
+    asked = (cell.spec.get("privacy") or {}).get("epsilon")
+    return float(f"{given['epsilon_total']:.2g}" if asked is None else asked)
+
+
+def _ratios(cell: Cell) -> tuple[Any, ...]:
+    compression = cell.spec.get("compression") or {}
+    return tuple(str(compression.get(name)) for name in ("alpha", "beta", "codec"))

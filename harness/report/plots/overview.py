@@ -1,0 +1,168 @@
+"""Picture: many algorithms under many budgets and pruning ratios at once, as maps of color with figures in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from harness.report.data.cells import Cell, better_is_higher, cells, flatten, largest_ratio, part_name
+from harness.report.data.columns import words
+from harness.report.plots.budgets import Budget, budget_of
+from harness.report.plots.figure import QUIET, STYLE, Pictures, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+ROW, COLUMN = 0.21, 0.36  # inches
+LABELS, GAP = 2.3, 0.5
+
+
+class Column(NamedTuple):
+    """A pruning ratio of messages, and a budget."""
+
+    beta: float
+    budget: Budget
+
+
+def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) -> Pictures | None:
+    """Draw measures of every algorithm under every budget and ratio of message pruning: means over seeds.
+
+    Rows are cells that differ in privacy and beta only, in groups of one task, the best without privacy first.
+    Columns are budgets, none first, for every beta. Lighter is better. A cell without a finished run is empty, one
+    that was refused or failed is crossed out.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records.
+    path : Path
+        Where to write, without suffix.
+    measures : sequence of str
+        A map for each that any cell has.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None when there is nothing to draw.
+    """
+    found = cells(list(records))
+    rows: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in found:
+        rows.setdefault(_row(cell), []).append(cell)
+    # What never was done (all its cells were refused) has no row to compare; the table says why.
+    rows = {key: its for key, its in rows.items() if any(cell.done for cell in its)}
+    columns = sorted({_column(cell) for its in rows.values() for cell in its}, key=_order)
+    measured = [cell for its in rows.values() for cell in its]
+    measures = [measure for measure in measures if any(cell.values(measure) for cell in measured)]
+    if not measures or len(columns) < 2:
+        return None
+    names = _names(rows)
+    order = sorted(rows, key=lambda key: (_task(rows[key][0]), _rank(rows[key], measures[0])))
+
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    width = LABELS + len(measures) * (len(columns) * COLUMN + GAP)
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):  # type: ignore[arg-type]
+        figure = Figure(figsize=(width, len(order) * ROW + 1.4), layout="constrained")
+        axes = list(figure.subplots(1, len(measures), squeeze=False).flat)
+        for place, (ax, measure) in enumerate(zip(axes, measures, strict=True)):
+            _draw(ax, measure, [rows[key] for key in order], columns)
+            ax.set_yticks(
+                [n + 0.5 for n in range(len(order))], [names[key] for key in order], fontsize=7.5, rotation=0
+            )
+            ax.tick_params(axis="y", length=0, labelleft=place == 0)
+            tasks = [_task(rows[key][0]) for key in order]
+            for n in range(1, len(order)):
+                if tasks[n] != tasks[n - 1]:
+                    ax.axhline(n, color="white", linewidth=3)
+        note = "means over seeds; lighter is better; crossed out: refused or failed; empty: does not apply"
+        figure.supxlabel(note, x=0.995, ha="right", **QUIET)
+        return save(figure, path)
+
+
+def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> None:
+    import seaborn as sns
+
+    table = pd.DataFrame([[_value(its, column, measure) for column in columns] for its in rows], dtype=float)
+    texts = table.map(lambda value: "" if math.isnan(value) else f"{value:.2f}".lstrip("0"))
+    colors = "viridis" if better_is_higher(measure) else "viridis_r"
+    sns.heatmap(
+        table, ax=ax, cmap=colors, annot=texts, fmt="", annot_kws={"size": 6}, cbar=False, linewidths=0.3
+    )
+    for y, its in enumerate(rows):
+        for x, column in enumerate(columns):
+            if any(_column(cell) == column and not cell.done for cell in its):
+                ax.plot([x + 0.3, x + 0.7], [y + 0.3, y + 0.7], color="#999999", linewidth=0.8)
+                ax.plot([x + 0.3, x + 0.7], [y + 0.7, y + 0.3], color="#999999", linewidth=0.8)
+    shown = ["none" if math.isinf(c.budget.epsilon) else f"{c.budget.epsilon:g}" for c in columns]
+    ax.set_xticks([n + 0.5 for n in range(len(columns))], shown, fontsize=7, rotation=0)
+    ax.tick_params(axis="x", length=0)
+    betas = [column.beta for column in columns]
+    for n, beta in enumerate(betas):
+        if n and betas[n - 1] != beta:
+            ax.axvline(n, color="white", linewidth=3)
+        if not n or betas[n - 1] != beta:
+            ax.text(n + 0.1, -0.35, f"beta {beta:g}", fontsize=7.5, va="bottom")
+    ax.set_title(words(measure), pad=16)
+    ax.set_xlabel("ε asked for", fontsize=8)
+
+
+def _column(cell: Cell) -> Column:
+    return Column(largest_ratio((cell.spec.get("compression") or {}).get("beta")) or 0.0, budget_of(cell))
+
+
+def _order(column: Column) -> tuple[float, str, float]:
+    return column.beta, column.budget.kind, -column.budget.epsilon
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    """Return all settings of a cell but its budget and its pruning ratio."""
+    beside = ("seed", "compression.beta", "compression.error_feedback")
+    return tuple(
+        f"{name}={value}"
+        for name, value in sorted(flatten(cell.spec).items())
+        if name not in beside and not name.startswith("privacy.")
+    )
+
+
+def _task(cell: Cell) -> tuple[str, ...]:
+    return tuple(str(part_name(cell.spec.get(part))) for part in ("data", "problem", "model"))
+
+
+def _names(rows: Mapping[tuple[str, ...], Sequence[Cell]]) -> dict[tuple[str, ...], str]:
+    """Return what a row is called: its algorithm, and what tells its task and settings from others."""
+    tasks = {key: _task(its[0]) for key, its in rows.items()}
+    telling = [n for n in range(3) if len({task[n] for task in tasks.values()}) > 1]
+    named: dict[str, list[tuple[str, ...]]] = {}
+    for key, its in rows.items():
+        name = ", ".join([str(part_name(its[0].spec["algorithm"])), *(tasks[key][n] for n in telling)])
+        named.setdefault(name, []).append(key)
+    found = {}
+    for name, keys in named.items():
+        for key in keys:
+            own = [item.partition("=") for item in key if any(item not in other for other in keys)]
+            texts = [f"{field.rpartition('.')[2]} {value}" for field, _, value in own]
+            found[key] = ", ".join([name, *texts])
+    return found
+
+
+def _value(its: Sequence[Cell], column: Column, measure: str) -> float:
+    values = [v for cell in its if _column(cell) == column for v in cell.values(measure).values()]
+    return fmean(values) if values else math.nan
+
+
+def _rank(its: Sequence[Cell], measure: str) -> float:
+    """Return where a row stands in its task: by its best figure without privacy, unpruned if there is one."""
+    plain: list[Any] = [cell for cell in its if math.isinf(budget_of(cell).epsilon)] or list(its)
+    first = min(plain, key=lambda cell: _column(cell).beta)
+    values = list(first.values(measure).values())
+    sign = -1 if better_is_higher(measure) else 1
+    return sign * fmean(values) if values else math.inf

@@ -1,0 +1,56 @@
+"""Picture: who holds what, for every way in which the data were dealt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets.client_statistics import unpacked
+from datasets.picture import picture
+from harness.report.data.cells import clients, digest, part_name, partition_text
+from harness.report.plots.figure import QUIET, STYLE, Pictures, save
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+MOST = 6  # partitions
+TALLEST = 4.5  # inches
+
+
+def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+    """Draw how many samples of every class and sensitive group each client holds, for the least seed.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; what older ones and those without data did not write down is not drawn.
+    path : Path
+        Where to write, without suffix.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None when there is nothing to draw.
+    """
+    found: dict[str, RunRecord] = {}
+    for record in sorted(records, key=lambda r: (int(r.spec["seed"]), digest(r.spec))):
+        if record.held:
+            found.setdefault(digest([record.spec["data"], record.spec["partition"]]), record)
+    if not found:
+        return None
+    from matplotlib import rc_context
+
+    drawn = sorted(found.values(), key=_title)[:MOST]
+    font = {name: value for name, value in STYLE.items() if name.startswith(("font", "svg"))}
+    with rc_context(font):  # type: ignore[arg-type]
+        figure = picture([unpacked(_title(record), record.held) for record in drawn], TALLEST)
+        if len(found) > MOST:
+            figure.supxlabel(f"{MOST} of {len(found)} partitions", x=0.995, ha="right", **QUIET)
+        return save(figure, path)
+
+
+def _title(record: RunRecord) -> str:
+    spec = record.spec
+    dealt = f"{part_name(spec['data'])} · {partition_text(spec['partition'])} · {clients(spec)} clients"
+    return f"{dealt}, seed {spec['seed']}"

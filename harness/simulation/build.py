@@ -1,0 +1,292 @@
+"""From a spec to the things it names: data, problem, algorithm, start values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from datasets.catalog import load
+from datasets.dataset import Dataset, halves
+from datasets.federation import Federation, federate
+from datasets.partition import PARTITIONS
+from datasets.topology import TOPOLOGIES, mixing_matrix
+from datasets.vertical import VERTICAL
+from harness import models
+from harness.config.fields import Data, Partition
+from harness.config.run import RunSpec
+from harness.core import rng
+from harness.core.algorithm import Algorithm
+from harness.core.execution.vectorize import Rows
+from harness.core.problem import Problem
+from harness.core.registry import Incompatible, UserError
+from harness.core.wire.model_pruning import prunable
+from harness.core.wire.settings import Compression, Privacy
+from harness.problems import PROBLEMS, Setting
+from harness.problems.base import ProblemType
+from harness.simulation.calibration import draft
+
+# What parameters and data are kept in, and what networks compute in, where that is another type.
+DTYPES = {
+    "float32": (torch.float32, None),
+    "float64": (torch.float64, None),
+    "bfloat16": (torch.float32, torch.bfloat16),
+}
+
+KNOWN = 4  # problems of the last runs, for those to come
+_problems: dict[object, Problem] = {}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Who computes; never part of a run's identity.
+
+    Attributes
+    ----------
+    device : str
+        A torch device.
+    vectorize : {"auto", "vmap", "loop"}
+        How clients are run; auto: dense models vectorized, convolutions on a CPU in a loop.
+    threads : int
+        Worker threads of the loop.
+    secure_rng : bool
+        Whether noise is drawn from the system's entropy instead of the run's seed.
+    stack : int or None
+        How many runs that differ in seed or noise are computed side by side at most; 1: every run alone. None: as
+        many as pay.
+    """
+
+    device: str = "cpu"
+    vectorize: Literal["auto", "vmap", "loop"] = "auto"
+    threads: int = 1
+    secure_rng: bool = False
+    stack: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            kind = torch.device(self.device).type
+        except RuntimeError:
+            raise UserError(f"device: {self.device!r} is none; use cpu, cuda or cuda:N") from None
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise UserError("device: torch finds no CUDA device on this machine; use cpu")
+
+    def rows(self, problem: Problem) -> Rows:
+        """Return how one-client functions are run for this problem."""
+        dense = problem.dense or torch.device(self.device).type == "cuda"
+        mode = self.vectorize if self.vectorize != "auto" else "vmap" if dense else "loop"
+        return Rows(mode, self.threads) if problem.constants is None else _rows(problem, mode, self.threads)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run ready to go.
+
+    Attributes
+    ----------
+    spec : RunSpec
+        What was asked for.
+    id : str
+        Its identity.
+    privacy, compression : Privacy or None, Compression
+        What happens to messages; the noise may still be open, see `harness.simulation.loop.settled`.
+    algorithm, problem, federation : Algorithm, Problem, Federation
+        What it names. The centralized reference trains on `training`, where all clients' data are one's.
+    start : dict[str, Tensor]
+        Start values.
+    mixing : Tensor or None
+        Mixing matrix of a gossip algorithm.
+    rows : Rows
+        How clients are run.
+    runs : tuple of Setup
+        The runs of a stack (`harness.simulation.stacking`), each as it would be alone; what they train on,
+        `start` and `mixing` then have a leading axis. None: it is a single run.
+    """
+
+    spec: RunSpec
+    id: str
+    privacy: Privacy | None
+    compression: Compression
+    algorithm: Algorithm
+    problem: Problem
+    federation: Federation
+    training: Federation
+    start: dict[str, Tensor]
+    mixing: Tensor | None
+    rows: Rows
+    runs: tuple[Setup, ...] = ()
+
+    @property
+    def each(self) -> tuple[Setup, ...]:
+        """The single runs this is made of: itself, or those of the stack."""
+        return self.runs or (self,)
+
+    @property
+    def multipliers(self) -> Tensor | None:
+        """Noise multipliers of the runs of a stack, where they differ."""
+        own = [one.privacy.noise_multiplier for one in self.each if one.privacy is not None]
+        return torch.tensor(own, dtype=torch.float64) if len(set(own)) > 1 else None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """One a run."""
+        return tuple(one.spec.seed for one in self.each)
+
+
+def prepare(
+    spec: RunSpec, execution: Execution | None = None, dealt: dict[str, Federation] | None = None
+) -> Setup:
+    """Load, partition and build everything a spec names.
+
+    Parameters
+    ----------
+    spec, execution : RunSpec, Execution
+        What to run, and who computes.
+    dealt : dict, optional
+        Data that have been dealt to clients already, by what decides how; what is missing is added. Runs of one
+        seed then share them, in memory as well where neither type nor device is changed.
+
+    Raises
+    ------
+    UserError, ValueError
+        If the data cannot be had, or parts do not go together (`Incompatible`).
+    """
+    execution = execution or Execution()
+    algorithm = spec.make_algorithm()
+    kind = PROBLEMS[spec.problem["kind"]]
+    settings = kind.settings(**{k: v for k, v in spec.problem.items() if k != "kind"})
+    model = spec.model and (spec.model["name"], {k: v for k, v in spec.model.items() if k != "name"})
+    dtype, computes = DTYPES[spec.precision or "float32"]
+    setting = Setting(settings, make_federation(spec, dealt), model or None, spec.seed, computes)
+    problem, federation = kind.build(setting)
+    if computes is not None and not models.computes_in(computes, problem.module):
+        raise Incompatible(
+            f"precision: problem {kind.name} does not build its network with Setting.net, so {spec.precision} "
+            "would not reach it; use float32 or float64"
+        )
+    problem = algorithm.view(_known(spec, kind, problem, federation.digest))
+    if spec.cohort is not None and spec.cohort.size > federation.clients:
+        raise UserError(
+            f"cohort.size: at most the {federation.clients} clients there are, given {spec.cohort.size}"
+        )
+    if algorithm.meta.groups and len(federation.groups) < 2:
+        raise Incompatible(
+            f"algorithm {algorithm.meta.name} compares sensitive groups, and the data have "
+            f"{len(federation.groups) or 'none'}; name an attribute: data.sensitive"
+        )
+    federation = federation.to(execution.device, dtype)
+    start = problem.init(rng.stream(spec.seed, "start"))
+    mixing = None
+    if spec.topology is not None:
+        given = {k: v for k, v in spec.topology.items() if k != "kind"}
+        topology = TOPOLOGIES[spec.topology["kind"]](**given)
+        mixing = mixing_matrix(topology, federation.clients, rng.numpy_stream(spec.seed, "topology"))
+    for name in ("alpha", "beta"):
+        ratio = getattr(spec.compression, name)
+        steps = (
+            [step[1] if isinstance(step, tuple) else ratio for step in ratio]
+            if isinstance(ratio, tuple)
+            else []
+        )
+        for own in (step for step in steps if isinstance(step, tuple)):  # one a client
+            if len(own) != federation.clients:
+                raise Incompatible(
+                    f"compression.{name}: {len(own)} ratios for {federation.clients} clients; give one each"
+                )
+    if spec.compression.alpha != 0:
+        prunable(problem)
+        if len({len(value) for value in start.values()}) < len(start):  # told apart by their lengths
+            raise Incompatible(
+                "compression.alpha: x and y have equally many coordinates; change the model a little"
+            )
+    privacy = draft(spec.privacy, spec, federation) if spec.privacy is not None else None
+    if privacy is not None:
+        privacy = replace(privacy, secure=execution.secure_rng)
+        if privacy.strict:
+            _strict(spec, algorithm, federation)
+    return Setup(
+        spec=spec,
+        id=spec.identity(federation.digest),
+        privacy=privacy,
+        compression=Compression(**spec.compression.model_dump()),
+        algorithm=algorithm,
+        problem=problem,
+        federation=federation,
+        training=federation.merged() if algorithm.meta.pooled else federation,
+        start={name: value.to(execution.device, dtype) for name, value in start.items()},
+        mixing=mixing if mixing is None else mixing.to(execution.device),
+        rows=execution.rows(problem),
+    )
+
+
+@lru_cache(maxsize=KNOWN)
+def _rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> Rows:
+    return Rows(mode, threads)
+
+
+def _known(spec: RunSpec, kind: ProblemType, problem: Problem, digest: str) -> Problem:
+    """Return an earlier run's problem if it is the same one: its functions may have been recorded."""
+    if problem.constants is None:
+        return problem
+    what = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
+    key = (kind.build, what, digest, problem.constants)  # two plugins may use one name, and a file may change
+    _problems[key] = found = _problems.pop(key, problem)
+    for old in list(_problems)[:-KNOWN]:
+        _problems.pop(old, None)
+    return found
+
+
+def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
+    """Refuse a run that takes something of the clients' data as public."""
+    taken = list(federation.public)
+    if spec.privacy is not None and spec.privacy.unit == "record":
+        taken.append("numbers of samples, as the rate at which a record is drawn")
+    elif algorithm.local_steps is None:
+        taken.append("numbers of samples, as the steps of an epoch")
+    if taken:
+        raise Incompatible(
+            f"privacy.strict: the run takes as public: {'; '.join(taken)}; see partition.standardize, "
+            "algorithm.local_steps, privacy.unit"
+        )
+
+
+def identify(spec: RunSpec) -> str:
+    """Return a run's identity; loads its data, trains nothing."""
+    return spec.identity(load_once(spec.data).digest) if spec.data is not None else prepare(spec).id
+
+
+def make_federation(spec: RunSpec, dealt: dict[str, Federation] | None = None) -> Federation | None:
+    """Return the data of a spec, dealt to its clients; None if its problem brings its own."""
+    if spec.data is None or spec.partition is None:
+        return None
+    what = spec.model_dump_json(include={"data", "partition", "seed"})
+    dealt = {} if dealt is None else dealt
+    if what not in dealt:
+        dealt[what] = _dealt(spec, spec.data, spec.partition)
+    return dealt[what]
+
+
+def _dealt(spec: RunSpec, data: Data, part: Partition) -> Federation:
+    dataset = load_once(data)
+    generator = rng.numpy_stream(spec.seed, "partition")
+    vertical = part.kind in VERTICAL
+    deal = PARTITIONS["iid"]() if vertical else PARTITIONS[part.kind](**part.settings)
+    options: Any = {
+        name: getattr(part, name) for name in ("test", "stratify", "limit", "standardize", "selection")
+    }
+    options["drop_negatives"] = data.drop_negatives
+    federation = federate(dataset, deal, 1 if vertical else part.clients, generator, **options)
+    return (
+        VERTICAL[part.kind](**part.settings)(federation, dataset.features, part.clients)
+        if vertical
+        else federation
+    )
+
+
+@lru_cache(maxsize=2)
+def load_once(data: Data) -> Dataset:
+    """Load a data set, or take it from memory: the runs of a suite mostly share one."""
+    read = load(**data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"}))
+    return read if data.binary is None else halves(read)

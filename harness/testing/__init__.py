@@ -1,0 +1,1 @@
+"""Conformance checks of algorithms and audits of privacy claims."""

@@ -1,0 +1,305 @@
+"""Audit whether what leaves a run bears out what its ledger claims.
+
+Two parts. `audit_mechanism` sends canaries many times through the real mechanism and measures how far apart
+"canary" and "no canary" come out, how strong the noise is, and whether two draws of it are independent: a broken
+mechanism is found almost surely. `audit_run` trains once with many canaries, each put in by a coin, and guesses
+from the final model which were in (Steinke, Nasr, Jagielski, NeurIPS 2023): a lower bound on epsilon that holds for
+everything that happened, and is far below the upper bound even where all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datasets.federation import Batch, Federation
+from harness.core import rng
+from harness.core.algorithm import Algorithm, Meta
+from harness.core.channel import Channel
+from harness.core.clients import Clients
+from harness.core.execution.vectorize import Rows
+from harness.core.problem import Problem, cross_entropy, weighted_mean
+from harness.core.registry import Incompatible, UserError
+from harness.core.wire.cost import Cost
+from harness.core.wire.dp_client import ADAPTIVE_START
+from harness.core.wire.settings import Compression, Privacy
+from harness.simulation.build import Setup
+from harness.simulation.loop import Run, settled
+from privacy import Ledger, flags, joint_norm, one_run_epsilon, project, separation_mu
+
+PLAIN = Compression(codec="float64")  # what is done after the noise protects neither more nor less
+WITNESSES = 4  # clients, or samples of each client, in the mechanism audit
+PART = 16  # entries of each part of its messages
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of the canaries that are guessed; each a test of its own
+
+
+def audit_mechanism(
+    privacy: Privacy,
+    trials: int = 200,
+    seed: int = 0,
+    alarm: float = 0.01,
+    clients: type[Clients] = Clients,
+    channel: type[Channel] = Channel,
+) -> dict[str, Any]:
+    """Compare the mechanism's output with what the ledger books for it.
+
+    Parameters
+    ----------
+    privacy : Privacy
+        Settled mechanism of a run. The audit takes one release as it is, without amplification by sampling.
+    trials : int
+        Releases with a canary, and as many without.
+    seed : int
+        Of canary and noise.
+    alarm : float
+        Probability of a false alarm.
+    clients, channel : type
+        What is audited; a test puts a broken one in.
+
+    Returns
+    -------
+    dict
+        ``mu_claimed`` (sensitivity over standard deviation, from the ledger), ``mu_measured`` with its 95 %
+        interval ``mu_low`` and ``mu_high``, ``std_claimed`` and ``std_measured`` of the noise along the canary,
+        ``findings`` (empty if all is well), ``trials``.
+    """
+    limits = privacy.clip if isinstance(privacy.clip, tuple) else (_limit(privacy),)
+    generator = rng.stream(seed, "audit canary")
+    parts = [torch.randn(PART, generator=generator, dtype=torch.float64) for _ in limits]
+    parts = [part / part.norm() * limit for part, limit in zip(parts, limits, strict=True)]
+    # Far beyond the clip norm, and far beyond the noise if nobody clips.
+    strength = 10 * max(1.0, privacy.noise_multiplier)
+    canary = [part * strength for part in parts]
+    absent = [-part if privacy.adjacency == "replace" else part * 0 for part in canary]
+    mechanism = replace(privacy, server_clip=None, rate=1.0)
+    ask = _record_releases if privacy.unit == "record" else _message_releases
+    rounds = range(trials)
+    with_it, ledgers = zip(*(ask(mechanism, canary, seed, t, clients, channel) for t in rounds), strict=True)
+    without, _ = zip(*(ask(mechanism, absent, seed + 1, t, clients, channel) for t in rounds), strict=True)
+    multiplier = ledgers[0].merge(Ledger()).closed[0].noise_multiplier
+    if multiplier == 0:
+        return {"part": "mechanism", "trials": trials, "note": "no noise, nothing claimed", "findings": []}
+    mu, sensitivity = 1 / multiplier, joint_norm(limits) * privacy.factor
+    direction = torch.cat(parts)
+    seen, unseen = torch.stack(with_it), torch.stack(without)  # (trials, k, n): the canary's first
+    measured = separation_mu(unseen[:, 0], seen[:, 0], direction)
+    along = unseen @ (direction / direction.norm())
+    # Another client, the next message, the next round: nobody may get the same noise again.
+    pairs = [(along[:, 0], other) for other in along.T[1:]] + [(along[:-1, 0], along[1:, 0])]
+    found = flags(
+        along[:, 0],
+        project(seen[:, 0], direction),
+        mu,
+        alarm,
+        claimed_std=sensitivity / mu,
+        pairs=pairs,
+    )
+    return {
+        "part": "mechanism",
+        "trials": trials,
+        "mu_claimed": mu,
+        "mu_measured": measured.mu,
+        "mu_low": measured.low,
+        "mu_high": measured.high,
+        "std_claimed": sensitivity / mu,
+        "std_measured": measured.std,
+        "findings": list(found),
+    }
+
+
+def _limit(privacy: Privacy) -> float:
+    return ADAPTIVE_START if privacy.clip == "adaptive" else privacy.bound()
+
+
+Released = tuple[Tensor, Ledger]  # (k, n): what carries the canary, then releases of nothing; what was booked
+
+
+def _message_releases(
+    privacy: Privacy,
+    message: Sequence[Tensor],
+    seed: int,
+    trial: int,
+    clients: type[Clients],
+    channel: type[Channel],
+) -> Released:
+    """Send a message of the first client through the channel, then nothing at all; the others send zeros."""
+    empty = [part.new_zeros(WITNESSES, PART) for part in message]
+    full = [torch.cat([part.unsqueeze(0), zeros[1:]]) for part, zeros in zip(message, empty, strict=True)]
+    home = _home(clients, torch.zeros(WITNESSES, 1, PART, dtype=torch.float64), seed, trial)
+    road = channel(home, privacy=privacy, compression=PLAIN)
+    send = road.mean if privacy.placement == "central" else road.gather
+    first = _joint(send(*full))
+    booked = road.books.ledger
+    sent = torch.stack([first, _joint(send(*empty))])
+    # The server's average is one release; it counts a client's message by one over their number.
+    return (sent * WITNESSES if privacy.placement == "central" else sent.flatten(0, 1)), booked
+
+
+def _record_releases(
+    privacy: Privacy,
+    gradient: Sequence[Tensor],
+    seed: int,
+    trial: int,
+    clients: type[Clients],
+    channel: type[Channel],
+) -> Released:
+    """Take private gradients of two clients in two steps; the first sample of the first has this gradient."""
+    samples = torch.zeros(2, WITNESSES, PART, dtype=torch.float64)
+    (samples[0, 0],) = gradient
+    home = _home(clients, samples, seed, trial, privacy)
+    start = home.rows(samples.new_zeros(PART))
+    found, booked = [], None
+    for batch in home.batches(Everything(), steps=2):
+        found.append(home.grad(start, batch) * WITNESSES)
+        booked = booked or home.books.ledger
+    assert booked is not None
+    return torch.cat(found), booked
+
+
+class Everything(Algorithm):
+    """Asks for all samples in every step."""
+
+    meta = Meta("everything", "audit", ("erm",), "-")
+
+
+def _home(kind: type[Clients], x: Tensor, seed: int, round: int, privacy: Privacy | None = None) -> Clients:
+    """Return clients holding ``x`` ``(C, N, PART)``; the gradient of a sample's loss is the sample."""
+    total = len(x)
+    samples, none = x.flatten(0, 1), torch.zeros(x.shape[0] * x.shape[1], dtype=torch.int64)
+    pool = Batch(samples, none, none, samples.new_ones(len(samples)))
+    index = torch.arange(len(samples)).view(total, -1)
+    problem = Problem(
+        "linear",
+        "erm",
+        lambda generator: {"x": torch.zeros(PART)},
+        lambda point, batch: weighted_mean(batch.x @ point, batch.weight),
+    )
+    federation = Federation(pool, {"train": index}, ("0",), (), "canaries", "")
+    return kind(
+        federation,
+        problem,
+        Rows("vmap"),
+        seeds=(seed,),
+        round=round,
+        ids=torch.arange(total),
+        cost=Cost(),
+        privacy=privacy,
+    )
+
+
+def _joint(sent: Tensor | tuple[Tensor, ...]) -> Tensor:
+    return torch.cat(sent, -1) if isinstance(sent, tuple) else sent
+
+
+def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str, Any]:
+    """Train once with canaries, each in or out by a coin, and guess from the final model which were in.
+
+    A canary is a sample of normal features with a random label: a client that holds nothing else (unit
+    client), or one more sample of a client (unit record). One that is out leaves its client without that
+    sample. The guesses are the canaries whose loss has fallen most (in) and least (out).
+
+    Parameters
+    ----------
+    setup : Setup
+        A run; its noise is settled anew, as the canaries are further units.
+    canaries : int
+        How many.
+    confidence : float
+        Of the lower bound.
+
+    Returns
+    -------
+    dict
+        ``epsilon_lower`` of that confidence (the shares of `SHARES` divide the doubt), ``epsilon_upper`` and
+        ``delta`` of the ledger, ``correct`` of ``guesses``, ``canaries``, ``findings``.
+
+    Raises
+    ------
+    Incompatible
+        If the run claims nothing, or has no server model that predicts classes.
+    """
+    if setup.privacy is None:
+        raise Incompatible("audit: the run claims no privacy; give it a section privacy")
+    if setup.problem.predict is None or setup.problem.kind == "vertical":
+        raise Incompatible("audit: the run part needs a model that predicts classes")
+    seed = setup.spec.seed
+    planted, places = _planted(setup.federation, setup.privacy.unit, canaries, seed)
+    inside = torch.rand(canaries, generator=rng.stream(seed, "audit coins")) < 0.5
+    train = planted.splits["train"]
+    train = torch.where(torch.isin(train, places[~inside]), -1, train).sort(-1, descending=True).values
+    present = replace(planted, splits={**planted.splits, "train": train})
+    run = Run(settled(replace(setup, federation=present, training=present)))
+    before = _losses(run, present, places)
+    while run.round < setup.spec.rounds:
+        run.advance()
+    fall = before - _losses(run, present, places)
+    order, upper = fall.argsort(descending=True), (run.statement() or {})["epsilon_total"]
+    best = (0.0, 0, 0)
+    for share in SHARES:
+        half = max(1, round(share * canaries / 2))
+        correct = int(inside[order[:half]].sum() + (~inside[order[-half:]]).sum())
+        doubt = 1 - (1 - confidence) / len(SHARES)
+        bound = one_run_epsilon(correct, 2 * half, canaries, setup.privacy.delta, doubt)
+        best = max(best, (bound, correct, 2 * half))
+    lower, correct, guesses = best
+    broken = lower > float(upper)
+    return {
+        "part": "run",
+        "canaries": canaries,
+        "guesses": guesses,
+        "correct": correct,
+        "epsilon_lower": lower,
+        "epsilon_upper": upper,
+        "delta": setup.privacy.delta,
+        "confidence": confidence,
+        "findings": [f"epsilon is at least {lower:.3g}, claimed {float(upper):.3g}"] if broken else [],
+    }
+
+
+def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tuple[Federation, Tensor]:
+    """Return the federation with all canaries in, and their places in its pool."""
+    if canaries < 4 or canaries % 2:
+        raise UserError(
+            f"--canaries must be an even number from 4 on (0: leave the run out), given {canaries}"
+        )
+    generator, pool = rng.stream(seed, "audit canaries"), federation.pool
+    x = torch.randn(canaries, *pool.x.shape[1:], generator=generator).to(pool.x)
+    y = torch.randint(len(federation.classes), (canaries,), generator=generator).to(pool.y)
+    added = Batch(x, y, pool.group.new_zeros(canaries), pool.weight.new_ones(canaries))
+    merged = Batch(*(torch.cat([old, new]) for old, new in zip(pool, added, strict=True)))
+    places = torch.arange(len(pool.y), len(pool.y) + canaries, device=pool.y.device)
+    splits = {}
+    for name, index in federation.splits.items():
+        if name != "train":
+            own = (
+                index
+                if unit == "record"
+                else torch.cat([index, index.new_full((canaries, index.shape[1]), -1)])
+            )
+        elif unit == "client":
+            rows = torch.cat([places[:, None], index.new_full((canaries, index.shape[1] - 1), -1)], 1)
+            own = torch.cat([index, rows])
+        else:  # dealt in turns to the clients
+            each = -(-canaries // len(index))
+            dealt = index.new_full((len(index) * each,), -1)
+            dealt[:canaries] = places
+            own = torch.cat([index, dealt.view(each, len(index)).T], 1).sort(-1, descending=True).values
+        splits[name] = own
+    return replace(federation, pool=merged, splits=splits), places
+
+
+def _losses(run: Run, federation: Federation, places: Tensor) -> Tensor:
+    """Return the loss of every canary under the server's model."""
+    model = run.setup.algorithm.model(run.state)
+    if model.ndim > 1:
+        raise Incompatible(
+            "audit: the run part needs one model of the server; this algorithm has one a client"
+        )
+    predict = run.setup.problem.predict
+    assert predict is not None
+    sample = federation.pool.at(places)
+    return cross_entropy(predict(model, sample.x), sample.y)
