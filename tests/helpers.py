@@ -19,7 +19,7 @@ from harness.core.execution.client_chunks import round_in_parts
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import weighted_mean
 from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Books, Compression, Privacy
+from harness.core.wire.settings import Compression, Privacy, PrivacyLog
 from harness.problems import PROBLEMS, Setting
 from harness.problems.classify import classifier
 from harness.problems.quadratic import Bilevel, Minimax
@@ -96,7 +96,7 @@ def run_algorithm(
     cost = Cost(() if single else (len(seeds),))
     total = federation.clients
     memory: dict[str, Tensor] = {}
-    books = Books()
+    privacy_log = PrivacyLog()
 
     def world(ids: Tensor, number: int) -> tuple[Clients, Channel]:
         clients = Clients(
@@ -107,7 +107,7 @@ def run_algorithm(
             round=number,
             ids=ids,
             cost=cost,
-            books=books,
+            privacy_log=privacy_log,
             privacy=privacy,
         )
         options = {"privacy": privacy, "compression": compression, "state": memory}
@@ -135,7 +135,7 @@ def run_algorithm(
         else:
             state = algorithm.at(number).round(state, clients, channel)
         watch(state)
-    return Outcome(state, cost, books.ledger)
+    return Outcome(state, cost, privacy_log.ledger)
 
 
 def federation_of(

@@ -68,7 +68,7 @@ class Scaffold(Algorithm):
         batches = clients.batches(self)
         for batch in batches:
             x = x - self.lr * (clients.grad(x, batch) + batch.active * (c - ci))
-        ci_new = ci - c + (x_t - x) / (batches.taken.clamp(min=1) * self.lr)
+        ci_new = ci - c + (x_t - x) / (batches.num_steps.clamp(min=1) * self.lr)
         dx, dc = channel.mean(
             x, ci_new, base=(x_t, ci), scale=(1.0, 1 / (len(batches) * self.lr)), weighting="uniform"
         )

@@ -93,7 +93,7 @@ class DMHSGD(Algorithm):
         """Move along the trackers and mix; update the estimates at the new point; track their change."""
         x_old, y_old, u, v, ru, rv, sx, sy = state
         moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
-        _, _, (x, y) = channel.mix(known=moved)
+        _, _, (x, y) = channel.mix(rebroadcast=moved)
         y = clients.project(y)
         (batch,) = clients.batches(self)
         gx_old, gy_old = clients.grads(x_old, y_old, batch)

@@ -10,7 +10,7 @@ x_i, y_i             ``state.x``, ``state.y``, one row a node
 g_i, h_i             ``state.u``, ``state.v``: estimates of the gradients by x and by y
 s_i^x, s_i^y         ``state.sx``, ``state.sy``: trackers of the mean estimates
 eta_x, eta_y         ``lr_x``, ``lr_y``
-p                    ``p``, probability of the coin ``anew`` that all nodes share
+p                    ``p``, probability of the coin ``refresh`` that all nodes share
 q, omega_i           ``q``, probability of a node's coin ``active``
 B_0, b               ``mega_batch``, ``batch_size``
 K                    ``hops`` of FastMix
@@ -109,10 +109,10 @@ class DREAM(Algorithm):
         """Move along the trackers and mix; estimate as the coins say; track the change."""
         x_old, y_old, u, v, ru, rv, sx, sy = state
         moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
-        _, _, (x, y) = channel.mix(known=moved, hops=self.hops)
+        _, _, (x, y) = channel.mix(rebroadcast=moved, hops=self.hops)
         y = clients.project(y)
-        anew = clients.coin(self.p, "anew")
-        if bool(anew):
+        refresh = clients.coin(self.p, "anew")
+        if bool(refresh):
             (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
             u, v = clients.grads(x, y, batch)
         else:

@@ -92,7 +92,7 @@ class KGTMinimax(Algorithm):
         for batch in batches:
             gx, gy = clients.grads(x + dx, clients.project(y + dy), batch)
             dx, dy = dx - self.lr_x * (gx + cx), dy + self.lr_y * (gy + cy)
-        (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, known=(x, y), scale=reach)
+        (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, rebroadcast=(x, y), scale=reach)
         cx = cx + (dx - wdx) / (len(batches) * self.lr_x)
         cy = cy - (dy - wdy) / (len(batches) * self.lr_y)
         return self.State(wx + self.server_lr * wdx, clients.project(wy + self.server_lr * wdy), cx, cy)

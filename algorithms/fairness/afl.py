@@ -67,7 +67,7 @@ class AFL(Descent):
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1)
         for batch in clients.batches(self):
             x = x - self.lr * self.clip(clients.grad(x, batch))
-        dx, risk = channel.gather(x, risk, base=(x_t, None), anew=True)
+        dx, risk = channel.gather(x, risk, base=(x_t, None), stateless=True)
         weights = clients.take(state.weights)
         mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # of the cohort, which keeps it
         raised = (weights + self.lr_weights * risk) / mass

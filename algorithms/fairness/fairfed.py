@@ -69,13 +69,13 @@ class FairFed(Descent):
         """Compare decisions with everybody's, adapt the weight, then local SGD."""
         x = x_t = channel.down(state.x)
         own = clients.each(decisions(clients.problem, clients.groups), x_t, clients.data())
-        apart = _distance(own, channel.down(channel.mean(own, anew=True)), clients.groups)
-        usual = channel.down(channel.mean(apart, weighting="uniform", anew=True))
+        apart = _distance(own, channel.down(channel.mean(own, stateless=True)), clients.groups)
+        usual = channel.down(channel.mean(apart, weighting="uniform", stateless=True))
         weights = (clients.take(state.weights) - self.budget * (apart - usual)).clamp(min=0.0)
         for batch in clients.batches(self):
             x = x - self.lr * self.clip(clients.grad(x, batch))
         share = clients.total * weights  # near 1, whatever the number of clients
-        push, mass = channel.mean(share * (x - x_t), share, weighting="uniform", anew=True)
+        push, mass = channel.mean(share * (x - x_t), share, weighting="uniform", stateless=True)
         return self.State(state.x + push / mass.clamp(min=LEAST), clients.put(state.weights, weights))
 
 

@@ -91,7 +91,7 @@ class FCFL(Algorithm):
             clients.each(disparity(clients.problem), x_t, batch).unsqueeze(-1),
             clients.grad(x_t, batch),
             clients.gradient(disparity, x_t, batch=batch, alone=False),
-            anew=True,
+            stateless=True,
         )
         unfair = smooth_maximum(gaps.squeeze(-1), by_gap, state.width_gap)
         over = gaps.amax(-2) > self.budget  # (..., 1)

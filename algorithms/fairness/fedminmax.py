@@ -65,7 +65,7 @@ class FedMinMax(Algorithm):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and the groups' shares, which the clients tell once."""
         shares = clients.each(group_shares(clients.groups), clients.data())
-        rho = project_simplex(channel.mean(shares, anew=True))
+        rho = project_simplex(channel.mean(shares, stateless=True))
         return self.State(start["x"], rho, rho)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
@@ -74,7 +74,7 @@ class FedMinMax(Algorithm):
         (batch,) = clients.batches(self)
         gradient, risks = clients.gradient(weighed_loss, x_t, w, batch=batch, by=(0, 1))
         x = x_t - self.lr * gradient
-        dx, total = channel.mean(x, risks, base=(x_t, None), scale=(self.lr, 1.0), anew=True)
+        dx, total = channel.mean(x, risks, base=(x_t, None), scale=(self.lr, 1.0), stateless=True)
         mu = project_simplex(state.mu + self.lr_mu * _ratio(total, state.rho))
         return self.State(state.x + dx, mu, state.rho)
 

@@ -74,6 +74,6 @@ class QFedAvg(Descent):
         push = weight * (x - x_t)
         length = (x - x_t).square().sum(-1, keepdim=True)
         mass = self.q * power(risk, self.q - 1) * length / self.lr + weight
-        push, mass = channel.mean(push, mass, weighting="uniform", anew=True)
+        push, mass = channel.mean(push, mass, weighting="uniform", stateless=True)
         step = push / mass.clamp(min=LEAST ** max(self.q, 1.0))
         return self.State(state.x + torch.where(mass > 0, step, 0.0))

@@ -79,7 +79,7 @@ class CODAPlus(Algorithm):
         lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
         began = state.x if rounds == 0 else state.xr
         x, y = sent = channel.down(state.x, state.y)
-        xr = channel.known(began)
+        xr = channel.rebroadcast(began)
         batches = clients.batches(self)
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)

@@ -90,7 +90,7 @@ class CODASCA(Algorithm):
         lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
         began = state.x if rounds == 0 else state.xr
         x, y, cx, cy = channel.down(state.x, state.y, state.cx, state.cy)
-        xr, cxi, cyi = channel.known(began), clients.take(state.cxi), clients.take(state.cyi)
+        xr, cxi, cyi = channel.rebroadcast(began), clients.take(state.cxi), clients.take(state.cyi)
         sent, total_x, total_y = (x, y, cxi, cyi), 0 * x, 0 * y
         batches = clients.batches(self)
         for batch in batches:

@@ -83,7 +83,7 @@ class FedNormSGDA(Algorithm):
         fresh = self.snapshot_rounds is not None and clients.round % self.snapshot_rounds == 0
         snapshot = state.x if fresh else state.xs
         x, y = channel.down(state.x, state.y)
-        xs = channel.known(snapshot) if self.snapshot_rounds is not None else None
+        xs = channel.rebroadcast(snapshot) if self.snapshot_rounds is not None else None
         total_x, total_y = 0 * x, 0 * y
         for batch in batches:
             if xs is None:
@@ -92,7 +92,7 @@ class FedNormSGDA(Algorithm):
                 gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
             total_x, total_y = total_x + gx, total_y + gy
             x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
-        taken = batches.taken.clamp(min=1) if self.normalize else 1.0
+        taken = batches.num_steps.clamp(min=1) if self.normalize else 1.0
         dx, dy = channel.mean(total_x / taken, total_y / taken)
         tau = float(steps.double().mean()) if self.normalize else 1.0
         y = clients.project(state.y + tau * self.lr_y * dy)

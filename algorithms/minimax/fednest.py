@@ -68,7 +68,7 @@ class FedNest(Algorithm):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Climb in the inner rounds, then descend once."""
-        x, y, rows_y = channel.down(state.x), state.y, channel.known(state.y)
+        x, y, rows_y = channel.down(state.x), state.y, channel.rebroadcast(state.y)
         for number in range(self.inner_rounds):
             y = clients.project(y + self._ascent(x, rows_y, number, clients, channel))
             rows_y = channel.down(y)

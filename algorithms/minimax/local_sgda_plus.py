@@ -68,7 +68,7 @@ class LocalSGDAPlus(Algorithm):
         """Local steps with two points of view, then the mean increments."""
         snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
         x, y = sent = channel.down(state.x, state.y)
-        xs = channel.known(snapshot)
+        xs = channel.rebroadcast(snapshot)
         batches = clients.batches(self)
         for batch in batches:
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)

@@ -27,11 +27,11 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
-    halved,
+    join_model,
     not_negative,
     positive,
     register,
-    whole,
+    split_model,
 )
 
 
@@ -70,7 +70,7 @@ class FedBABU(Descent):
 
     def view(self, problem: Problem) -> Problem:
         """See extractor and head apart."""
-        return halved(problem)
+        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model."""
@@ -86,17 +86,17 @@ class FedBABU(Descent):
 
     def model(self, state: State) -> Tensor:
         """Return the common model."""
-        return whole(state.u, state.v)
+        return join_model(state.u, state.v)
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Fine-tune a copy at every client."""
         u, v = clients.rows(state.u), clients.rows(state.v)
         if self.finetune_epochs == 0:
-            return whole(u, v)
+            return join_model(u, v)
         for batch in clients.batches(self, epochs=self.finetune_epochs, stream="finetune"):
             if self.finetune == "head":
                 v = v - self.lr * self.clip(clients.grad_y(u, v, batch))
             else:
                 gu, gv = self.clip(*clients.grads(u, v, batch))
                 u, v = u - self.lr * gu, v - self.lr * gv
-        return whole(u, v)
+        return join_model(u, v)

@@ -39,10 +39,10 @@ from harness.core import (
     Meta,
     Problem,
     UserError,
-    halved,
+    join_model,
     positive,
     register,
-    whole,
+    split_model,
 )
 from harness.core.methods.gaussian_encoder import class_posteriors, mean_scores, variational_loss
 
@@ -98,7 +98,7 @@ class FedCR(Descent):
 
     def view(self, problem: Problem) -> Problem:
         """See encoder and head apart, and predict with the mean of scores over draws."""
-        parts = halved(problem, self.latent)
+        parts = split_model(problem, self.latent)
         return replace(parts, predict=mean_scores(parts, self.test_draws))
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -120,7 +120,7 @@ class FedCR(Descent):
         precision, weighed = clients.each(class_posteriors(clients.problem), u, clients.data())
         du = channel.mean(u, base=u_t)
         precision, weighed = (
-            clients.n * part for part in channel.mean(precision, weighed, weighting="uniform", anew=True)
+            clients.n * part for part in channel.mean(precision, weighed, weighting="uniform", stateless=True)
         )
         precision = precision.clamp(min=0)
         seen = precision > 0
@@ -131,4 +131,4 @@ class FedCR(Descent):
 
     def model(self, state: State) -> Tensor:
         """Return the common encoder under every client's head."""
-        return whole(state.u, state.vi)
+        return join_model(state.u, state.vi)

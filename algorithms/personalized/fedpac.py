@@ -34,11 +34,11 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
-    halved,
+    join_model,
     not_negative,
     positive,
     register,
-    whole,
+    split_model,
 )
 from harness.core.methods.derivatives import aligned_loss, class_statistics, least_on_simplex
 from harness.core.wire.message import combined
@@ -87,7 +87,7 @@ class FedPAC(Descent):
 
     def view(self, problem: Problem) -> Problem:
         """See extractor and head apart."""
-        return halved(problem)
+        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model, without prototypes."""
@@ -116,18 +116,20 @@ class FedPAC(Descent):
             u = u - self.lr_u * self.clip(clients.gradient(aligned_loss, u, v, target, pull, batch=batch))
 
         share, mean, _ = clients.each(statistics, u, data)
-        du, sums, shares = channel.mean(u, _weighed(share, mean), share, base=(u_t, None, None), anew=True)
+        du, sums, shares = channel.mean(
+            u, _weighed(share, mean), share, base=(u_t, None, None), stateless=True
+        )
         shares = shares.repeat_interleave(clients.problem.width, -1)
         c_new = torch.where(shares > RARE, sums / shares.clamp(min=RARE), state.c)
         if self.head_combination:
             # The server knows the heads from which the round began: it has made them, or they are the start's.
-            steps, spreads, hs = channel.gather(v, spread, h, base=(v_t, None, None), anew=True)
+            steps, spreads, hs = channel.gather(v, spread, h, base=(v_t, None, None), stateless=True)
             v = channel.scatter(combined(combination(spreads, hs).to(v), v_t + steps))
         return self.State(state.u + du, clients.put(state.vi, v), c_new)
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor under every client's head."""
-        return whole(state.u, state.vi)
+        return join_model(state.u, state.vi)
 
 
 def combination(spread: Tensor, h: Tensor) -> Tensor:

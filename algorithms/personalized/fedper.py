@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Problem, halved, positive, register, whole
+from harness.core import Channel, Clients, Descent, Meta, Problem, join_model, positive, register, split_model
 
 
 @register
@@ -53,7 +53,7 @@ class FedPer(Descent):
 
     def view(self, problem: Problem) -> Problem:
         """See extractor and head apart."""
-        return halved(problem)
+        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model."""
@@ -70,4 +70,4 @@ class FedPer(Descent):
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor under every client's head."""
-        return whole(state.u, state.vi)
+        return join_model(state.u, state.vi)

@@ -32,11 +32,11 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
-    halved,
+    join_model,
     not_negative,
     positive,
     register,
-    whole,
+    split_model,
 )
 from harness.core.methods.derivatives import feature_distance, tied_loss
 
@@ -83,7 +83,7 @@ class FedReCo(Descent):
 
     def view(self, problem: Problem) -> Problem:
         """See extractor and head apart."""
-        return halved(problem)
+        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model: features of unlike starts cannot be compared."""
@@ -108,4 +108,4 @@ class FedReCo(Descent):
 
     def model(self, state: State) -> Tensor:
         """Return the clients' own extractors and heads."""
-        return whole(state.ui, state.vi)
+        return join_model(state.ui, state.vi)

@@ -29,11 +29,11 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
-    halved,
+    join_model,
     not_negative,
     positive,
     register,
-    whole,
+    split_model,
 )
 from harness.core.methods.derivatives import feature_distance
 
@@ -78,7 +78,7 @@ class FedReCoPVR(Descent):
 
     def view(self, problem: Problem) -> Problem:
         """See extractor and head apart."""
-        return halved(problem)
+        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model, where the distance and its gradient are zero."""
@@ -107,4 +107,4 @@ class FedReCoPVR(Descent):
 
     def model(self, state: State) -> Tensor:
         """Return the clients' own extractors and heads."""
-        return whole(state.ui, state.vi)
+        return join_model(state.ui, state.vi)

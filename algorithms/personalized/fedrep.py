@@ -30,11 +30,11 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
-    halved,
+    join_model,
     not_negative,
     positive,
     register,
-    whole,
+    split_model,
 )
 
 
@@ -71,7 +71,7 @@ class FedRep(Descent):
 
     def view(self, problem: Problem) -> Problem:
         """See extractor and head apart."""
-        return halved(problem)
+        return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model."""
@@ -89,4 +89,4 @@ class FedRep(Descent):
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor under every client's head."""
-        return whole(state.u, state.vi)
+        return join_model(state.u, state.vi)

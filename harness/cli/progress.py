@@ -16,7 +16,7 @@ from rich.table import Column
 from harness.cli.console import figures, log
 from harness.config.run import RunSpec
 from harness.executors.scheduler import Outcome
-from harness.simulation.status import Standing, Watch
+from harness.simulation.status import RunStatus, Watch
 from harness.storage.store import Store
 
 LINES = 8  # runs under way that are shown, so that they fit on a screen
@@ -86,7 +86,7 @@ class Board:
                     )
                 self._bar.update(self._lines[id], completed=one.round, status=where(one))
 
-    def _left(self, now: Mapping[str, Standing]) -> str:
+    def _left(self, now: Mapping[str, RunStatus]) -> str:
         share = self._watch.left(now)
         if share is None or not share:
             return ""
@@ -119,7 +119,7 @@ def name(spec: RunSpec) -> str:
     return f"{spec.algorithm['name']} on {on}, seed {spec.seed}"
 
 
-def where(one: Standing) -> str:
+def where(one: RunStatus) -> str:
     """Say in one line where a run stands."""
     if one.metrics is None:
         return "begins"

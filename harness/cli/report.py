@@ -16,8 +16,8 @@ from harness.cli.console import log, out
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, described, recall
 from harness.report import (
-    Look,
     Pivot,
+    ReportSpec,
     cell_key,
     leaderboard,
     print_table,
@@ -87,20 +87,20 @@ def _write(frame: pd.DataFrame, path: Path | None, write: Callable[[pd.DataFrame
         log.print(f"wrote {path}", markup=False)
 
 
-def given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> Look:
+def given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
     """Return how to report: as the suite's file says, where the options do not say otherwise."""
     asked = {name: getattr(given, name) for name in ("by", "baseline", "target")} | {"pivot": pivots}
     settings = Store(given.dir).report_settings(given.suite) if given.suite else {}
     return read_look(settings | {name: value for name, value in asked.items() if value})
 
 
-def read_look(wanted: Mapping[str, Any]) -> Look:
+def read_look(wanted: Mapping[str, Any]) -> ReportSpec:
     """Return how to report, from what a suite's file says."""
     for measure in [*wanted.get("overview", ()), *(measure for measure, _ in wanted.get("curves", ()))]:
         if described(measure) is None and measure not in COSTS:
             raise unknown("measure to draw", measure, [*METRICS, *COSTS])
     recall(wanted.get("metrics", {}))
-    return Look(
+    return ReportSpec(
         wanted.get("by") or "accuracy",
         wanted.get("baseline"),
         read_target(wanted.get("target")),
@@ -112,7 +112,7 @@ def read_look(wanted: Mapping[str, Any]) -> Look:
     )
 
 
-def write_all(store: Store, name: str | None, look: Look) -> dict[str, Path]:
+def write_all(store: Store, name: str | None, look: ReportSpec) -> dict[str, Path]:
     """Write the report of a suite, or of all runs of the folder, and print its table."""
     records = store.some_records(name)
     commands = {cell_key(record): command_of(record) for record in records if record.id}

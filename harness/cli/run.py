@@ -17,7 +17,7 @@ from harness.cli.progress import Board, ago, amount
 from harness.cli.report import read_look, write_all
 from harness.config.run import RunSpec
 from harness.config.suite import names as suite_names
-from harness.config.sweep import Cell
+from harness.config.sweep import Combination
 from harness.core.registry import UserError, unknown
 from harness.executors.scheduler import choose, cores, run_all, run_one
 from harness.metrics import written_down
@@ -89,7 +89,7 @@ def suite_command(given: argparse.Namespace) -> int:
     who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
     store = Store(given.out).open()
     with log.status(f"trying what goes together, of {len(chosen.cells)} combinations"):
-        cells: Sequence[Cell] = vetted(chosen.cells)
+        cells: Sequence[Combination] = vetted(chosen.cells)
     workers = given.jobs or (1 if who == "serial" else cores())
     cells = _within_limit(given, cells, workers, store, execution)
     specs = [cell.spec for cell in cells if cell.spec is not None]
@@ -153,11 +153,11 @@ def _again(given: argparse.Namespace) -> str | None:
 
 def _within_limit(
     given: argparse.Namespace,
-    cells: Sequence[Cell],
+    cells: Sequence[Combination],
     jobs: int = 1,
     store: Store | None = None,
     execution: Execution | None = None,
-) -> Sequence[Cell]:
+) -> Sequence[Combination]:
     """Return what the option --limit-hours leaves of a suite, or refuse it; what will not be made costs nothing."""
     if given.limit_hours is None:
         if given.trim:

@@ -38,7 +38,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Data(Section):
+class DataSpec(Section):
     """Which data.
 
     Attributes
@@ -269,7 +269,7 @@ class CompressionSpec(Section):
         return self
 
 
-class Cohort(Section):
+class CohortSpec(Section):
     """Who takes part in a round.
 
     Attributes
@@ -287,7 +287,7 @@ class Cohort(Section):
         return {"size": given} if isinstance(given, int) else given
 
 
-class Partition(Section):
+class PartitionSpec(Section):
     """How the data are dealt to clients; the fields besides these are the kind's own.
 
     Attributes
@@ -350,11 +350,11 @@ class Partition(Section):
 
 
 SECTIONS: dict[str, type[Section]] = {
-    "data": Data,
-    "partition": Partition,
+    "data": DataSpec,
+    "partition": PartitionSpec,
     "privacy": PrivacySpec,
     "compression": CompressionSpec,
-    "cohort": Cohort,
+    "cohort": CohortSpec,
 }
 
 

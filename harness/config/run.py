@@ -24,11 +24,11 @@ from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import (
     RECORD,
-    Cohort,
+    CohortSpec,
     CompressionSpec,
-    Data,
+    DataSpec,
     Named,
-    Partition,
+    PartitionSpec,
     PrivacySpec,
     Section,
     checked,
@@ -62,14 +62,14 @@ class RunSpec(Section):
         that is done with them (steps, sums, clipping, noise) are float32.
     """
 
-    data: Data | None = None
-    partition: Partition | None = None
+    data: DataSpec | None = None
+    partition: PartitionSpec | None = None
     problem: Named = Field(default_factory=lambda: {"kind": "classify"})
     model: Named | None = None
     algorithm: Named
     privacy: PrivacySpec | None = None
     compression: CompressionSpec = CompressionSpec()
-    cohort: Cohort | None = None
+    cohort: CohortSpec | None = None
     topology: Named | None = None
     rounds: int = Field(default=100, ge=1)
     eval_every: int = Field(default=10, ge=1)

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.run import RunSpec, read_yaml
-from harness.config.sweep import Cell, assign, expand, mapping
+from harness.config.sweep import Combination, assign, expand, mapping
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
 
@@ -82,7 +82,7 @@ class Suite:
     name: str
     title: str
     profile: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Combination, ...]
     by: str = "accuracy"
     baseline: str | None = None
     target: Mapping[str, Any] | None = None

@@ -35,7 +35,7 @@ Setting = tuple[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class Combination:
     """One combination of a suite.
 
     Attributes
@@ -53,7 +53,7 @@ class Cell:
     reason: str | None = None
 
 
-def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
+def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Combination, ...]:
     """Return every combination of every block, each different one once.
 
     Raises
@@ -61,16 +61,16 @@ def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
     UserError
         If a value is not valid. What is valid and does not go together becomes a cell with the reason.
     """
-    cells: list[Cell] = []
+    cells: list[Combination] = []
     for block in blocks:
         for settings in combinations(block):
             given = deepcopy(dict(base))
             for path, value in sorted(settings, key=_turn):
                 _choose(given, path, deepcopy(value))
             try:
-                cells.append(Cell(given, read_spec(given)))
+                cells.append(Combination(given, read_spec(given)))
             except Incompatible as error:
-                cells.append(Cell(given, None, str(error)))
+                cells.append(Combination(given, None, str(error)))
             if len(cells) > LARGEST:
                 raise UserError(f"sweep: more than {LARGEST:,} runs")
     if not cells:
@@ -78,9 +78,9 @@ def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Cell, ...]:
     return distinct(cells)
 
 
-def distinct(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+def distinct(cells: Iterable[Combination]) -> tuple[Combination, ...]:
     """Return the cells, each different one once."""
-    found: dict[str, Cell] = {}
+    found: dict[str, Combination] = {}
     for cell in cells:
         found.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
     return tuple(found.values())

@@ -3,7 +3,7 @@
 from harness.core.algorithm import ALGORITHMS, Algorithm, Descent, Meta, not_negative, positive, register
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.problem import Problem, cross_entropy, halved, weighted_mean, whole
+from harness.core.problem import Problem, cross_entropy, join_model, split_model, weighted_mean
 from harness.core.registry import UserError
 
 __all__ = [
@@ -16,10 +16,10 @@ __all__ = [
     "Problem",
     "UserError",
     "cross_entropy",
-    "halved",
+    "join_model",
     "not_negative",
     "positive",
     "register",
+    "split_model",
     "weighted_mean",
-    "whole",
 ]

@@ -39,7 +39,7 @@ from harness.core.registry import Incompatible
 from harness.core.wire import gossip, masks
 from harness.core.wire.dp_client import Mechanism, generators, protected_by_sample
 from harness.core.wire.message import combined, increments, joined, of_server, plain, restored, split
-from harness.core.wire.settings import PLAIN, Books, Compression, Privacy
+from harness.core.wire.settings import PLAIN, Compression, Privacy, PrivacyLog
 
 Weighting = Literal["size", "uniform"]
 
@@ -107,9 +107,9 @@ class Channel:
         return one
 
     @property
-    def books(self) -> Books:
+    def privacy_log(self) -> PrivacyLog:
         """Where releases are booked."""
-        return self._clients.books
+        return self._clients.privacy_log
 
     @overload
     def down(self, vector: Tensor, /) -> Tensor: ...
@@ -117,13 +117,13 @@ class Channel:
     def down(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
     def down(self, *vectors: Tensor) -> Any:
         """Send server vectors ``(..., P)`` to the cohort; returns their rows ``(..., C, P)``."""
-        return self._broadcast(vectors, self._clients.present)
+        return self._broadcast(vectors, self._clients.participation_mask)
 
     @overload
-    def known(self, vector: Tensor, /) -> Tensor: ...
+    def rebroadcast(self, vector: Tensor, /) -> Tensor: ...
     @overload
-    def known(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
-    def known(self, *vectors: Tensor) -> Any:
+    def rebroadcast(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
+    def rebroadcast(self, *vectors: Tensor) -> Any:
         """Return rows, as `down`, of vectors that the server has sent before: those who were there pay nothing.
 
         If not everybody takes part in every round, nobody is taken to have been there, and all pay.
@@ -135,22 +135,22 @@ class Channel:
                 "compression.downlink: a message in which other entries are kept, or that is coded by chance or as "
                 "a whole, does not say again what clients have kept"
             )
-        return self._broadcast(vectors, self._clients.present * (not everybody))
+        return self._broadcast(vectors, self._clients.participation_mask * (not everybody))
 
     def _broadcast(self, vectors: Sequence[Tensor], times: Tensor) -> Any:
         """Send vectors of the server, counted so many times for each of the cohort, ``(..., C)``."""
         slot = self._slot()
         joint, thin = joined(vectors), self._compression.downlink and self._compression.thin
         shared = self._shared(slot, vectors, thin=thin)
-        apart = masks.apart(self._clients, shared)
-        if apart is None:
+        per_client_mask = masks.per_client_mask(self._clients, shared)
+        if per_client_mask is None:
             decoded, sizes = self._encode(
                 joint, slot, thin=thin, sender="server", shared=of_server(shared, joint)
             )
             decoded, sizes = self._clients.rows(decoded), sizes.unsqueeze(-1)
         else:
-            joint = self._clients.rows(joint) * apart
-            decoded, sizes = self._encode(joint, slot, thin=thin, sender="server", shared=apart)
+            joint = self._clients.rows(joint) * per_client_mask
+            decoded, sizes = self._encode(joint, slot, thin=thin, sender="server", shared=per_client_mask)
         self.cost.sent(sizes * times, up=False)
         return plain(split(decoded, vectors))
 
@@ -160,7 +160,7 @@ class Channel:
         base: Any = None,
         scale: Sequence[float] | None = None,
         weighting: Weighting | None = None,
-        anew: bool = False,
+        stateless: bool = False,
     ) -> Any:
         """Send rows ``(..., C, P)`` to the server, which sees their average ``(..., P)`` only.
 
@@ -176,11 +176,11 @@ class Channel:
         weighting : {"size", "uniform"}, optional
             Average weighted by the clients' training samples, or plain. Left open, it is by size, and plain
             under central and under strict privacy, whose guarantees need it.
-        anew : bool
+        stateless : bool
             Some of the parts are statistics that stand for themselves in every round. Error feedback is refused:
             what was not sent of old ones is not to be added to new ones.
         """
-        self._refuse_feedback(anew)
+        self._refuse_feedback(stateless)
         mechanism = self._mechanism
         central = mechanism is not None and mechanism.central
         even = mechanism is not None and (central or mechanism.privacy.strict)
@@ -191,16 +191,19 @@ class Channel:
         shared = self._shared(slot, rows)
         sent = joined(self._send(slot, rows, base, scale, shared=shared, restore=False))
         weights = self._weights("uniform" if even else weighting or "size").to(sent).unsqueeze(-2)
-        apart = masks.apart(self._clients, shared)
-        sums = [self._combined(weights, of) for of in ([sent] if apart is None else [sent, apart.to(sent)])]
+        per_client_mask = masks.per_client_mask(self._clients, shared)
+        sums = [
+            self._combined(weights, of)
+            for of in ([sent] if per_client_mask is None else [sent, per_client_mask.to(sent)])
+        ]
         if self._assembly is not None:
             sums = self._assembly.post(sums)
         total = sums[0]
         if mechanism is not None and mechanism.central:
             bound = mechanism.sensitivity(slot) / self._clients.n
-            union = shared if apart is None else masks.of_everybody(self._clients, rows).any(-2)
+            union = shared if per_client_mask is None else masks.of_everybody(self._clients, rows).any(-2)
             total = total + mechanism.noise(total, slot, bound, "server", of_server(union, total))
-        if apart is not None:
+        if per_client_mask is not None:
             # Who lacks an entry has no say in its average. Who takes part is secret under central privacy.
             held = masks.of_everybody(self._clients, rows).to(total).mean(-2) if central else sums[1]
             total = total / torch.where(held > 0, held, 1.0)
@@ -212,7 +215,7 @@ class Channel:
         *rows: Tensor,
         base: Any = None,
         scale: Sequence[float] | None = None,
-        anew: bool = False,
+        stateless: bool = False,
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
     ) -> Any:
@@ -235,7 +238,7 @@ class Channel:
             what the others have sent.
         """
         self._local_only("gathers every client's message")
-        self._refuse_feedback(anew or per_sample is not None)
+        self._refuse_feedback(stateless or per_sample is not None)
         slot = self._slot()
         if per_sample is None:
             shared = self._shared(slot, rows)
@@ -259,14 +262,14 @@ class Channel:
             shared, rows = _real(per_sample, rows[0]), (rows[0].flatten(-2),)
         joint = joined(rows) if shared is None else joined(rows) * shared
         decoded, sizes = self._encode(joint, slot, thin=False, sender="server", shared=shared)
-        self.cost.sent(sizes * self._clients.present, up=False)
+        self.cost.sent(sizes * self._clients.participation_mask, up=False)
         parts = zip(split(decoded, rows), like, strict=True)
         return plain([part.view_as(whole) for part, whole in parts])
 
     def mix(
         self,
         *rows: Tensor,
-        known: Sequence[Tensor] = (),
+        rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
         base: Any = None,
         scale: Sequence[float] | None = None,
@@ -280,14 +283,14 @@ class Channel:
         Parameters
         ----------
         *rows : Tensor
-            The parts of the message; none: nothing is released, only ``known`` travels.
-        known : sequence of Tensor
+            The parts of the message; none: nothing is released, only ``rebroadcast`` travels.
+        rebroadcast : sequence of Tensor
             Rows that are functions of what was sent in earlier rounds only. They travel whole and are
             counted, but release nothing anew: neither clipped nor noised nor pruned.
         onto : sequence of Tensor
             Rows known in the same sense, one a part, to which the protected message is added before it travels:
-            one vector goes where ``known`` would make it two (a tracker and the step of its estimate). What is
-            pruned is the sum, in every hop.
+            one vector goes where ``rebroadcast`` would make it two (a tracker and the step of its estimate).
+            What is pruned is the sum, in every hop.
         base, scale : optional
             As in `mean`.
         hops : int
@@ -300,7 +303,7 @@ class Channel:
             What each client really sent (increments, with ``base``; without ``onto``); a tracker must use this
             version of its own share.
         mixed, mixed_known : tuple of Tensor
-            The mix of what all sent (with ``onto`` added), and of what was known.
+            The mix of what all sent (with ``onto`` added), and of what was rebroadcast.
         """
         if self._mixing is None:
             raise ValueError(
@@ -308,8 +311,8 @@ class Channel:
             )
         if self._clients.thinned is not None and self._clients.thinned.which is not None:
             raise Incompatible("compression.alpha: gossip averages rows of models of one size")
-        if hops < 1 or not (rows or known):
-            raise ValueError(f"nothing to mix: {len(rows) + len(known)} rows, {hops} hops")
+        if hops < 1 or not (rows or rebroadcast):
+            raise ValueError(f"nothing to mix: {len(rows) + len(rebroadcast)} rows, {hops} hops")
         self._local_only("gossips with its neighbors")
         if self._mechanism is not None and self._mechanism.privacy.server_clip is not None:
             raise Incompatible("privacy.server_clip: in gossip there is no server that averages")
@@ -337,8 +340,8 @@ class Channel:
                 slot, rows, base, scale, shared=shared, copies=None if onto else copies, code=not onto
             )
         whole = [own + step for own, step in zip(onto, sent, strict=True)] if onto else sent
-        heard = tell([*whole, *known]) if onto else [*sent, *(tell(known) if known else ())]
-        mixed = gossip.spread([*whole, *known], heard, self._mixing, hops, tell)
+        heard = tell([*whole, *rebroadcast]) if onto else [*sent, *(tell(rebroadcast) if rebroadcast else ())]
+        mixed = gossip.spread([*whole, *rebroadcast], heard, self._mixing, hops, tell)
         return tuple(sent), tuple(mixed[: len(rows)]), tuple(mixed[len(rows) :])
 
     def _send(
@@ -371,11 +374,11 @@ class Channel:
         if code:
             thin = self._compression.thin
             joint, sizes = self._encode(joint, slot, thin=thin, sender="client", shared=shared)
-            sizes = sizes * self._clients.present
+            sizes = sizes * self._clients.participation_mask
             self.cost.sent(sizes if copies is None else sizes * copies, up=True)
             if pass_on is not None:
                 onward = sizes.sum(-1, keepdim=True) - (sizes if pass_on == "others" else 0)
-                self.cost.sent(onward * self._clients.present, up=False)
+                self.cost.sent(onward * self._clients.participation_mask, up=False)
         if mechanism is not None and mechanism.central:
             joint = joined(mechanism.clipped(slot, split(joint, rows)))
         if mechanism is not None:
@@ -450,7 +453,7 @@ class Channel:
 
         Of cohorts of unlike size side by side, run by run: with rows that only fill up it would round differently.
         """
-        here = self._clients.present.bool()
+        here = self._clients.participation_mask.bool()
         if rows.ndim == 2 or bool(here.all()):
             return combined(weights, rows).squeeze(-2)
         each = zip(weights, rows, here.to(rows.device), strict=True)
@@ -459,11 +462,11 @@ class Channel:
     def _weights(self, weighting: Weighting) -> Tensor:
         """Return the clients' weights in the average, ``(..., C)``."""
         everyone = self._assembly.clients if self._assembly is not None else self._clients
-        present = self._clients.present.double()
+        participation_mask = self._clients.participation_mask.double()
         if weighting == "uniform":
-            return present / everyone.n
-        sizes = everyone.sizes * everyone.present
-        return self._clients.sizes * present / sizes.sum(-1, keepdim=True).clamp(min=1)
+            return participation_mask / everyone.n
+        sizes = everyone.sizes * everyone.participation_mask
+        return self._clients.sizes * participation_mask / sizes.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _real(batch: Batch, rows: Tensor) -> Tensor | None:

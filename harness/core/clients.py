@@ -12,15 +12,15 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core import rng
 from harness.core.execution import sampling
-from harness.core.execution.batches import Batches, unlike
+from harness.core.execution.batches import Batches, mismatched_batches
 from harness.core.execution.vectorize import Points, Rows
-from harness.core.methods.derivatives import Told, embedding
+from harness.core.methods.derivatives import PartyBatch, embedding
 from harness.core.problem import Objective, Problem, its_loss
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
 from harness.core.wire.dp_record import Records
 from harness.core.wire.model_pruning import Smaller, Thinned, thin_own
-from harness.core.wire.settings import Books, Privacy
+from harness.core.wire.settings import Privacy, PrivacyLog
 
 if TYPE_CHECKING:
     from harness.core.algorithm import Algorithm
@@ -47,12 +47,12 @@ class Clients:
         Client numbers of the cohort, ``(..., C)``, ascending.
     cost : Cost
         Where the work done is counted.
-    present : Tensor, optional
+    participation_mask : Tensor, optional
         1 for a cohort member, 0 for a row that only fills up, ``(..., C)``: Poisson cohorts differ in size
         from round to round and between stacked runs.
     expected : int, optional
         Expected size of such a cohort.
-    books : Books, optional
+    privacy_log : Books, optional
         Where releases are booked.
     privacy : Privacy, optional
         With unit "record" data leave `grad` and `grads` as noisy sums of clipped per-sample gradients only; a
@@ -72,7 +72,7 @@ class Clients:
     errors : dict[str, Tensor]
         Mean squared norms, ``(..., C)``, of what compression has changed of the parties' embeddings; for
         evaluations only. ``omega``: of those sent last, on the way; ``psi``: of a batch, when models were pruned.
-    unlike : bool
+    mismatched_batches : bool
         Whether stacked runs have been given batches that one of them alone would have in another width: what they
         compute is the same but for rounding.
     """
@@ -87,9 +87,9 @@ class Clients:
         round: int,
         ids: Tensor,
         cost: Cost,
-        present: Tensor | None = None,
+        participation_mask: Tensor | None = None,
         expected: int | None = None,
-        books: Books | None = None,
+        privacy_log: PrivacyLog | None = None,
         privacy: Privacy | None = None,
         thinned: Thinned | None = None,
         alpha: float | Tensor = 0.0,
@@ -100,20 +100,22 @@ class Clients:
         self.round = round
         self.ids = ids
         self.n = expected or ids.shape[-1]
-        self.present = torch.ones_like(ids) if present is None else present.to(ids)
+        self.participation_mask = (
+            torch.ones_like(ids) if participation_mask is None else participation_mask.to(ids)
+        )
         self.total = federation.clients
         self.axes = ids.ndim
         self.cost = cost
-        self.books = books or Books()
+        self.privacy_log = privacy_log or PrivacyLog()
         self.thinned = thinned
         self.errors: dict[str, Tensor] = {}
-        self.unlike = False
+        self.mismatched_batches = False
         self._alpha = torch.as_tensor(alpha, dtype=torch.float64)
         self._rows = rows
         self._strict = privacy is not None and privacy.strict
         self._records: Records | None = None
         if privacy is not None and privacy.unit == "record":
-            self._records = Records(privacy, problem, self.books)
+            self._records = Records(privacy, problem, self.privacy_log)
         self.sizes = self._samples("train")
 
     def part(self, number: int) -> Clients:
@@ -122,8 +124,8 @@ class Clients:
         one.__dict__.update(self.__dict__)
         one.ids = self.ids[..., number : number + 1]
         one.sizes = self.sizes[..., number : number + 1]
-        one.books = Books(self.books.ledger)
-        one.present = self.present[..., number : number + 1]
+        one.privacy_log = PrivacyLog(self.privacy_log.ledger)
+        one.participation_mask = self.participation_mask[..., number : number + 1]
         return one
 
     @property
@@ -160,9 +162,9 @@ class Clients:
 
     def put(self, full: Tensor, rows: Tensor) -> Tensor:
         """Return ``full`` with the cohort's rows replaced; the others keep theirs."""
-        if self.everybody and bool(self.present.all()):
+        if self.everybody and bool(self.participation_mask.all()):
             return rows
-        flat, here = full.flatten(0, -2).clone(), self.present.flatten().bool().to(full.device)
+        flat, here = full.flatten(0, -2).clone(), self.participation_mask.flatten().bool().to(full.device)
         flat[self._flat(full)[here]] = rows.flatten(0, -2)[here]
         changed: Tensor = flat.unflatten(0, full.shape[:-1])
         return changed
@@ -220,25 +222,29 @@ class Clients:
         ids = torch.zeros_like(self.ids) if aligned else self.ids
         each = steps if isinstance(steps, Tensor) else None
         steps = int(steps.max()) if isinstance(steps, Tensor) else steps
-        deal = sampling.plan if self._records is None else self._records.deal
+        deal = sampling.draw_batches if self._records is None else self._records.deal
         counts = self._samples(split).flatten()
         if self.axes > 1:
-            self.unlike |= unlike(counts.view(self.ids.shape), self.present.bool(), batch_size)
-        order, taken = deal(counts, keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size)
+            self.mismatched_batches |= mismatched_batches(
+                counts.view(self.ids.shape), self.participation_mask.bool(), batch_size
+            )
+        order, num_steps = deal(
+            counts, keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size
+        )
         if each is not None:
-            taken = taken.minimum(each.flatten())
-            order = torch.where(torch.arange(len(order))[:, None, None] < taken[:, None], order, -1)
+            num_steps = num_steps.minimum(each.flatten())
+            order = torch.where(torch.arange(len(order))[:, None, None] < num_steps[:, None], order, -1)
         flat = held.flatten(0, -2)
         found = flat.gather(1, order.clamp(min=0).transpose(0, 1).flatten(1)).unflatten(1, order.shape[::2])
         positions = torch.where(order >= 0, found.transpose(0, 1), -1)
         device, dtype = self.federation.pool.x.device, self.federation.pool.x.dtype
-        taken = taken.view(*self.ids.shape, 1).to(device, dtype)
+        num_steps = num_steps.view(*self.ids.shape, 1).to(device, dtype)
         shown: Callable[[int, Batch], Batch] = _as_it_is
         if self._records is not None:
             own, fewest = counts.view_as(self.ids), int(self.federation.counts(split).min())
-            shown = self._records.hiding(stream, order, taken, own, fewest, batch_size)
+            shown = self._records.hiding(stream, order, num_steps, own, fewest, batch_size)
         positions = positions.unflatten(1, self.ids.shape).to(device)
-        return Batches(self.federation.pool, positions, taken, same=order.stride(0) == 0, shown=shown)
+        return Batches(self.federation.pool, positions, num_steps, same=order.stride(0) == 0, shown=shown)
 
     def data(self, stream: str = "data") -> Batch:
         """Return all training data of each client as one batch, ``(..., C, N)``."""
@@ -302,7 +308,7 @@ class Clients:
         self,
         objective: Objective,
         *points: Tensor,
-        batch: Batch | Told,
+        batch: Batch | PartyBatch,
         by: int | Points = 0,
         alone: bool = True,
     ) -> Any:
@@ -467,7 +473,7 @@ class Clients:
 
     def _real(self, batch: Batch) -> Tensor:
         """Return which slots of a batch hold a sample of a client that is there, ``(..., C, B)``."""
-        return (batch.weight > 0.5) & self.present.bool().unsqueeze(-1).to(batch.weight.device)
+        return (batch.weight > 0.5) & self.participation_mask.bool().unsqueeze(-1).to(batch.weight.device)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Apply a function written for one client to every client's rows and batch.
@@ -494,7 +500,7 @@ class Clients:
             times = torch.cat(samples, -1)
             self.cost.work(flops / times.shape[-1], times, oracle=True)
         else:
-            self.cost.work(flops, self.present.unsqueeze(-1))
+            self.cost.work(flops, self.participation_mask.unsqueeze(-1))
         return self._rows.map(fn, self.axes, *arguments)
 
     def labels(self, batch: Batch) -> Batch:

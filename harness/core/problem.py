@@ -112,7 +112,7 @@ def its_loss(problem: Problem) -> Callable[..., Tensor]:
 
 
 @lru_cache(maxsize=4)
-def halved(problem: Problem, latent: int | None = None) -> Problem:
+def split_model(problem: Problem, latent: int | None = None) -> Problem:
     """Return a problem with its model in two, the extractor x and the head y; see `Problem.halves`.
 
     Raises
@@ -128,7 +128,7 @@ def halved(problem: Problem, latent: int | None = None) -> Problem:
     return problem.halves(latent=latent)
 
 
-def whole(u: Tensor, v: Tensor) -> Tensor:
+def join_model(u: Tensor, v: Tensor) -> Tensor:
     """Join extractors and heads to models; an extractor without the axis of clients is everybody's."""
     if u.ndim < v.ndim:
         u = u.unsqueeze(-2).expand(*v.shape[:-1], u.shape[-1])

@@ -19,7 +19,7 @@ from harness.executors.local import Outcome, Progress, chunks, run_one, run_toge
 from harness.executors.processes import Processes
 from harness.executors.ray import Cluster
 from harness.simulation.build import Execution, identify
-from harness.simulation.stacking import LARGEST, alike
+from harness.simulation.stacking import LARGEST, stack_key
 from harness.storage.store import Store
 
 __all__ = [
@@ -187,7 +187,7 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
     """Put the numbers of runs that differ in seed and noise only together, in pieces that keep all workers busy."""
     groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
-        groups.setdefault(alike(spec).model_dump_json(), []).append(number)
+        groups.setdefault(stack_key(spec).model_dump_json(), []).append(number)
     share = max(1, -(-len(specs) // workers))
     most = min(most or LARGEST, share)
     found: list[Unit] = []

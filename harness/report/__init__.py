@@ -8,15 +8,15 @@ from harness.report.data.pivot import Pivot
 from harness.report.data.tables import print_table, write_csv, write_latex, write_markdown
 from harness.report.data.target import read_target
 from harness.report.data.tidy import tidy
-from harness.report.html.page import Look, write_page, write_report
+from harness.report.html.page import ReportSpec, write_page, write_report
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.curves import learning_curves
 from harness.report.plots.frontier import accuracy_against_bytes
 
 __all__ = [
     "Choice",
-    "Look",
     "Pivot",
+    "ReportSpec",
     "accuracy_against_bytes",
     "accuracy_against_epsilon",
     "cell_key",

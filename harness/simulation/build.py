@@ -16,7 +16,7 @@ from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from datasets.vertical import VERTICAL
 from harness import models
-from harness.config.fields import Data, Partition
+from harness.config.fields import DataSpec, PartitionSpec
 from harness.config.run import RunSpec
 from harness.core import rng
 from harness.core.algorithm import Algorithm
@@ -268,7 +268,7 @@ def make_federation(spec: RunSpec, dealt: dict[str, Federation] | None = None) -
     return dealt[what]
 
 
-def _dealt(spec: RunSpec, data: Data, part: Partition) -> Federation:
+def _dealt(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federation:
     dataset = load_once(data)
     generator = rng.numpy_stream(spec.seed, "partition")
     vertical = part.kind in VERTICAL
@@ -286,7 +286,7 @@ def _dealt(spec: RunSpec, data: Data, part: Partition) -> Federation:
 
 
 @lru_cache(maxsize=2)
-def load_once(data: Data) -> Dataset:
+def load_once(data: DataSpec) -> Dataset:
     """Load a data set, or take it from memory: the runs of a suite mostly share one."""
     read = load(**data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"}))
     return read if data.binary is None else halves(read)

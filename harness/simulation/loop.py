@@ -20,11 +20,11 @@ from harness.core.execution.client_chunks import round_in_parts
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import Thinned, thin, thinned
-from harness.core.wire.settings import PLAIN, Books, Privacy
+from harness.core.wire.settings import PLAIN, Privacy, PrivacyLog
 from harness.simulation.build import Setup
 from harness.simulation.calibration import Dry, settle
 from harness.simulation.dry_run import Counting
-from harness.simulation.recorder import Diverged, Journal, Point, Progress, Standing, finite
+from harness.simulation.recorder import Diverged, Journal, PendingCheckpoint, Point, Progress, finite
 from harness.simulation.stacking import join, own_ledger, split, together
 from harness.storage.store import RunFolder
 from privacy import Ledger
@@ -61,7 +61,7 @@ class Run:
         self.cost = Cost((self.runs,) if setup.runs else ())
         self.round = 0
         self.memory: dict[str, Tensor] = {}
-        self.books = Books()
+        self.privacy_log = PrivacyLog()
         self.thinned: Thinned | None = None
         self.errors: dict[str, Tensor] = {}
         self._ratio = 0.0
@@ -73,7 +73,7 @@ class Run:
         self._keep(clients, channel)
 
     def clients(
-        self, ids: Tensor, round: int, present: Tensor | None = None, expected: int | None = None
+        self, ids: Tensor, round: int, participation_mask: Tensor | None = None, expected: int | None = None
     ) -> Clients:
         """Return a cohort of this run; of stacked ones `ids` are each one's, or the same for all."""
         setup = self.setup
@@ -86,9 +86,9 @@ class Run:
             round=round,
             ids=ids.expand(self.runs, -1) if setup.runs and ids.ndim == 1 else ids,
             cost=self.cost,
-            present=present,
+            participation_mask=participation_mask,
             expected=expected,
-            books=self.books,
+            privacy_log=self.privacy_log,
             privacy=setup.privacy,
             thinned=self.thinned,
             alpha=ratio_at(setup.compression.alpha, round) if self._parties and round >= 0 else 0.0,
@@ -127,14 +127,14 @@ class Run:
             return self.clients(
                 torch.arange(size if self._dry == "expected" else total), self.round, None, size
             )
-        ids, present = sampling.poisson(keys, total, size / total)
+        ids, participation_mask = sampling.poisson(keys, total, size / total)
         if not self.setup.runs:
-            ids, present = ids[0], present[0]
-        return self.clients(ids, self.round, present, size)
+            ids, participation_mask = ids[0], participation_mask[0]
+        return self.clients(ids, self.round, participation_mask, size)
 
     def advance(self) -> None:
         """Run one round."""
-        setup, before = self.setup, self.books.ledger.releases
+        setup, before = self.setup, self.privacy_log.ledger.releases
         self.prune()
         clients = self.cohort()
         channel = self.channel(clients)
@@ -150,7 +150,7 @@ class Run:
         self.round += 1
         privacy = setup.privacy
         if privacy is not None and privacy.releases is not None:
-            made = self.books.ledger.releases - before
+            made = self.privacy_log.ledger.releases - before
             if made > privacy.releases:
                 raise Incompatible(
                     f"round {self.round} made {made} releases, and the noise was settled for {privacy.releases} "
@@ -189,7 +189,7 @@ class Run:
         return booked or self.setup.compression.error_feedback
 
     def _keep(self, clients: Clients, channel: Channel) -> None:
-        if clients.unlike:
+        if clients.mismatched_batches:
             raise Incompatible(
                 "runs side by side have batches of unlike width; apart they would round otherwise"
             )
@@ -202,8 +202,8 @@ class Run:
             "round": self.round,
             "state": self.state._asdict(),
             "channel": dict(self.memory),
-            "ledger": self.books.ledger.to_json(),
-            "charged": self.books.charged,
+            "ledger": self.privacy_log.ledger.to_json(),
+            "charged": self.privacy_log.charged,
             "cost": self.cost.state(),
             "errors": dict(self.errors),
             "pruned": left and (self._ratio, torch.stack([m.mask for m in left.models]).cpu(), left.which),
@@ -215,7 +215,10 @@ class Run:
         device = next(iter(self.setup.start.values())).device
         self.state = type(self.state)(**{name: part.to(device) for name, part in checkpoint["state"].items()})
         self.memory = {name: part.to(device) for name, part in checkpoint["channel"].items()}
-        self.books.ledger, self.books.charged = Ledger.from_json(checkpoint["ledger"]), checkpoint["charged"]
+        self.privacy_log.ledger, self.privacy_log.charged = (
+            Ledger.from_json(checkpoint["ledger"]),
+            checkpoint["charged"],
+        )
         self.cost.restore(checkpoint["cost"])
         self.errors = dict(checkpoint["errors"])
         if checkpoint["pruned"] is not None:
@@ -240,7 +243,9 @@ class Run:
         privacy, given = own.privacy, own.spec.privacy
         if privacy is None or given is None:
             return None
-        found = own_ledger(self.books.ledger, self.setup, number).report(privacy.delta, privacy.accountant)
+        found = own_ledger(self.privacy_log.ledger, self.setup, number).report(
+            privacy.delta, privacy.accountant
+        )
         figures = {name: finite(value) for name, value in found.items()}
         return {
             "unit": privacy.unit,
@@ -270,9 +275,9 @@ def settled(setup: Setup) -> Setup:
     if record and setup.problem.kind == "vertical":
         whole, most = _all_rounds(dry)
     else:
-        before, dry.books.ledger = dry.books.ledger, Ledger()
+        before, dry.privacy_log.ledger = dry.privacy_log.ledger, Ledger()
         dry.advance()
-        each = dry.books.ledger
+        each = dry.privacy_log.ledger
         whole, most = before.merge(each.repeat(setup.spec.rounds)), each.releases
     if setup.privacy is None:
         return setup
@@ -284,10 +289,10 @@ def _all_rounds(dry: Run) -> tuple[Ledger, int]:
     """Return what a run releases until its end, and in one round at most."""
     most = 0
     while dry.round < dry.setup.spec.rounds:
-        before = dry.books.ledger.releases
+        before = dry.privacy_log.ledger.releases
         dry.advance()
-        most = max(most, dry.books.ledger.releases - before)
-    return dry.books.ledger, most
+        most = max(most, dry.privacy_log.ledger.releases - before)
+    return dry.privacy_log.ledger, most
 
 
 def _with_noise(setup: Setup, whole: Ledger, most: int) -> Privacy:
@@ -349,7 +354,7 @@ def simulate_all(journals: Sequence[Journal]) -> list[dict[str, Any] | Diverged]
         journal.open(own)
     if begun := [journal.checkpoint for journal in live if journal.checkpoint is not None]:
         run.restore(join(begun))
-    first, saved, here = run.round, time.perf_counter(), Standing((), run.setup, {})
+    first, saved, here = run.round, time.perf_counter(), PendingCheckpoint((), run.setup, {})
     try:
         while live:
             if run.round % spec.eval_every == 0 or run.round == spec.rounds:
@@ -360,7 +365,7 @@ def simulate_all(journals: Sequence[Journal]) -> list[dict[str, Any] | Diverged]
                 journal.tell(run.round)
             if run.round == spec.rounds or not live:
                 break
-            here = Standing(live, run.setup, run.checkpoint())
+            here = PendingCheckpoint(live, run.setup, run.checkpoint())
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 here.save()
                 saved = time.perf_counter()

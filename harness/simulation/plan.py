@@ -11,15 +11,15 @@ from typing import Any, Literal
 from compression import ratio_at
 from harness.config.fields import CompressionSpec
 from harness.config.run import RunSpec
-from harness.config.sweep import Cell
+from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.settings import Books
+from harness.core.wire.settings import PrivacyLog
 from harness.simulation.build import Execution, Setup, identify, prepare
 from harness.simulation.evaluation import measure
 from harness.simulation.loop import Run, everybody, settled
 
 
-def plan(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
     """Return one row per combination.
 
     Releases and epsilon are exact (unit record: never exceeded, where clients differ in their local steps).
@@ -32,7 +32,7 @@ def plan(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [_row(cell, measured) for cell in cells]
 
 
-def refusal(cell: Cell) -> str | None:
+def refusal(cell: Combination) -> str | None:
     """Return why a combination cannot work, though each of its parts is valid; None if it can."""
     if cell.spec is None:
         return cell.reason
@@ -43,7 +43,7 @@ def refusal(cell: Cell) -> str | None:
     return None
 
 
-def vetted(cells: Sequence[Cell]) -> list[Cell]:
+def vetted(cells: Sequence[Combination]) -> list[Combination]:
     """Return the cells with those that cannot work turned into skipped ones.
 
     What cannot work fails in the same way for every seed, so one of them is tried.
@@ -60,18 +60,18 @@ def vetted(cells: Sequence[Cell]) -> list[Cell]:
         key = _kind(spec)
         if key not in known:
             known[key] = refusal(cell)
-        found.append(Cell(cell.given, None, known[key]) if known[key] else cell)
+        found.append(Combination(cell.given, None, known[key]) if known[key] else cell)
     return found
 
 
 def affordable(
-    cells: Sequence[Cell],
+    cells: Sequence[Combination],
     hours: float,
     jobs: int = 1,
     ended: Collection[str] = (),
     trim: bool = False,
     execution: Execution | None = None,
-) -> list[Cell]:
+) -> list[Combination]:
     """Return the cells if they fit into so many hours, by the estimate of `plan`.
 
     Parameters
@@ -96,7 +96,7 @@ def affordable(
     """
     measured: dict[str, float] = {}
 
-    def cost(cell: Cell) -> float:
+    def cost(cell: Combination) -> float:
         if cell.spec is None or identify(cell.spec) in ended:
             return 0.0
         kind = _kind(cell.spec)
@@ -126,7 +126,7 @@ def affordable(
     raise UserError(f"--limit-hours: not even one seed fits; all would take {about}")
 
 
-def _left_out(cell: Cell, reason: str) -> Cell:
+def _left_out(cell: Combination, reason: str) -> Combination:
     assert cell.spec is not None
     return replace(cell, given=cell.spec.model_dump(mode="json"), spec=None, reason=reason)
 
@@ -154,7 +154,7 @@ def _kind(spec: RunSpec) -> str:
     return spec.model_copy(update={"seed": 0}).model_dump_json()
 
 
-def _row(cell: Cell, measured: dict[str, float]) -> dict[str, Any]:
+def _row(cell: Combination, measured: dict[str, float]) -> dict[str, Any]:
     if cell.spec is None:
         return {"status": "skipped", "reason": cell.reason}
     try:
@@ -211,11 +211,13 @@ def _cost(setup: Setup, count: Literal["expected", "largest"]) -> Run:
     ratios = list(zip(alphas, betas, news, stages, strict=True))
     for _, stretch in groupby(ratios):
         length = len(list(stretch))
-        cost, ledger = run.cost.state(), run.books.ledger
-        run.books = Books()  # nobody has been charged: the most charged record may be another in every round
+        cost, ledger = run.cost.state(), run.privacy_log.ledger
+        run.privacy_log = (
+            PrivacyLog()
+        )  # nobody has been charged: the most charged record may be another in every round
         first = run.round
         run.advance()
-        run.books.ledger = ledger.merge(run.books.ledger.repeat(length))
+        run.privacy_log.ledger = ledger.merge(run.privacy_log.ledger.repeat(length))
         run.cost.restore({name: old + length * (run.cost.state()[name] - old) for name, old in cost.items()})
         run.round = first + length
     return run

@@ -171,7 +171,7 @@ class Journal:
         self.end = error
 
 
-class Standing:
+class PendingCheckpoint:
     """The last whole round of runs side by side, to be saved if it comes to that.
 
     Parameters

@@ -65,12 +65,12 @@ def signature(setup: Setup) -> Hashable:
     steps = -(-largest // width) if counted else None
     privacy = setup.privacy and replace(
         setup.privacy, noise_multiplier=1.0
-    )  # what differs here, `alike` keeps
-    spec = alike(setup.spec).model_dump_json()
+    )  # what differs here, `stack_key` keeps
+    spec = stack_key(setup.spec).model_dump_json()
     return (spec, privacy, setup.problem.constants, setup.federation.clients, batches, steps)
 
 
-def alike(spec: RunSpec) -> RunSpec:
+def stack_key(spec: RunSpec) -> RunSpec:
     """Return a run as all are that may be stacked with it: the first seed, and a budget of 1.
 
     Without noise, or with a clip norm that follows noisy counts, a run computes something else.

@@ -11,7 +11,7 @@ from harness.storage.store import RunFolder, Store
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """Where a run stands by its last evaluation.
 
     Attributes
@@ -29,13 +29,13 @@ class Standing:
     epsilon: float | str | None = None
 
 
-def standing(folder: RunFolder) -> Standing:
+def standing(folder: RunFolder) -> RunStatus:
     """Return where a run stands; reads the end of one file."""
     line = folder.last()
     if line is None:
-        return Standing()
+        return RunStatus()
     privacy = line.get("privacy") or {}
-    return Standing(line.get("round", 0), line.get("metrics"), privacy.get("epsilon_total"))
+    return RunStatus(line.get("round", 0), line.get("metrics"), privacy.get("epsilon_total"))
 
 
 def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
@@ -104,15 +104,15 @@ class Watch:
             self._ended.add(id)
             self._made += max(0, standing(self._folders[id]).round - self._from.pop(id, 0))
 
-    def under_way(self) -> dict[str, Standing]:
+    def under_way(self) -> dict[str, RunStatus]:
         """Return where the runs stand that were handed out and have not ended."""
         return {id: standing(self._folders[id]) for id in self._from}
 
-    def made(self, now: Mapping[str, Standing]) -> float:
+    def made(self, now: Mapping[str, RunStatus]) -> float:
         """Return how many runs have been made, those under way in parts."""
         return len(self._ended) + sum(min(1.0, one.round / self._rounds[id]) for id, one in now.items())
 
-    def left(self, now: Mapping[str, Standing]) -> float | None:
+    def left(self, now: Mapping[str, RunStatus]) -> float | None:
         """Return what is missing over what has been made since the suite began; None at its beginning."""
         made = self._made + sum(max(0, one.round - self._from[id]) for id, one in now.items())
         missing = sum(

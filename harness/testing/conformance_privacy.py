@@ -20,7 +20,7 @@ from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.wire.model_pruning import Thinned, thin, thin_own
-from harness.core.wire.settings import Books, Compression, Privacy
+from harness.core.wire.settings import Compression, Privacy, PrivacyLog
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
 from harness.testing.conformance import ROUNDS, Check, Failed, Task, _same, _small, _task, run, task
@@ -61,11 +61,11 @@ class Watched(Channel):
     """A channel that notes every message that a client sends."""
 
     def _send(self, *arguments: Any, **options: Any) -> list[Tensor]:
-        before = self.books.ledger.releases
+        before = self.privacy_log.ledger.releases
         sent = super()._send(*arguments, **options)
         # With unit client this message is a release; with unit record its gradients were.
         own = self._mechanism is not None
-        if self.books.ledger.releases == (before if own else 0):
+        if self.privacy_log.ledger.releases == (before if own else 0):
             raise Failed("a message left a client and no release was booked")
         return sent
 
@@ -170,16 +170,23 @@ def _accounted(cls: type[Algorithm]) -> None:
 @_check
 def _sampled(cls: type[Algorithm]) -> None:
     """Book every gradient of sampled records once, at the rate of its batch."""
-    books, rows = Books(), Summed("vmap")
+    privacy_log, rows = PrivacyLog(), Summed("vmap")
     Noted.rates.clear()
     try:
         steps = cls.meta.steps or 2
-        _run(cls(local_steps=steps, batch_size=2), _task(cls), RECORD, side=Noted, books=books, mode=rows)
+        _run(
+            cls(local_steps=steps, batch_size=2),
+            _task(cls),
+            RECORD,
+            side=Noted,
+            privacy_log=privacy_log,
+            mode=rows,
+        )
     except Incompatible:
         return
-    if books.ledger.releases != rows.sums:
-        raise Failed(f"{rows.sums} noisy gradients were made, and {books.ledger.releases} booked")
-    rates = {draw.rate for draw in books.ledger.merge(Ledger()).closed}
+    if privacy_log.ledger.releases != rows.sums:
+        raise Failed(f"{rows.sums} noisy gradients were made, and {privacy_log.ledger.releases} booked")
+    rates = {draw.rate for draw in privacy_log.ledger.merge(Ledger()).closed}
     if rates - Noted.rates:
         raise Failed(f"batches drawn at rates {sorted(Noted.rates)} are booked at {sorted(rates)}")
 
@@ -240,16 +247,16 @@ def _run(
     side: type[Clients] = Clients,
     channel: type[Channel] = Channel,
     compression: Compression = RAW,
-    books: Books | None = None,
+    privacy_log: PrivacyLog | None = None,
     thinned: Thinned | None = None,
     alpha: float | Tensor = 0.0,
     **options: Any,
 ) -> Any:
     """Run under a mechanism; the channel remembers from round to round what it has to."""
-    books, ways = books or Books(), list[Channel]()
+    privacy_log, ways = privacy_log or PrivacyLog(), list[Channel]()
 
     def members(*arguments: Any, **others: Any) -> Clients:
-        given = {"books": books, "privacy": mechanism, "thinned": thinned}
+        given = {"privacy_log": privacy_log, "privacy": mechanism, "thinned": thinned}
         return side(*arguments, **{**others, **given, "alpha": alpha if others["round"] >= 0 else 0.0})
 
     def out(clients: Clients, *, mixing: Tensor | None, **_: Any) -> Channel:
@@ -290,12 +297,12 @@ def _mechanisms(cls: type[Algorithm]) -> dict[str, Privacy]:
 
 def _ledger(algorithm: Algorithm, small: Task, mechanism: Privacy, rounds: int) -> Ledger | None:
     """Return what so many rounds book; None if the run is refused."""
-    books = Books()
+    privacy_log = PrivacyLog()
     try:
-        _run(algorithm, small, mechanism, rounds=rounds, books=books)
+        _run(algorithm, small, mechanism, rounds=rounds, privacy_log=privacy_log)
     except Incompatible:
         return None
-    return books.ledger
+    return privacy_log.ledger
 
 
 def _hidden(cls: type[Algorithm]) -> Problem | None:

@@ -133,7 +133,7 @@ def _message_releases(
     road = channel(home, privacy=privacy, compression=PLAIN)
     send = road.mean if privacy.placement == "central" else road.gather
     first = _joint(send(*full))
-    booked = road.books.ledger
+    booked = road.privacy_log.ledger
     sent = torch.stack([first, _joint(send(*empty))])
     # The server's average is one release; it counts a client's message by one over their number.
     return (sent * WITNESSES if privacy.placement == "central" else sent.flatten(0, 1)), booked
@@ -155,7 +155,7 @@ def _record_releases(
     found, booked = [], None
     for batch in home.batches(Everything(), steps=2):
         found.append(home.grad(start, batch) * WITNESSES)
-        booked = booked or home.books.ledger
+        booked = booked or home.privacy_log.ledger
     assert booked is not None
     return torch.cat(found), booked
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from harness.config import run as spec_module
-from harness.config.fields import CompressionSpec, Partition, PrivacySpec
+from harness.config.fields import CompressionSpec, PartitionSpec, PrivacySpec
 from harness.config.run import RunSpec, read_spec, read_yaml
 from harness.core.registry import Incompatible, UserError
 
@@ -351,7 +351,7 @@ def test_a_default_is_part_of_the_names_of_all_runs_that_leave_it():
     sections = {
         "privacy": PrivacySpec,
         "compression": CompressionSpec,
-        "partition": Partition,
+        "partition": PartitionSpec,
         "run": RunSpec,
     }
     found = {

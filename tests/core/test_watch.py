@@ -14,7 +14,7 @@ from harness.cli.parser import main
 from harness.cli.progress import LINES, Board
 from harness.config.run import read_spec
 from harness.executors.scheduler import Outcome
-from harness.simulation.status import Standing, Watch, overview, standing
+from harness.simulation.status import RunStatus, Watch, overview, standing
 from harness.storage.store import TAIL_BYTES, Store
 
 SPEC = {
@@ -56,9 +56,9 @@ def test_the_last_whole_line_is_found_from_the_end(store, width, end):
 @pytest.mark.parametrize("content", ["", "{", "\n", "1\n"])
 def test_without_a_whole_line_a_run_stands_at_its_beginning(store, content):
     folder = begun(store, "a")
-    assert standing(folder) == Standing()
+    assert standing(folder) == RunStatus()
     (folder.path / "rounds.jsonl").write_text(content)
-    assert standing(folder) == Standing(0, None, None)
+    assert standing(folder) == RunStatus(0, None, None)
 
 
 def test_only_the_end_of_a_long_file_is_read(store):
@@ -84,7 +84,7 @@ def test_what_is_left_is_told_by_rounds(store):
     watch.end("done")
     folder.append(line(30, privacy={"epsilon_total": 2.5}))
     now = watch.under_way()
-    assert now == {"half": Standing(30, {"accuracy": 0.3, "loss": 1.0}, 2.5)}
+    assert now == {"half": RunStatus(30, {"accuracy": 0.3, "loss": 1.0}, 2.5)}
     assert watch.made(now) == 1.75
     assert watch.left(now) == 50 / 20
     folder.append(line(40))
@@ -184,7 +184,7 @@ def test_on_a_terminal_the_board_follows_the_files_by_itself(store, monkeypatch)
         looks.append(folder)
         if len(looks) == 2:
             raise OSError("stale file handle")
-        return Standing(len(looks))
+        return RunStatus(len(looks))
 
     with Board("one", store, {"id0": read_spec(SPEC)}) as shown:
         monkeypatch.setattr("harness.simulation.status.standing", look)

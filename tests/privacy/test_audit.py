@@ -29,7 +29,10 @@ def _power(mechanism, length=10.0, **claims):
     generator = np.random.default_rng(7)
     flagged = 0
     for _ in range(TRIALS):
-        without, present = _release(generator, 0.0, mechanism), _release(generator, length, mechanism)
+        without, present = (
+            _release(generator, 0.0, mechanism),
+            _release(generator, length, mechanism),
+        )
         flagged += bool(flags(project(without, DIRECTION), project(present, DIRECTION), MU, **claims))
     return flagged / TRIALS
 
@@ -95,7 +98,10 @@ def test_the_interval_covers_the_separation():
 
 def test_separation_by_hand():
     """Projections 0, 2 and 4, 6: means 1 and 5; pooled variance (2 + 2) / 2 = 2: mu = 4 / sqrt 2."""
-    without, present = torch.tensor([[0.0, 9.0], [2.0, 8.0]]), torch.tensor([[4.0, 7.0], [6.0, 1.0]])
+    without, present = (
+        torch.tensor([[0.0, 9.0], [2.0, 8.0]]),
+        torch.tensor([[4.0, 7.0], [6.0, 1.0]]),
+    )
     estimate = separation_mu(without, present, torch.tensor([3.0, 0.0]))
     assert estimate.mu == pytest.approx(4 / math.sqrt(2))
     assert (estimate.shift, estimate.std) == pytest.approx((4.0, math.sqrt(2)))

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from report_records import done, evaluation, partition, private, spec, undone
 
-from harness.report import Look, Pivot, write_report
+from harness.report import Pivot, ReportSpec, write_report
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
@@ -95,7 +95,7 @@ def page(tmp_path):
     runs.append(undone(spec("fedavg", 2), "failed", f"loss is NaN {ATTACK}"))
     runs.append(undone(spec("fedbio"), "missing"))
     runs.append(undone(spec("scaffold", partition=partition(5.0)), "skipped", ATTACK))
-    look = Look(baseline="fedavg", pivots=(Pivot("partition.alpha", "algorithm.name"),))
+    look = ReportSpec(baseline="fedavg", pivots=(Pivot("partition.alpha", "algorithm.name"),))
     return write_report(runs, tmp_path, look)["index.html"]
 
 

@@ -7,7 +7,7 @@ from report_records import done, evaluation, spec, undone
 from scipy.stats import t as student
 
 from harness.core.registry import UserError
-from harness.report import Choice, Look, read_choice, write_report
+from harness.report import Choice, ReportSpec, read_choice, write_report
 from harness.report.data.columns import words
 from harness.report.data.model_selection import Published, choose, chosen_tables
 
@@ -160,11 +160,11 @@ def test_a_choice_that_cannot_be_meant_is_refused(given, message):
 def test_a_report_holds_the_tables_and_the_further_pictures(tmp_path):
     curve = [evaluation(10 * i, 1000 * (i + 1), outer_loss=1 / (i + 1)) for i in range(3)]
     records = [run(), done(spec("fedbio", problem={"kind": "fair_weights"}), *curve)]
-    look = Look(by="accuracy", choice=BY_GAP, curves=(("outer_loss", "round"), ("outer_loss", "bytes")))
+    look = ReportSpec(by="accuracy", choice=BY_GAP, curves=(("outer_loss", "round"), ("outer_loss", "bytes")))
     written = write_report(records, tmp_path, look)
     pictures = {f"outer_loss-{against}{end}" for against in ("round", "bytes") for end in (".png", ".svg")}
     assert {"chosen.md", "chosen.csv"} | pictures <= set(written)
     assert "Chosen settings" in written["chosen.md"].read_text()
     assert "Chosen settings" in written["index.html"].read_text()
-    write_report(records, tmp_path, Look())
+    write_report(records, tmp_path, ReportSpec())
     assert not (tmp_path / "chosen.md").exists()

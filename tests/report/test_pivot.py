@@ -8,7 +8,7 @@ import pytest
 from report_records import done, evaluation, spec, undone
 
 from harness.core.registry import UserError
-from harness.report import Look, Pivot, leaderboard, read_target, write_report
+from harness.report import Pivot, ReportSpec, leaderboard, read_target, write_report
 from harness.report.data.columns import columns
 from harness.report.data.pivot import grids_markdown, tabulate
 from harness.report.data.target import Target
@@ -191,7 +191,7 @@ def test_an_unknown_setting_or_measure_of_a_pivot_names_the_nearest():
 
 
 def test_the_report_writes_pivots_and_removes_those_of_an_earlier_one(tmp_path):
-    look = Look(by="stationarity", target=NEAR, pivots=(BY_K,))
+    look = ReportSpec(by="stationarity", target=NEAR, pivots=(BY_K,))
     written = write_report(grid_of_four(), tmp_path, look)
     text = written["pivot.md"].read_text()
     assert "| 1 | 8.5 ± 0.707 | 2.5 ± 0.707 |" in text and text == grids_markdown(

@@ -17,7 +17,7 @@ from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import Thinned
-from harness.core.wire.settings import Books, Compression, Privacy
+from harness.core.wire.settings import Compression, Privacy, PrivacyLog
 from harness.problems.classify import classifier
 from harness.simulation.build import Setup, prepare
 from harness.simulation.loop import Run, settled
@@ -93,9 +93,9 @@ def cohort(
         round=round,
         ids=numbers,
         cost=Cost(tuple(numbers.shape[:-1])),
-        present=None if present is None else torch.tensor(present),
+        participation_mask=None if present is None else torch.tensor(present),
         expected=expected,
-        books=Books(),
+        privacy_log=PrivacyLog(),
         privacy=mechanism,
         thinned=thinned,
     )

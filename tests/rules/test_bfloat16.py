@@ -60,12 +60,12 @@ def test_halves_encoders_and_what_is_left_of_a_pruned_network_compute_in_it_too(
     x, _ = samples(4, (6,))
     net = network("mlp", (6,))
     problem = classifier(net)
-    for halved in (problem.halves(), problem.halves(3)):
-        u, v = halved.init(torch.Generator().manual_seed(0)).values()
-        features = halved.features(u, x)
+    for split_model in (problem.halves(), problem.halves(3)):
+        u, v = split_model.init(torch.Generator().manual_seed(0)).values()
+        features = split_model.features(u, x)
         assert features.dtype == torch.float32
         assert torch.equal(features, features.bfloat16().float())
-        scores = halved.scores(v, features[:, : halved.width])
+        scores = split_model.scores(v, features[:, : split_model.width])
         assert torch.equal(scores, scores.bfloat16().float())
     whole = problem.init(torch.Generator().manual_seed(0))["x"]
     smaller = problem.rebuild(problem.module)

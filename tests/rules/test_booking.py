@@ -22,27 +22,27 @@ LOCAL = {"unit": "client", "placement": "local", "clip": 1.0}
 def test_the_releases_of_one_cohort_compose_inside_its_draw() -> None:
     """q = 0.1, z = 1, T = 100, m = 2: 16.1 with RDP; booked apart they would be understated as 11.0."""
     mechanism = privacy("central", z=1.0, rate=0.1)
-    books = Ledger()
+    privacy_log = Ledger()
     for round in range(100):
         way = channel(mechanism, round=round)
-        way.books.ledger = books
+        way.privacy_log.ledger = privacy_log
         way.mean(rows(3))
         way.mean(rows(3))
-        books = way.books.ledger
-    assert (books.draws, books.releases) == (100, 200)
-    assert books.report(1e-5)["epsilon_total"] == pytest.approx(16.1, abs=0.05)
+        privacy_log = way.privacy_log.ledger
+    assert (privacy_log.draws, privacy_log.releases) == (100, 200)
+    assert privacy_log.report(1e-5)["epsilon_total"] == pytest.approx(16.1, abs=0.05)
     assert epsilon(1.0, 200, 1e-5, 0.1) == pytest.approx(11.0, abs=0.05)
 
 
 def test_without_sampling_the_total_is_the_exact_gaussian() -> None:
     """k releases at rate 1 are one with multiplier z / sqrt(k)."""
-    mechanism, books = privacy(z=4.0), Ledger()
+    mechanism, privacy_log = privacy(z=4.0), Ledger()
     for round in range(16):
         way = channel(mechanism, round=round)
-        way.books.ledger = books
+        way.privacy_log.ledger = privacy_log
         way.gather(rows(3))
-        books = way.books.ledger
-    found = books.report(1e-5)
+        privacy_log = way.privacy_log.ledger
+    found = privacy_log.report(1e-5)
     assert found["accountant"] == "exact"
     assert found["epsilon_total"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
     assert found["epsilon_release"] == pytest.approx(gaussian_epsilon(4.0, 1e-5))
@@ -52,26 +52,26 @@ def test_what_the_server_sends_books_nothing() -> None:
     way = channel(privacy(z=1.0))
     way.down(torch.zeros(3, dtype=torch.float64))
     way.scatter(rows(3))
-    assert way.books.ledger.releases == 0
+    assert way.privacy_log.ledger.releases == 0
 
 
 def test_rows_known_from_earlier_rounds_book_nothing_in_a_mix() -> None:
     way = channel(privacy(z=1.0), mixing=torch.full((4, 4), 0.25, dtype=torch.float64))
-    way.mix(rows(3), known=(rows(3),))
-    assert way.books.ledger.releases == 1
+    way.mix(rows(3), rebroadcast=(rows(3),))
+    assert way.privacy_log.ledger.releases == 1
 
 
 def test_an_adaptive_norm_books_its_count_and_both_together_cost_the_round_s_multiplier() -> None:
     way = channel(privacy("central", clip="adaptive", z=2.0))
     way.mean(rows(3))
-    assert way.books.ledger.releases == 2
-    assert way.books.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+    assert way.privacy_log.ledger.releases == 2
+    assert way.privacy_log.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
 
 
 def test_before_the_first_round_everybody_takes_part_and_nothing_is_amplified() -> None:
     way = channel(privacy("central", z=1.0, rate=0.01), round=-1)
     way.mean(rows(3))
-    assert way.books.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    assert way.privacy_log.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
 
 
 def test_a_budget_covers_a_release_before_the_first_round_too() -> None:
@@ -207,7 +207,7 @@ def test_a_batch_is_booked_at_the_rate_at_which_it_was_drawn(data) -> None:
     setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked)
     fewest = int(setup.federation.counts().min())
     run = finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2)))
-    assert {draw.rate for draw in run.books.ledger.merge(Ledger()).closed} == {8 / fewest}
+    assert {draw.rate for draw in run.privacy_log.ledger.merge(Ledger()).closed} == {8 / fewest}
 
 
 def test_batches_gone_through_twice_are_refused(data) -> None:

@@ -17,7 +17,7 @@ def test_poisson_cohorts_vary_in_size_around_the_expected_one(data) -> None:
         run.round = round
         clients = run.cohort()
         assert clients.n == 3
-        sizes.append(float(clients.present.sum()))
+        sizes.append(float(clients.participation_mask.sum()))
     drawn = torch.tensor(sizes)
     assert abs(drawn.mean() - 3) < 0.4 and abs(drawn.var() - 12 / 7) < 0.7
     assert drawn.min() == 0 and drawn.max() == 7
@@ -36,21 +36,23 @@ def test_other_cohorts_have_their_size(data) -> None:
 def test_an_empty_cohort_still_releases_noise_books_it_and_counts_no_byte_and_no_work(data) -> None:
     setup = ready(data, privacy={**CENTRAL, "noise_multiplier": 1.0}, cohort={"size": 1})
     run = Run(setup)
-    while int(run.cohort().present.sum()):
+    while int(run.cohort().participation_mask.sum()):
         run.round += 1
     before = run.state.x
     run.advance()
     assert not torch.equal(run.state.x, before), "noise"
-    assert run.books.ledger.releases == 1
+    assert run.privacy_log.ledger.releases == 1
     assert (int(run.cost.up), int(run.cost.down), int(run.cost.flops)) == (0, 0, 0)
 
 
 def test_an_absent_row_takes_no_part_in_the_mean_and_keeps_no_state() -> None:
     setting = Compression(beta=0.5, codec="float64", error_feedback=True)
-    way = channel(privacy("central"), setting, ids=[0, 2], present=[1, 0], expected=2)
+    way = channel(privacy("central"), setting, ids=[0, 2], participation_mask=[1, 0], expected=2)
     messages = rows(8, clients=2)
     found = way.mean(messages)
-    alone = channel(privacy("central"), setting, ids=[0], present=[1], expected=2).mean(messages[:1])
+    alone = channel(privacy("central"), setting, ids=[0], participation_mask=[1], expected=2).mean(
+        messages[:1]
+    )
     torch.testing.assert_close(found, alone)
     residual = way.state["residual 0"]
     assert (residual[0] != 0).any() and not residual[1:].any()
@@ -64,11 +66,11 @@ def channel_bytes(messages, setting):
 
 
 def test_put_leaves_the_absent_client_s_row_alone() -> None:
-    clients = cohort(ids=[0, 2], present=[1, 0], expected=2)
+    clients = cohort(ids=[0, 2], participation_mask=[1, 0], expected=2)
     full = torch.zeros(4, 3, dtype=torch.float64)
     after = clients.put(full, torch.ones(2, 3, dtype=torch.float64))
     assert after.sum(-1).tolist() == [3, 0, 0, 0]
-    whole = cohort(present=[1, 0, 1, 1], expected=4)
+    whole = cohort(participation_mask=[1, 0, 1, 1], expected=4)
     assert whole.put(full, torch.ones(4, 3, dtype=torch.float64)).sum(-1).tolist() == [3, 0, 3, 3]
 
 
@@ -78,7 +80,7 @@ def test_clients_who_were_not_asked_keep_their_control_variates(data) -> None:
     asked: set[int] = set()
     for _ in range(2):
         clients = run.cohort()
-        asked |= set(clients.ids[clients.present.bool()].tolist())
+        asked |= set(clients.ids[clients.participation_mask.bool()].tolist())
         run.advance()
     moved = {n for n, row in enumerate(run.state.ci) if row.any()}
     assert moved == asked and len(asked) < 7
@@ -87,13 +89,13 @@ def test_clients_who_were_not_asked_keep_their_control_variates(data) -> None:
 def test_an_adaptive_norm_counts_only_who_is_there() -> None:
     """One absent client: (b - 1/2) of it must not enter, so it is as if the row were not there."""
     mechanism = privacy("central", clip="adaptive")
-    two = channel(mechanism, ids=[0, 2], present=[1, 0], expected=2)
+    two = channel(mechanism, ids=[0, 2], participation_mask=[1, 0], expected=2)
     two.mean(rows(5, clients=2))
-    one = channel(mechanism, ids=[0], present=[1], expected=2)
+    one = channel(mechanism, ids=[0], participation_mask=[1], expected=2)
     one.mean(rows(5, clients=2)[:1])
     assert torch.equal(two.state["clip 0"], one.state["clip 0"])
 
 
 def test_a_poisson_run_goes_through(data) -> None:
     run = finished(ready(data, privacy={**CENTRAL, "epsilon": 4.0}, cohort={"size": 2}, rounds=6))
-    assert run.books.ledger.draws == 6
+    assert run.privacy_log.ledger.draws == 6

@@ -7,7 +7,7 @@ import torch
 from rules_support import finished, given, ready, record
 
 from harness.config.run import read_spec
-from harness.config.sweep import Cell
+from harness.config.sweep import Combination
 from harness.core.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.methods.fairness import group_shares
@@ -170,7 +170,7 @@ def test_the_weights_found_are_told_and_not_the_clients_models(data):
 def test_a_plan_counts_the_stages_of_a_run_apart(data):
     """One round of 2 weights each way, one with the model of 14 numbers both ways and 2 weights down; 3 clients."""
     fields = given(data, {"name": "fedbio", **METHODS["fedbio"][0]}, **WEIGHTS)
-    (row,) = plan([Cell({}, read_spec(fields))])
+    (row,) = plan([Combination({}, read_spec(fields))])
     done = simulate(prepare(read_spec(fields)))
     assert (row["bytes_up"], row["bytes_down"]) == (3 * 4 * (2 + 14), 3 * 4 * (2 + 16))
     assert (done["bytes_up"], done["bytes_down"]) == (row["bytes_up"], row["bytes_down"])

@@ -21,7 +21,7 @@ Z = torch.tensor([[1.0], [2.0], [3.0], [10.0]], dtype=torch.float64)
 
 def mixed(known, mixing=RING4, hops=1, compression=RAW, **others):
     """Return what known rows become."""
-    _, _, (found,) = channel(None, compression, mixing=mixing, **others).mix(known=(known,), hops=hops)
+    _, _, (found,) = channel(None, compression, mixing=mixing, **others).mix(rebroadcast=(known,), hops=hops)
     return found
 
 
@@ -97,7 +97,7 @@ def test_a_message_is_released_once_and_paid_for_in_every_hop(hops) -> None:
     """The ring has 8 directed edges, the message 20 numbers of 8 bytes."""
     way = channel(privacy(z=1.0), mixing=RING4)
     (sent,), (found,), _ = way.mix(rows(20), hops=hops)
-    assert way.books.ledger.releases == 1
+    assert way.privacy_log.ledger.releases == 1
     assert int(way.cost.up) == hops * 8 * 20 * 8
     torch.testing.assert_close(found, mixed(sent, hops=hops))
 
@@ -112,8 +112,8 @@ def test_the_message_of_many_hops_is_that_of_one() -> None:
 
 def test_known_rows_alone_release_nothing_and_are_counted() -> None:
     way = channel(privacy(z=1.0), mixing=RING4)
-    sent, found, (one, two) = way.mix(known=(rows(20), rows(5)), hops=2)
-    assert (sent, found, way.books.ledger.releases) == ((), (), 0)
+    sent, found, (one, two) = way.mix(rebroadcast=(rows(20), rows(5)), hops=2)
+    assert (sent, found, way.privacy_log.ledger.releases) == ((), (), 0)
     assert int(way.cost.up) == 2 * 8 * 25 * 8
     torch.testing.assert_close(one, mixed(rows(20), hops=2))
     torch.testing.assert_close(two, mixed(rows(5), hops=2))
@@ -121,7 +121,7 @@ def test_known_rows_alone_release_nothing_and_are_counted() -> None:
 
 def test_known_rows_and_the_message_go_equally_far() -> None:
     way = channel(mixing=RING4)
-    (sent,), (found,), (told,) = way.mix(rows(20), known=(rows(5),), hops=3)
+    (sent,), (found,), (told,) = way.mix(rows(20), rebroadcast=(rows(5),), hops=3)
     torch.testing.assert_close(found, mixed(sent, hops=3))
     torch.testing.assert_close(told, mixed(rows(5), hops=3))
     assert int(way.cost.up) == 3 * 8 * 25 * 8
@@ -145,7 +145,7 @@ def test_a_message_put_onto_known_rows_travels_as_their_sum(hops) -> None:
     (sent,), (found,), _ = way.mix(messages, onto=(known,), hops=hops)
     torch.testing.assert_close(sent, alone)
     torch.testing.assert_close(found, mixed(known + sent, hops=hops))
-    assert way.books.ledger.releases == 1
+    assert way.privacy_log.ledger.releases == 1
     assert int(way.cost.up) == hops * 8 * 20 * 8
 
 
@@ -196,10 +196,10 @@ def test_the_counting_channel_books_and_counts_the_same(codec) -> None:
         if kind is not None:
             options = {"privacy": privacy(z=1.0), "compression": Compression(codec=codec)}
             way = kind(way._clients, mixing=RING4, **options)
-        way.mix(rows(20), known=(rows(7),), hops=3)
+        way.mix(rows(20), rebroadcast=(rows(7),), hops=3)
         way.mix(rows(20), onto=(rows(20),), hops=2)
-        way.mix(known=(rows(3),), hops=2)
-        ways.append((int(way.cost.up), way.books.ledger.to_json()))
+        way.mix(rebroadcast=(rows(3),), hops=2)
+        ways.append((int(way.cost.up), way.privacy_log.ledger.to_json()))
     assert ways[0] == ways[1]
 
 
@@ -220,7 +220,7 @@ def test_stacked_runs_have_each_their_own_graph_and_momentum() -> None:
     assert directed_edges(graphs[0]) != directed_edges(graphs[1])
     held = torch.stack([rows(5, clients=6, seed=seed) for seed in (1, 2)])
     way = channel(mixing=torch.stack(graphs), seeds=(0, 1), counts=(1,) * 6)
-    _, _, (found,) = way.mix(known=(held,), hops=4)
+    _, _, (found,) = way.mix(rebroadcast=(held,), hops=4)
     for number, graph in enumerate(graphs):
         apart = mixed(held[number], graph, 4, counts=(1,) * 6)
         torch.testing.assert_close(found[number], apart, rtol=0, atol=1e-12)

@@ -15,7 +15,7 @@ from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Books, Compression
+from harness.core.wire.settings import Compression, PrivacyLog
 from harness.problems import PROBLEMS, Setting
 
 KGT = ALGORITHMS["k_gt_minimax"]
@@ -43,7 +43,7 @@ def run(
     found = PROBLEMS["quadratic_minimax"]
     problem, data = found.build(Setting(found.settings(**entries), None, None))
     algorithm = KGT(local_steps=3, lr_x=0.05, lr_y=0.05, zero_init=zero_init)
-    books, memory, state = Books(), {}, None
+    privacy_log, memory, state = PrivacyLog(), {}, None
     for round in range(-1, rounds):
         clients = Clients(
             data,
@@ -53,7 +53,7 @@ def run(
             round=round,
             ids=torch.arange(5),
             cost=Cost(),
-            books=books,
+            privacy_log=privacy_log,
         )
         way = kind(clients, mixing=MIXING, privacy=mechanism, compression=compression, state=memory)
         if state is None:
@@ -83,7 +83,7 @@ def test_a_sender_draws_its_noise_once_for_all_its_neighbors() -> None:
     way = channel(privacy(z=1.0), mixing=mixing_matrix(Ring(), 4))
     (sent,), (mixed,), _ = way.mix(rows(20))
     torch.testing.assert_close(mixed.mean(0), sent.mean(0))
-    assert way.books.ledger.releases == 1
+    assert way.privacy_log.ledger.releases == 1
     assert int(way.cost.up) == 4 * 2 * 20 * 8, "a message of 20 float64 to each of 2 neighbors"
 
 
@@ -91,7 +91,7 @@ def test_rows_known_already_are_neither_noised_nor_clipped_nor_pruned() -> None:
     known = rows(20, scale=100.0)
     mixing = mixing_matrix(Ring(), 4)
     setting = Compression(beta=0.9, codec="float64")
-    _, _, (told,) = channel(privacy(z=1.0), setting, mixing=mixing).mix(rows(20), known=(known,))
+    _, _, (told,) = channel(privacy(z=1.0), setting, mixing=mixing).mix(rows(20), rebroadcast=(known,))
     torch.testing.assert_close(told, mixing @ known)
 
 

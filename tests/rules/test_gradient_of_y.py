@@ -25,7 +25,7 @@ def both_and_one(**options):
         (batch,) = clients.batches(WORK)
         found.append(getattr(clients, verb)(x, y, batch))
         cost.append(int(clients.cost.flops))
-        ledger = clients.books.ledger
+        ledger = clients.privacy_log.ledger
     return found, cost, ledger
 
 

@@ -4,7 +4,7 @@ import pytest
 from rules_support import finished, given, ready
 
 from harness.config.run import read_spec
-from harness.config.sweep import Cell
+from harness.config.sweep import Combination
 from harness.simulation.plan import plan
 
 WORK = {"local_steps": 2, "batch_size": 8}
@@ -34,7 +34,7 @@ def of(name, **settings):
 def test_releases_epsilon_and_bytes_are_as_planned(data, name, privacy):
     """Three of seven clients a round: every round sends and releases alike, whatever is renewed when."""
     fields = {"problem": "fair_classification", "cohort": {"size": 3}, "rounds": 5, "privacy": privacy}
-    (row,) = plan([Cell({}, read_spec(given(data, of(name), **fields)))])
+    (row,) = plan([Combination({}, read_spec(given(data, of(name), **fields)))])
     run = finished(ready(data, of(name), **fields))
     claims = run.statement() or {}
     for figure in ("releases", "epsilon_total", "noise_multiplier"):

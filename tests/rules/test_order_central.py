@@ -81,7 +81,7 @@ def test_the_noise_is_z_times_the_sensitivity_over_the_expected_cohort() -> None
 def test_the_denominator_is_the_expected_size_of_the_cohort_whoever_came() -> None:
     """One client of norm 1 came where 4 were expected: the mean has norm 1/4."""
     one = clipped(rows(6, clients=1), 1.0)
-    found = channel(privacy("central"), ids=[2], present=[1], expected=4).mean(one)
+    found = channel(privacy("central"), ids=[2], participation_mask=[1], expected=4).mean(one)
     torch.testing.assert_close(found, one[0] / 4)
 
 

@@ -167,4 +167,4 @@ def test_nothing_is_booked_clipped_or_noised_without_privacy() -> None:
     way = channel()
     messages = rows(6, scale=1000.0)
     assert torch.equal(way.gather(messages), messages)
-    assert way.books.ledger.releases == 0
+    assert way.privacy_log.ledger.releases == 0

@@ -7,11 +7,11 @@ import torch
 from rules_support import ready
 
 from compression import alive, units
-from harness.config.sweep import Cell
+from harness.config.sweep import Combination
 from harness.core import Channel, Clients
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Books, Compression
+from harness.core.wire.settings import Compression, PrivacyLog
 from harness.simulation.build import prepare
 from harness.simulation.calibration import draft
 from harness.simulation.loop import Run, simulate
@@ -129,8 +129,8 @@ def test_a_record_is_charged_for_every_appearance_and_the_ledger_is_of_the_most_
         people = clients._records.of(batch).numbers
         appeared[people] += 1
         run.advance()
-        assert run.books.ledger.releases == 3 * int(appeared.max())
-    assert 1 < int(appeared.max()) < 6 and torch.equal(run.books.charged, 3 * appeared)
+        assert run.privacy_log.ledger.releases == 3 * int(appeared.max())
+    assert 1 < int(appeared.max()) < 6 and torch.equal(run.privacy_log.charged, 3 * appeared)
 
 
 def test_a_budget_holds(data):
@@ -151,7 +151,7 @@ def test_a_budget_holds(data):
 @pytest.mark.parametrize("steps", [{}, {"local_epochs": None, "local_steps": 1}])
 def test_a_plan_counts_appearances_as_the_run_does(data, steps):
     spec = parties(data, {**LVFL, **steps}, privacy=RECORD, rounds=4).spec
-    (planned,) = plan([Cell({}, spec)])
+    (planned,) = plan([Combination({}, spec)])
     claim = simulate(prepare(spec))["privacy"]
     assert planned["releases"] == claim["releases"]
     assert planned["epsilon_total"] == claim["epsilon_total"]
@@ -163,7 +163,7 @@ def world(data, **privacy):
     mechanism = draft(setup.spec.privacy, setup.spec, setup.federation)
     everybody = {"seeds": (0,), "round": 0, "ids": torch.arange(3), "cost": Cost()}
     clients = Clients(
-        setup.federation, setup.problem, setup.rows, books=Books(), privacy=mechanism, **everybody
+        setup.federation, setup.problem, setup.rows, privacy_log=PrivacyLog(), privacy=mechanism, **everybody
     )
     batch = next(iter(clients.batches(setup.algorithm, aligned=True)))
     y = clients.rows(setup.start["y"])

@@ -6,7 +6,7 @@ from rules_support import COUNTS, channel, finished, given, ready, rows
 
 from compression import Codec
 from harness.config.run import read_spec
-from harness.config.sweep import Cell
+from harness.config.sweep import Combination
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
 from harness.simulation.loop import settled
@@ -21,7 +21,7 @@ STEPS = [[0, 0.0], [1, 0.5], [3, 0.75]]
 
 
 def planned(data, algorithm, fields):
-    (row,) = plan([Cell({}, read_spec(given(data, algorithm, **fields)))])
+    (row,) = plan([Combination({}, read_spec(given(data, algorithm, **fields)))])
     return row
 
 
@@ -142,7 +142,7 @@ def test_gossip_is_planned_with_all_its_hops_and_its_one_release_a_round(algorit
             "rounds": 5,
         }
     )
-    (row,), run = plan([Cell({}, spec)]), finished(settled(prepare(spec)))
+    (row,), run = plan([Combination({}, spec)]), finished(settled(prepare(spec)))
     for name in ("releases", "epsilon_release", "epsilon_total", "noise_multiplier"):
         assert row[name] == run.statement()[name], name
     assert row["releases"] == (5 if algorithm == "decentralized_local_sgda" else 6)

@@ -138,7 +138,7 @@ def test_two_gradients_on_one_batch_are_two_releases_of_one_draw() -> None:
     way._clients = clients
     state = work.init(start, clients, way)
     work.round(state, clients, way)
-    assert (clients.books.ledger.draws, clients.books.ledger.releases) == (3, 6)
+    assert (clients.privacy_log.ledger.draws, clients.privacy_log.ledger.releases) == (3, 6)
 
 
 def test_the_noise_has_the_standard_deviation_z_clip_over_the_expected_batch() -> None:
@@ -177,7 +177,7 @@ def test_an_empty_batch_still_releases_noise_and_still_is_a_step() -> None:
         seen += int(empty.sum())
         assert bool((batch.active == 1).all())
     assert seen > 5
-    assert clients.books.ledger.releases == 30
+    assert clients.privacy_log.ledger.releases == 30
 
 
 def test_a_record_whose_gradient_is_not_finite_is_left_out() -> None:
@@ -211,7 +211,7 @@ def test_the_cohort_of_clients_keeps_its_size_though_batches_are_poisson(data) -
     for round in range(20):
         run.round = round
         clients = run.cohort()
-        assert clients.ids.shape == (3,) and bool(clients.present.all())
+        assert clients.ids.shape == (3,) and bool(clients.participation_mask.all())
 
 
 def test_a_step_without_noise_and_clipping_is_a_plain_sgd_step(data) -> None:

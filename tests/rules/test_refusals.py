@@ -7,7 +7,7 @@ import torch
 from rules_support import channel, cohort, given, privacy, ready, record, rows
 
 from harness.config.run import read_spec
-from harness.config.sweep import Cell
+from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
@@ -22,7 +22,7 @@ def test_central_privacy_is_for_means_only(verb: str) -> None:
     way = channel(privacy("central", z=1.0), mixing=torch.full((4, 4), 0.25, dtype=torch.float64))
     with pytest.raises(Incompatible, match=r"central privacy protects averages only.*use placement local"):
         getattr(way, verb)(rows(3))
-    assert way.books.ledger.releases == 0 and int(way.cost.up) == 0
+    assert way.privacy_log.ledger.releases == 0 and int(way.cost.up) == 0
 
 
 MATRICES = {"P": [1, -0.5], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
@@ -266,16 +266,16 @@ def test_what_gossip_cannot_do_is_refused_before_it_runs_and_skipped_in_a_suite(
     spec = read_spec({**given, "topology": "complete"})
     with pytest.raises(Incompatible, match=reason):
         settled(prepare(spec))
-    (cell,) = vetted([Cell({}, spec)])
+    (cell,) = vetted([Combination({}, spec)])
     assert cell.spec is None and reason in str(cell.reason)
-    (row,) = plan([Cell({}, spec)])
+    (row,) = plan([Combination({}, spec)])
     assert row["status"] == "skipped" and reason in row["reason"]
 
 
 def test_what_clients_have_kept_is_told_again_for_nothing() -> None:
     vector = rows(6)[0]
     way = channel(None, Compression(codec="float16", downlink=True))
-    assert torch.equal(way.known(vector), way.down(vector))
+    assert torch.equal(way.rebroadcast(vector), way.down(vector))
     assert int(way.cost.down) == 4 * 6 * 2
 
 
@@ -291,9 +291,9 @@ def test_a_code_that_says_something_else_the_second_time_cannot_tell_what_client
     code's magnitude is that of the whole message. A cohort that pays for it again may be sent anything."""
     setting = Compression(**compression, downlink=True)
     with pytest.raises(Incompatible, match="does not say again what clients have kept"):
-        channel(None, setting).known(rows(6)[0])
+        channel(None, setting).rebroadcast(rows(6)[0])
     paying = channel(None, setting, ids=(0, 2))
-    paying.known(rows(6)[0])
+    paying.rebroadcast(rows(6)[0])
     assert int(paying.cost.down) > 0
 
 
@@ -315,9 +315,9 @@ def test_what_the_compression_refuses_is_planned_as_skipped_without_privacy_too(
     kind = "classify" if algorithm == "fedavg" else "fair_classification"
     fields = {"problem": kind, "model": {"name": "mlp", "hidden": [8]}, "compression": compression}
     spec = read_spec(given(data, algorithm, **fields))
-    (row,) = plan([Cell({}, spec)])
+    (row,) = plan([Combination({}, spec)])
     assert row["status"] == "skipped" and reason in row["reason"]
-    (cell,) = vetted([Cell({}, spec)])
+    (cell,) = vetted([Combination({}, spec)])
     assert cell.spec is None and reason in str(cell.reason)
 
 

@@ -17,14 +17,14 @@ class Batches:
 
     Attributes
     ----------
-    taken : Tensor
+    num_steps : Tensor
         Steps each client takes, ``(..., C, 1)``: clients with little data finish early when the round is
         measured in epochs; their rows then see padding only (`Batch.active` is 0).
     """
 
     pool: Batch
     positions: Tensor  # (S, ..., C, B) in the pool, -1 = padding
-    taken: Tensor
+    num_steps: Tensor
     same: bool  # every step sees the same samples
     shown: Callable[[int, Batch], Batch]  # of a step's batch: as it is handed out
 
@@ -42,7 +42,7 @@ class Batches:
             yield self.shown(step, batch)
 
 
-def unlike(counts: Tensor, here: Tensor, batch_size: int | None) -> bool:
+def mismatched_batches(counts: Tensor, here: Tensor, batch_size: int | None) -> bool:
     """Whether runs side by side draw otherwise than apart.
 
     Wider batches are summed, and counted, in another way; and only who holds more than a batch is shuffled.

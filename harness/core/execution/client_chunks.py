@@ -92,7 +92,7 @@ def round_in_parts(algorithm: Algorithm, state: Any, clients: Clients, channel: 
         mine = channel.part(number, assembly)
         try:
             done = algorithm.round(state, clients.part(number), mine)
-            channel.books.ledger = mine.books.ledger  # every part books the same releases
+            channel.privacy_log.ledger = mine.privacy_log.ledger  # every part books the same releases
             return done
         except Posted:
             return None

@@ -15,7 +15,7 @@ ELEMENT_BITS = 63 - RANDOM_BITS  # for its number, beside them in one integer
 BLOCK = 1 << 16  # places that are drawn at once: 512 KiB
 
 
-def plan(
+def draw_batches(
     counts: Tensor,
     keys: Tensor,
     ids: Tensor,
@@ -46,7 +46,7 @@ def plan(
     -------
     order : Tensor
         ``(S, K, B)`` int64, numbers of samples within the client, -1 = padding.
-    taken : Tensor
+    num_steps : Tensor
         ``(K,)`` steps each client really takes.
     """
     epochs = 1 if steps is None and epochs is None else epochs
@@ -60,25 +60,25 @@ def plan(
 
     own = counts.clamp(max=size)  # the client's batch size
     if steps is not None:
-        taken, used = (counts > 0) * steps, steps * own
+        num_steps, used = (counts > 0) * steps, steps * own
         start = torch.arange(steps)[:, None] * own  # of each batch among what the client uses, (S, K)
         room = own.expand(start.shape)  # samples in it
     else:
         assert epochs is not None
         per_pass = torch.where(counts > 0, -(-counts // own.clamp(min=1)), 0)
-        taken, used = per_pass * epochs, epochs * counts
-        step = torch.arange(int(taken.max()))[:, None]
+        num_steps, used = per_pass * epochs, epochs * counts
+        step = torch.arange(int(num_steps.max()))[:, None]
         within = (step % per_pass.clamp(min=1)) * own
         start = step // per_pass.clamp(min=1) * counts + within
-        room = torch.where(step < taken, counts - within, 0)
+        room = torch.where(step < num_steps, counts - within, 0)
     shuffled, first = _passes(counts, used, keys, ids)
     slot = torch.arange(size)
     padding, where = slot >= room[..., None], (first + start)[..., None] + slot
     order = shuffled.index_select(0, where.masked_fill_(padding, 0).flatten())
-    return order.view(where.shape).masked_fill_(padding, -1), taken
+    return order.view(where.shape).masked_fill_(padding, -1), num_steps
 
 
-def poisson_plan(
+def draw_poisson_batches(
     counts: Tensor,
     keys: Tensor,
     ids: Tensor,
@@ -89,25 +89,25 @@ def poisson_plan(
 ) -> tuple[Tensor, Tensor]:
     """Deal batches for differential privacy: every step draws each sample independently.
 
-    As many steps as `plan` makes; the probability is ``batch_size / samples``, so ``batch_size`` is the
+    As many steps as `draw_batches` makes; the probability is ``batch_size / samples``, so ``batch_size`` is the
     expected size. A batch may be empty.
 
     Returns
     -------
-    order, taken : Tensor
-        As `plan` does.
+    order, num_steps : Tensor
+        As `draw_batches` does.
     """
     (counts, keys, ids), which = _distinct(counts, keys, ids)
     size = int(counts.max()) if batch_size is None else batch_size
     per_pass = torch.where(counts > 0, -(-counts // counts.clamp(max=size).clamp(min=1)), 0)
-    taken = (counts > 0) * steps if steps is not None else per_pass * (epochs or 1)
-    step, slot = torch.arange(int(taken.max()))[:, None, None], torch.arange(int(counts.max()))
+    num_steps = (counts > 0) * steps if steps is not None else per_pass * (epochs or 1)
+    step, slot = torch.arange(int(num_steps.max()))[:, None, None], torch.arange(int(counts.max()))
     rate = (size / counts.clamp(min=1)).clamp(max=1.0)[:, None]
     draws = rng.uniform(keys[:, None], ids[:, None], step, slot)
-    drawn = (draws < rate) & (slot < counts[:, None]) & (step < taken[:, None])
+    drawn = (draws < rate) & (slot < counts[:, None]) & (step < num_steps[:, None])
     widest = max(1, int(drawn.sum(-1).max()))
     order = torch.where(drawn, slot, -1).sort(-1, descending=True).values[..., :widest]
-    return order[:, which], taken[which]
+    return order[:, which], num_steps[which]
 
 
 def _distinct(*columns: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -195,7 +195,7 @@ def poisson(keys: Tensor, total: int, rate: float) -> tuple[Tensor, Tensor]:
 
     Returns
     -------
-    ids, present : Tensor
+    ids, participation_mask : Tensor
         ``(..., C)``, as wide as the largest of the cohorts, at least 1: those who were drawn, ascending, and 1
         for each; then others, and 0, to fill up. Where that is everybody all stand in their order.
     """
@@ -204,5 +204,5 @@ def poisson(keys: Tensor, total: int, rate: float) -> tuple[Tensor, Tensor]:
     width = max(1, int(drawn.sum(-1).max()))
     if width == total:
         return everybody.expand(drawn.shape), drawn
-    present, ids = drawn.sort(dim=-1, descending=True, stable=True)
-    return ids[..., :width], present[..., :width]
+    participation_mask, ids = drawn.sort(dim=-1, descending=True, stable=True)
+    return ids[..., :width], participation_mask[..., :width]

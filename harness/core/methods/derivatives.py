@@ -77,7 +77,7 @@ def embedding(problem: Problem) -> OneClient:
     return problem.embed
 
 
-class Told(NamedTuple):
+class PartyBatch(NamedTuple):
     """A batch of a vertical problem with what a party has been told of its samples.
 
     Attributes
@@ -98,19 +98,19 @@ class Told(NamedTuple):
     own: Tensor
 
 
-def told_embeddings(batch: Batch, seen: Tensor) -> Told:
+def told_embeddings(batch: Batch, seen: Tensor) -> PartyBatch:
     """Return the batch of every party with the embeddings ``(K, B, d)`` that all parties have sent."""
     parties, samples = batch.weight.shape
     own = torch.eye(parties, dtype=torch.bool, device=seen.device)[:, None].expand(-1, samples, -1)
-    return Told(
+    return PartyBatch(
         *batch, told=seen.movedim(-3, -2).expand(parties, *seen.shape[-2::-1], seen.shape[-1]), own=own
     )
 
 
-def told_gradients(batch: Batch, gradients: Tensor) -> Told:
+def told_gradients(batch: Batch, gradients: Tensor) -> PartyBatch:
     """Return the batch of every party with the gradient ``(K, B, d)`` of the mean loss by its embeddings."""
     number = batch.weight.sum(-1)[..., None, None]
-    return Told(*batch, told=gradients * number, own=torch.zeros_like(batch.weight, dtype=torch.bool))
+    return PartyBatch(*batch, told=gradients * number, own=torch.zeros_like(batch.weight, dtype=torch.bool))
 
 
 @lru_cache(maxsize=64)
@@ -118,7 +118,7 @@ def party_loss(problem: Problem) -> OneClient:
     """Return the loss of a party's fresh embeddings beside those it was told of, of ``(x, y, told)``."""
     embed = embedding(problem)
 
-    def loss(x: Tensor, y: Tensor, batch: Told) -> Tensor:
+    def loss(x: Tensor, y: Tensor, batch: PartyBatch) -> Tensor:
         fresh = embed(y, Batch(*batch[:4]))
         joined = torch.where(batch.own.unsqueeze(-1), fresh.unsqueeze(-2), batch.told)
         value: Tensor = problem.loss(x, joined.movedim(-2, -3), Batch(*batch[:4]))
@@ -132,7 +132,7 @@ def linearized_loss(problem: Problem) -> OneClient:
     """Return the loss of a party's embeddings, linear in them by the gradient it was told, of ``(y, told)``."""
     embed = embedding(problem)
 
-    def loss(y: Tensor, batch: Told) -> Tensor:
+    def loss(y: Tensor, batch: PartyBatch) -> Tensor:
         return weighted_mean((embed(y, Batch(*batch[:4])) * batch.told).sum(-1), batch.weight)
 
     return loss

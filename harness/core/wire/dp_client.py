@@ -57,11 +57,15 @@ class Mechanism:
             return list(clip_each(parts, limit).parts)
         if limit != "adaptive":
             return list(clip(parts, limit).parts)
-        rule, norm, present = self.privacy.adaptive, self._adaptive_norm(slot), self._clients.present
+        rule, norm, participation_mask = (
+            self.privacy.adaptive,
+            self._adaptive_norm(slot),
+            self._clients.participation_mask,
+        )
         clipped = clip(parts, norm.unsqueeze(-1))
         count = self._streams("clip count", slot, norm, "server")
         self._memory[f"clip {slot}"] = rule.update(
-            norm, clipped.norms, float(self._clients.n), count, present.to(clipped.norms)
+            norm, clipped.norms, float(self._clients.n), count, participation_mask.to(clipped.norms)
         )
         self._memory[f"clip now {slot}"] = norm
         return list(clipped.parts)
@@ -106,14 +110,14 @@ class Mechanism:
 
     def book(self) -> None:
         """Book one release of this round's draw."""
-        privacy, books, round = self.privacy, self._clients.books, self._clients.round
+        privacy, privacy_log, round = self.privacy, self._clients.privacy_log, self._clients.round
         if round < 0:  # before the first round everybody takes part
             privacy = replace(privacy, rate=1.0)
         draw = ("round", round)
-        books.ledger = privacy.book(books.ledger, draw, self._multiplier())
+        privacy_log.ledger = privacy.book(privacy_log.ledger, draw, self._multiplier())
         if privacy.clip == "adaptive" and privacy.noise_multiplier > 0:
             count = privacy.adaptive.count_multiplier(replaced=privacy.factor == 2.0)
-            books.ledger = privacy.book(books.ledger, draw, count)
+            privacy_log.ledger = privacy.book(privacy_log.ledger, draw, count)
 
     def clipped_by_server(self, total: Tensor) -> Tensor:
         """Bound the norm of what is released, which costs nothing."""

@@ -13,7 +13,7 @@ from datasets.federation import Batch
 from harness.core.execution import sampling
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Books, Privacy
+from harness.core.wire.settings import Privacy, PrivacyLog
 from privacy import gaussian_noise
 
 LIVE = 1e-30  # weight of a slot without a sample in a step that takes place
@@ -54,7 +54,7 @@ class Records:
         The mechanism, with unit record.
     problem : Problem
         What is optimized.
-    books : Books
+    privacy_log : Books
         Where releases are booked.
 
     Raises
@@ -63,10 +63,10 @@ class Records:
         If what a sample contributes cannot be told apart from what the others do.
     """
 
-    def __init__(self, privacy: Privacy, problem: Problem, books: Books) -> None:
+    def __init__(self, privacy: Privacy, problem: Problem, privacy_log: PrivacyLog) -> None:
         self.privacy = privacy
         self.known = privacy.sampling == "full"  # everybody knows who is in a batch
-        self._books = books
+        self._books = privacy_log
         self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> how it was drawn
         self._calls: dict[tuple[str, int], int] = {}  # how often a draw has been used
         if not problem.alone:
@@ -83,13 +83,13 @@ class Records:
     @property
     def deal(self) -> Callable[..., tuple[Tensor, Tensor]]:
         """How batches are drawn."""
-        return sampling.plan if self.known else sampling.poisson_plan
+        return sampling.draw_batches if self.known else sampling.draw_poisson_batches
 
     def hiding(
         self,
         stream: str,
         order: Tensor,
-        taken: Tensor,
+        num_steps: Tensor,
         counts: Tensor,
         fewest: int,
         batch_size: int | None,
@@ -100,7 +100,7 @@ class Records:
         ----------
         stream : str
             Its name.
-        order, taken : Tensor
+        order, num_steps : Tensor
             What `deal` has dealt, and steps of each client, ``(..., C, 1)``.
         counts, fewest : Tensor, int
             Samples of each client, ``(..., C)``, and of the client of the federation that has the fewest.
@@ -108,7 +108,7 @@ class Records:
             Samples a batch.
         """
         rate = 1.0 if batch_size is None else min(1.0, batch_size / max(1, fewest))
-        expected = counts.unsqueeze(-1).clamp(min=1, max=batch_size).to(taken)
+        expected = counts.unsqueeze(-1).clamp(min=1, max=batch_size).to(num_steps)
 
         def known(step: int, batch: Batch) -> Batch:
             batch = batch._replace(weight=batch.weight.clone())  # a key of its own, in every step
@@ -120,7 +120,7 @@ class Records:
         def secret(step: int, batch: Batch) -> Batch:
             # An empty draw is still a step: its slots keep a weight too small to count but above nothing. What
             # is handed out has no samples in it: they leave through `grad` and `grads`, or not at all.
-            batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * (step < taken))
+            batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * (step < num_steps))
             self._drawn[batch.weight] = Drawn(stream, step, batch, expected, rate)
             return Batch(torch.full_like(batch.x, torch.nan), batch.y * 0, batch.group * 0, batch.weight)
 

@@ -32,7 +32,7 @@ def shared(
     model = of_model(clients, parts) if real is None else real
     if not compression.thin or compression.select != "random_k":
         return model
-    if apart(clients, model) is not None:
+    if per_client_mask(clients, model) is not None:
         raise Incompatible("compression: random_k uses one mask for all clients, alpha is one for each")
     return _lot(clients, compression, slot, parts, model)
 
@@ -55,7 +55,7 @@ def of_everybody(clients: Clients, parts: Sequence[Tensor]) -> Tensor:
     return found
 
 
-def apart(clients: Clients, mask: Tensor | None) -> Tensor | None:
+def per_client_mask(clients: Clients, mask: Tensor | None) -> Tensor | None:
     """Return a message's mask if it differs from client to client."""
     model = clients.thinned
     return None if model is None or model.own or model.which is None else mask

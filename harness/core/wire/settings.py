@@ -139,7 +139,7 @@ class Compression:
 PLAIN = Compression()
 
 
-class Books:
+class PrivacyLog:
     """The one place where releases are booked during a round.
 
     Attributes

@@ -87,7 +87,7 @@ class Picture(NamedTuple):
     plain: bool = False
 
 
-class Look(NamedTuple):
+class ReportSpec(NamedTuple):
     """How a report looks at its records.
 
     Attributes
@@ -116,13 +116,13 @@ class Look(NamedTuple):
     overview: tuple[str, ...] = ()
 
 
-DEFAULT = Look()
+DEFAULT = ReportSpec()
 
 
 def write_report(
     records: Iterable[RunRecord],
     folder: Path,
-    look: Look = DEFAULT,
+    look: ReportSpec = DEFAULT,
     *,
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
