@@ -1,7 +1,10 @@
 """What holds for every test: one torch thread, so that timings and roundings do not depend on the machine."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from rules_support import table
 
 from harness.config import plugins
 from harness.core.registry import PLUGGED
@@ -11,6 +14,12 @@ from harness.metrics import RECALLED
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CSV file for whole runs."""
+    return table(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import harness
 from harness.cli.parser import main
 from harness.storage.store import Store
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SPEC = {
     "data": "breast-cancer",
     "partition": {"kind": "dirichlet", "alpha": 1.0, "clients": 4},
