@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from harness.core import rng
 from harness.core.execution import sampling
-from harness.core.execution.sampling import cohort, plan, poisson, poisson_plan
+from harness.core.execution.sampling import cohort, draw_batches, draw_poisson_batches, poisson
 
 SIZES = st.lists(st.integers(0, 17), min_size=1, max_size=5).filter(any)
 SOME = settings(max_examples=40, deadline=None)
 
 
-def deal(sizes, *, ids=None, seed=0, steps=None, epochs=None, batch_size=None, how=plan):
+def deal(sizes, *, ids=None, seed=0, steps=None, epochs=None, batch_size=None, how=draw_batches):
     ids = list(range(len(sizes))) if ids is None else ids
     keys = torch.tensor([rng.key(seed, "batch", "main", 0)] * len(sizes))
     return how(
@@ -112,7 +112,7 @@ def test_padding_is_at_the_end_of_a_batch_only(sizes, length, batch_size):
     client=st.integers(0, 4),
     length=st.sampled_from([{"steps": 5}, {"epochs": 2}]),
     batch_size=st.integers(1, 12),
-    how=st.sampled_from([plan, poisson_plan]),
+    how=st.sampled_from([draw_batches, draw_poisson_batches]),
 )
 def test_a_clients_batches_do_not_depend_on_who_else_is_there(sizes, client, length, batch_size, how):
     """Neither on how many the others are, nor on their data, nor on its place in the cohort.
@@ -132,7 +132,7 @@ def test_a_clients_batches_do_not_depend_on_who_else_is_there(sizes, client, len
     sizes=SIZES,
     length=st.sampled_from([{"steps": 5}, {"epochs": 2}]),
     batch_size=st.integers(1, 12),
-    how=st.sampled_from([plan, poisson_plan]),
+    how=st.sampled_from([draw_batches, draw_poisson_batches]),
 )
 def test_runs_of_one_seed_are_dealt_the_same_wherever_they_stand(sizes, length, batch_size, how):
     once, steps = deal(sizes, batch_size=batch_size, how=how, **length)
@@ -166,7 +166,7 @@ def test_every_order_of_three_samples_is_as_likely():
 @SOME
 @given(sizes=SIZES, steps=st.integers(1, 4), batch_size=st.integers(1, 20))
 def test_poisson_batches_hold_a_sample_at_most_once(sizes, steps, batch_size):
-    order, taken = deal(sizes, steps=steps, batch_size=batch_size, how=poisson_plan)
+    order, taken = deal(sizes, steps=steps, batch_size=batch_size, how=draw_poisson_batches)
     for client, size in enumerate(sizes):
         batches = rows(order, client)
         assert all(len(set(batch)) == len(batch) and all(s < size for s in batch) for batch in batches)
@@ -176,7 +176,7 @@ def test_poisson_batches_hold_a_sample_at_most_once(sizes, steps, batch_size):
 
 def test_poisson_batches_have_the_expected_size():
     """500 steps of 30 of 100: mean 30, standard deviation of the mean sqrt(21 / 500) = .2."""
-    order, _ = deal([100], steps=500, batch_size=30, how=poisson_plan)
+    order, _ = deal([100], steps=500, batch_size=30, how=draw_poisson_batches)
     sizes = (order[:, 0] >= 0).sum(-1).double()
     assert abs(float(sizes.mean()) - 30) < 1.0
     assert 3.5 < float(sizes.std()) < 5.7  # sqrt(21) = 4.58
@@ -211,7 +211,7 @@ def short_and_long(size):
     """Return a walk of three steps, and the first three of one through many passes."""
     counts = torch.tensor([1000, 950, 1000])
     ids, keys = torch.arange(3), torch.full((3,), rng.key(0, "batch", "main", 0))
-    short, long = (plan(counts, keys, ids, steps=n, epochs=None, batch_size=size)[0] for n in (3, 400))
+    short, long = (draw_batches(counts, keys, ids, steps=n, epochs=None, batch_size=size)[0] for n in (3, 400))
     return short, long[:3]
 
 
