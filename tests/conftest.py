@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from rules_support import table
 
 from harness.config import plugins
 from harness.core.registry import PLUGGED
 from harness.metrics import RECALLED
+from tests.support.runs import table
 
 
 @pytest.fixture(autouse=True)

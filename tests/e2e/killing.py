@@ -18,6 +18,7 @@ from harness.simulation import loop
 from harness.simulation.build import Execution
 from harness.storage import files, store
 from harness.storage.store import RunFolder
+from tests.support.runs import MM4
 
 CANCER = {
     "data": "breast-cancer",
@@ -27,14 +28,7 @@ CANCER = {
     "eval_every": 1,
 }
 MINIMAX = {
-    "problem": {
-        "kind": "quadratic_minimax",
-        "P": [1, -0.5, 0.5, 1],
-        "B": [1, 2, 1, 0],
-        "Q": [1, 2, 1, 4],
-        "c": [2, -2, 1, 3],
-        "d": [0, 4, -2, 2],
-    },
+    "problem": MM4,
     "algorithm": {"name": "k_gt_minimax", "local_steps": 2},
     "topology": "ring",
     "eval_every": 3,

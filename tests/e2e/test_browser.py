@@ -10,9 +10,9 @@ import shutil
 import subprocess
 
 import pytest
-from report_records import done, evaluation, partition, private, spec, undone
 
 from harness.report import Pivot, ReportSpec, write_report
+from tests.support.records import done, evaluation, partition, private, spec, undone
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None

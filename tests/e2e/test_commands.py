@@ -17,17 +17,9 @@ import yaml
 from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.storage.store import Store
+from tests.support.runs import BL2, MM4
 
 ROOT = Path(__file__).parents[2]
-MM4 = {
-    "kind": "quadratic_minimax",
-    "P": [1, -0.5, 0.5, 1],
-    "B": [1, 2, 1, 0],
-    "Q": [1, 2, 1, 4],
-    "c": [2, -2, 1, 3],
-    "d": [0, 4, -2, 2],
-}
-BL2 = {"kind": "quadratic_bilevel", "A": [2, 4], "B": [2, 4], "b": [0, 4], "t": [3, 1], "rho": 1}
 DIGITS = {
     "data": "digits",
     "partition": {"kind": "iid", "clients": 5},

@@ -2,7 +2,11 @@
 
 import pytest
 import torch
-from helpers import (
+
+from harness.core import ALGORITHMS, Channel, rng
+from harness.core.execution import sampling
+from tests.support.wire import cohort
+from tests.support.worlds import (
     close,
     largest_difference,
     make_algorithm,
@@ -14,11 +18,6 @@ from helpers import (
     scalar_quadratic,
     small_task,
 )
-
-from harness.core import ALGORITHMS, Channel, Clients, rng
-from harness.core.execution import sampling
-from harness.core.execution.vectorize import Rows
-from harness.core.wire.cost import Cost
 
 SOLVED = {"erm": lambda: (network(), random_federation([6, 4, 9, 5])), "minimax": quadratic_minimax}
 SOLVED["bilevel"] = quadratic_bilevel
@@ -39,7 +38,7 @@ def test_the_rows_of_those_who_stay_away_are_kept(name):
     algorithm = make_algorithm(name, local_steps=steps or 2)
     before = run_algorithm(algorithm, problem, federation, 2).state
     problem = algorithm.view(problem)
-    one = Clients(federation, problem, Rows("vmap"), seeds=(0,), round=2, ids=torch.tensor([1]), cost=Cost())
+    one = cohort(data=federation, problem=problem, round=2, ids=[1])
     kept = [part.clone() for part in before]
     after = algorithm.round(before, one, Channel(one))
     changed = 0.0
@@ -59,11 +58,9 @@ def test_the_mean_is_over_the_cohort_with_its_own_weights():
     """
     problem, federation = scalar_quadratic((1, 1, 1), (3, 6, 9), (1, 2, 5))
     algorithm = make_algorithm("fedavg", lr=1.0, local_steps=1)
-    cohort = Clients(
-        federation, problem, Rows("vmap"), seeds=(0,), round=0, ids=torch.tensor([0, 2]), cost=Cost()
-    )
+    some = cohort(data=federation, problem=problem, ids=[0, 2])
     state = algorithm.State(torch.zeros(1, dtype=torch.float64))
-    assert close(algorithm.round(state, cohort, Channel(cohort)).x, 8.0, 1e-6)
+    assert close(algorithm.round(state, some, Channel(some)).x, 8.0, 1e-6)
 
 
 def test_a_cohort_of_everybody_is_full_participation():

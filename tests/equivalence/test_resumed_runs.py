@@ -10,16 +10,8 @@ from harness.simulation import loop as loop
 from harness.simulation.build import prepare
 from harness.simulation.loop import Run, simulate
 from harness.storage.store import RunFolder
+from tests.support.runs import BL2, MM4
 
-MM4 = {
-    "kind": "quadratic_minimax",
-    "P": [1, -0.5, 0.5, 1],
-    "B": [1, 2, 1, 0],
-    "Q": [1, 2, 1, 4],
-    "c": [2, -2, 1, 3],
-    "d": [0, 4, -2, 2],
-}
-BL2 = {"kind": "quadratic_bilevel", "A": [2, 4], "B": [2, 4], "b": [0, 4], "t": [3, 1], "rho": 1.0}
 CANCER = {
     "data": "breast-cancer",
     "partition": {"kind": "dirichlet", "alpha": 0.5, "clients": 6},

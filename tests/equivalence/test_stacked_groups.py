@@ -1,13 +1,13 @@
 """Runs that compare sensitive groups write the same files side by side as apart."""
 
 import pytest
-from rules_support import table
 from test_stacked_suites import APART, STACKED, files, stacked
 
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_all
 from harness.simulation.build import prepare
 from harness.simulation.stacking import signature
+from tests.support.runs import table
 
 STEPS = {"local_steps": 2, "batch_size": 8}
 UNEVEN, EVEN = {"kind": "dirichlet", "alpha": 0.5, "clients": 5}, {"kind": "iid", "clients": 5}

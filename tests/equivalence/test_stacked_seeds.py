@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from helpers import (
+
+from datasets.federation import stack
+from datasets.topology import Ring, mixing_matrix
+from harness.core import ALGORITHMS
+from harness.core.execution.vectorize import Rows
+from harness.core.wire.settings import Compression
+from tests.support.wire import privacy as mechanism
+from tests.support.worlds import (
     EXACT,
     largest_difference,
     quadratic_bilevel,
@@ -11,17 +18,11 @@ from helpers import (
     small_task,
 )
 
-from datasets.federation import stack
-from datasets.topology import Ring, mixing_matrix
-from harness.core import ALGORITHMS
-from harness.core.execution.vectorize import Rows
-from harness.core.wire.settings import Compression, Privacy
-
 SEEDS = (0, 1, 2)
 EPOCHS = [n for n in ALGORITHMS if ALGORITHMS[n].meta.solves == ("erm",) and ALGORITHMS[n].meta.epochs]
 STACKABLE = [name for name in ALGORITHMS if ALGORITHMS[name].meta.stackable]
-LOCAL = Privacy("client", "local", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
-CENTRAL = Privacy("client", "central", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
+LOCAL = mechanism(z=0.5)
+CENTRAL = mechanism("central", z=0.5, adjacency="replace", sampling="full")
 
 
 def world(name):

@@ -14,17 +14,9 @@ from harness.simulation.build import Execution, prepare
 from harness.simulation.loop import Run, settled
 from harness.simulation.stacking import obstacle, signature, together, worthwhile
 from harness.storage.store import Store
+from tests.support.runs import BL2, MM4
 
 APART, STACKED = Execution(stack=1), Execution(stack=8)
-MM4 = {
-    "kind": "quadratic_minimax",
-    "P": [1, -0.5, 0.5, 1],
-    "B": [1, 2, 1, 0],
-    "Q": [1, 2, 1, 4],
-    "c": [2, -2, 1, 3],
-    "d": [0, 4, -2, 2],
-}
-BL2 = {"kind": "quadratic_bilevel", "A": [2, 4], "B": [2, 4], "b": [0, 4], "t": [3, 1], "rho": 1.0}
 NOISY = {"kind": "random_quadratic", "samples": 8, "noise": 0.5, "clients": 4}
 CANCER = {
     "data": "breast-cancer",

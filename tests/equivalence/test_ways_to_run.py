@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import (
+from torch import nn
+
+from harness import models
+from harness.core import ALGORITHMS, Clients
+from harness.core.execution import tracing
+from harness.core.execution.batches import Batches
+from harness.core.execution.vectorize import Rows
+from harness.core.registry import UserError
+from harness.core.wire.settings import Compression
+from harness.problems.classify import classifier
+from tests.support.wire import privacy as mechanism
+from tests.support.worlds import (
     EXACT,
     largest_difference,
     logistic,
@@ -16,21 +27,11 @@ from helpers import (
     small_task,
     widened,
 )
-from torch import nn
-
-from harness import models
-from harness.core import ALGORITHMS, Clients
-from harness.core.execution import tracing
-from harness.core.execution.batches import Batches
-from harness.core.execution.vectorize import Rows
-from harness.core.registry import UserError
-from harness.core.wire.settings import Compression, Privacy
-from harness.problems.classify import classifier
 
 SIZES = [7, 12, 3, 9]
 LOOPS = [("loop", 1, False), ("loop", 2, False), ("loop", 1, True), ("loop", 2, True)]
-NOISY = Privacy("client", "local", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
-CENTRAL = Privacy("client", "central", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
+NOISY = mechanism(z=0.5)
+CENTRAL = mechanism("central", z=0.5, adjacency="replace", sampling="full")
 ERM = [n for n in ALGORITHMS if ALGORITHMS[n].meta.solves == ("erm",) and ALGORITHMS[n].meta.epochs]
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from helpers import close, make_algorithm, quadratic_bilevel, run_algorithm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
 from harness.problems.quadratic import Bilevel
+from tests.support.worlds import close, make_algorithm, quadratic_bilevel, run_algorithm
 
 
 def fedbio(rounds, **hyper):

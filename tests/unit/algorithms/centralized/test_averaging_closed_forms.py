@@ -2,12 +2,17 @@
 
 import pytest
 import torch
-from helpers import close, logistic, make_algorithm, random_federation, run_algorithm, scalar_quadratic
 from torch.nn import functional
 
-from harness.core import Clients
-from harness.core.execution.vectorize import Rows
-from harness.core.wire.cost import Cost
+from tests.support.wire import cohort
+from tests.support.worlds import (
+    close,
+    logistic,
+    make_algorithm,
+    random_federation,
+    run_algorithm,
+    scalar_quadratic,
+)
 
 A, OPTIMA = (1.0, 2.0, 1.0), (0.0, 3.0, 6.0)  # curvatures and optima; w* = sum a o / sum a = 12 / 4 = 3
 
@@ -130,9 +135,7 @@ def test_one_client_is_plain_sgd(work):
     x = start["x"].clone().requires_grad_()
     optimizer, steps = torch.optim.SGD([x], lr=0.3), 0
     for number in range(3):
-        clients = Clients(
-            federation, problem, Rows("loop"), seeds=(0,), round=number, ids=torch.arange(1), cost=Cost()
-        )
+        clients = cohort(data=federation, problem=problem, round=number, mode="loop")
         for batch in clients.batches(algorithm):
             real = batch.weight[0] > 0
             optimizer.zero_grad()

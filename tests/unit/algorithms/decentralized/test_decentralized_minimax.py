@@ -6,14 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    close,
-    largest_difference,
-    make_algorithm,
-    quadratic_minimax,
-    random_federation,
-    run_algorithm,
-)
 from torch import nn
 
 from algorithms.decentralized.k_gt_minimax import KGTMinimax
@@ -23,9 +15,18 @@ from harness.core.registry import Incompatible
 from harness.core.wire.settings import Compression, Privacy
 from harness.problems.fair import fair_classifier
 from harness.problems.quadratic import Minimax
+from tests.support.wire import privacy as mechanism
+from tests.support.worlds import (
+    close,
+    largest_difference,
+    make_algorithm,
+    quadratic_minimax,
+    random_federation,
+    run_algorithm,
+)
 
 GRAPHS = ["ring", "torus", "erdos-renyi", "star", "complete"]
-NOISY = Privacy("client", "local", 50.0, 0.01, "replace", "full", 1.0, 1e-5, "rdp")
+NOISY = mechanism(clip=50.0, z=0.01)
 CODED = Compression(codec="q4")
 TRACKED = {
     "dm_hsgd": {"lr_x": 0.05, "lr_y": 0.05, "beta_x": 0.1, "beta_y": 0.1},

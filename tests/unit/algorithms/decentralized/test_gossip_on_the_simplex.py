@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from helpers import close, federation_of, run_algorithm
 
 from algorithms.decentralized.k_gt_minimax import KGTMinimax
 from datasets.topology import Ring, mixing_matrix
 from harness.core import Problem
 from harness.core.methods.derivatives import project_simplex
-from harness.core.wire.settings import Privacy
+from tests.support.wire import privacy
+from tests.support.worlds import close, federation_of, run_algorithm
 
 SHIFTS = [1.0, -2.0, 0.5, 0.5]  # e_i, sum 0
 RING = mixing_matrix(Ring(), 4)
-NOISY = Privacy("client", "local", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
+NOISY = privacy(z=0.5)
 METHODS = {
     "k_gt_minimax": {"lr_x": 0.02, "lr_y": 0.02, "local_steps": 5},
     "dm_hsgd": {"lr_x": 0.05, "lr_y": 0.05},

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from helpers import close, quadratic_minimax, run_algorithm
 
 from algorithms.decentralized.k_gt_minimax import KGTMinimax
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.problems.quadratic import Minimax
+from tests.support.worlds import close, quadratic_minimax, run_algorithm
 
 SETTINGS = {"lr_x": 0.02, "lr_y": 0.02, "server_lr": 0.5, "local_steps": 5}
 

@@ -6,8 +6,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers import close, federation_of, largest_difference, logistic, random_federation, run_algorithm
-from helpers import scalar_quadratic as plain_quadratic
 
 from algorithms.fairness.fairfed import _distance
 from datasets.federation import Batch
@@ -16,6 +14,15 @@ from harness.core.methods.fairness import decisions, group_shares, penalized_los
 from harness.core.problem import weighted_mean
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import Compression
+from tests.support.worlds import (
+    close,
+    federation_of,
+    largest_difference,
+    logistic,
+    random_federation,
+    run_algorithm,
+)
+from tests.support.worlds import scalar_quadratic as plain_quadratic
 
 GROUPS = ("a", "b")
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers import close, quadratic_minimax, run_algorithm
 
 from harness.problems.quadratic import Minimax
+from tests.support.worlds import close, quadratic_minimax, run_algorithm
 
 SADDLE = (-1.5, -0.25)
 

@@ -2,25 +2,26 @@
 
 import pytest
 import torch
-from helpers import EXACT, close, make_algorithm, quadratic_minimax, run_algorithm, weighed_logistic
 
-from harness.core import Channel, Clients
-from harness.core.execution.vectorize import Rows
-from harness.core.wire.cost import Cost
+from harness.core import Channel
+from tests.support.wire import cohort
+from tests.support.worlds import (
+    EXACT,
+    close,
+    make_algorithm,
+    quadratic_minimax,
+    run_algorithm,
+    weighed_logistic,
+)
 
 TINY = 1e-10
 MINIBATCH = {"lr_x": 0.3, "lr_y": 0.2, "local_steps": 1, "batch_size": 3}
 
 
-def cohort(problem, federation, round, ids=None):
-    ids = torch.arange(federation.clients) if ids is None else torch.tensor(ids)
-    return Clients(federation, problem, Rows("vmap"), seeds=(0,), round=round, ids=ids, cost=Cost())
-
-
 def first_gradients(world, stream):
     """Return the start, and everybody's mean gradients there on the batches of a stream of round 0."""
     problem, federation = world()
-    clients = cohort(problem, federation, 0)
+    clients = cohort(data=federation, problem=problem)
     start = run_algorithm("local_sgda", problem, federation, 0).state
     (batch,) = clients.batches(make_algorithm("sagda", **MINIBATCH), steps=1, stream=stream)
     gx, gy = clients.grads(clients.rows(start.x), clients.rows(start.y), batch)
@@ -56,7 +57,9 @@ def test_codasca_s_control_variate_is_the_difference_of_points_where_y_is_free(c
     settings = {"lr_x": 0.05, "lr_y": 0.04, "local_steps": 5, "prox": 0.3, "stage_rounds": 2}
     algorithm = make_algorithm("codasca", **settings)
     old = run_algorithm(algorithm, problem, federation, 3).state
-    clients = cohort(problem, federation, 3, [client])  # the second round of the second stage: lr / 3
+    clients = cohort(
+        data=federation, problem=problem, round=3, ids=[client]
+    )  # the second round of the second stage: lr / 3
     new = algorithm.round(old, clients, Channel(clients, compression=EXACT))
     cx = old.cxi[client] - old.cx + (old.x - new.x) / (5 * 0.05 / 3)
     cy = old.cyi[client] - old.cy + (new.y - old.y) / (5 * 0.04 / 3)

@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from helpers import (
+
+from algorithms.minimax.codasca import CODASCA
+from harness import models
+from harness.problems.fair import fair_classifier
+from harness.problems.quadratic import Minimax
+from tests.support.worlds import (
     MM4,
     close,
     largest_difference,
@@ -13,11 +18,6 @@ from helpers import (
     run_algorithm,
     weighed_logistic,
 )
-
-from algorithms.minimax.codasca import CODASCA
-from harness import models
-from harness.problems.fair import fair_classifier
-from harness.problems.quadratic import Minimax
 
 TINY = 1e-10
 WORK = {"lr_x": 0.3, "lr_y": 0.2, "local_steps": 4, "batch_size": 3}

@@ -4,13 +4,20 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers import close, federation_of, make_algorithm, quadratic_minimax, random_federation, run_algorithm
 from torch import nn
 
 from harness.core import ALGORITHMS, Problem
 from harness.core.methods.derivatives import project_simplex
 from harness.core.problem import weighted_mean
 from harness.problems.fair import fair_classifier, renorm
+from tests.support.worlds import (
+    close,
+    federation_of,
+    make_algorithm,
+    quadratic_minimax,
+    random_federation,
+    run_algorithm,
+)
 
 SERVER = [name for name in ALGORITHMS if ALGORITHMS[name].meta.family == "minimax"]
 ENDLESS = {"prox": 0.0, "stage_rounds": 10**6}

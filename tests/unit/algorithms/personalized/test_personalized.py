@@ -5,7 +5,18 @@ from itertools import pairwise
 
 import pytest
 import torch
-from helpers import (
+from torch.nn import functional
+
+from algorithms.personalized.fedpac import combination
+from harness.core import Problem, UserError, cross_entropy, weighted_mean
+from harness.core.methods.derivatives import feature_distance, least_on_simplex, project_simplex
+from harness.core.methods.gaussian_encoder import class_posteriors, divergence, variational_loss
+from harness.core.registry import Incompatible
+from harness.core.wire.settings import Compression
+from harness.problems.classify import classifier
+from tests.support.wire import cohort
+from tests.support.wire import privacy as mechanism
+from tests.support.worlds import (
     close,
     federation_of,
     largest_difference,
@@ -15,17 +26,6 @@ from helpers import (
     run_algorithm,
     scalar_quadratic,
 )
-from torch.nn import functional
-
-from algorithms.personalized.fedpac import combination
-from harness.core import Clients, Problem, UserError, cross_entropy, weighted_mean
-from harness.core.execution.vectorize import Rows
-from harness.core.methods.derivatives import feature_distance, least_on_simplex, project_simplex
-from harness.core.methods.gaussian_encoder import class_posteriors, divergence, variational_loss
-from harness.core.registry import Incompatible
-from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression, Privacy
-from harness.problems.classify import classifier
 
 A, OPTIMA = (1.0, 2.0, 1.0), (0.0, 3.0, 6.0)
 WORK = {"local_steps": 3, "batch_size": 4}
@@ -437,15 +437,7 @@ def test_fine_tuning_leaves_the_state_alone():
     problem, federation = network(), random_federation(SIZES)
     plain = run_algorithm("fedbabu", problem, federation, 3, **WORK)
     algorithm = make_algorithm("fedbabu", **WORK)
-    home = Clients(
-        federation,
-        algorithm.view(problem),
-        Rows("vmap"),
-        seeds=(0,),
-        round=3,
-        ids=torch.arange(3),
-        cost=Cost(),
-    )
+    home = cohort(data=federation, problem=algorithm.view(problem), round=3)
     kept = type(plain.state)(*(part.clone() for part in plain.state))
     tuned = algorithm.personal(plain.state, home)
     assert largest_difference(plain.state, kept) == 0.0
@@ -461,15 +453,7 @@ def test_fine_tuning_of_the_head_alone_is_clipped_by_the_head_s_gradient():
     work = {"finetune": "head", "finetune_epochs": 2, "batch_size": None, "lr": 0.5, "grad_clip": 0.1}
     algorithm, halves = make_algorithm("fedbabu", **work), network().halves()
     start = {name: part.double() for name, part in halves.init(torch.Generator().manual_seed(0)).items()}
-    home = Clients(
-        federation,
-        algorithm.view(problem),
-        Rows("vmap"),
-        seeds=(0,),
-        round=0,
-        ids=torch.arange(1),
-        cost=Cost(),
-    )
+    home = cohort(data=federation, problem=algorithm.view(problem), round=0)
     found = algorithm.personal(algorithm.State(start["x"], start["y"]), home)[0]
     u, v = start["x"], start["y"]
     for _ in range(2):
@@ -479,7 +463,7 @@ def test_fine_tuning_of_the_head_alone_is_clipped_by_the_head_s_gradient():
     assert close(found, torch.cat([u, v]), 1e-12)
 
 
-NOISY = Privacy("client", "local", 10.0, 100.0, "replace", "full", 1.0, 1e-5, "rdp", server_clip=10.0)
+NOISY = mechanism(clip=10.0, z=100.0, server_clip=10.0)
 
 
 @pytest.mark.parametrize("name", ["fedreco", "fedreco_pvr"])

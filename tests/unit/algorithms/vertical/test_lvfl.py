@@ -4,18 +4,17 @@ import math
 
 import pytest
 import torch
-from helpers import close, make_algorithm, run_algorithm, vertical_data
 from torch import nn
 
 from compression import find_codec
-from harness.core import Channel, Clients
-from harness.core.execution.vectorize import Rows
+from harness.core import Channel
 from harness.core.methods.derivatives import linearized_loss, party_loss, told_embeddings, told_gradients
-from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import thin_own
 from harness.core.wire.settings import Compression
 from harness.models import build
 from harness.problems.vertical import split_classifier
+from tests.support.wire import cohort
+from tests.support.worlds import EXACT, close, make_algorithm, run_algorithm, vertical_data
 
 PARTIES, SAMPLES, LENGTH = 3, 12, 5
 HEAD = (
@@ -39,13 +38,10 @@ def start(problem, seed=1):
     return {name: value.double() for name, value in drawn.items()}
 
 
-EXACT = Compression(codec="float64")
-
-
 def world(problem, federation, compression=EXACT, **options):
     """Return a round's two sides for everybody, and a batch of all samples."""
-    everybody = {"seeds": (0,), "round": 0, "ids": torch.arange(PARTIES), "cost": Cost()}
-    clients = Clients(federation, problem, Rows("vmap" if problem.dense else "loop"), **everybody, **options)
+    mode = "vmap" if problem.dense else "loop"
+    clients = cohort(data=federation, problem=problem, mode=mode, **options)
     batch = next(iter(clients.batches(None, steps=1, aligned=True)))
     return clients, Channel(clients, compression=compression), batch
 

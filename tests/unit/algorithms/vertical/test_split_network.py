@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from helpers import close, make_algorithm, run_algorithm, vertical_data
 from torch.nn import functional
 
-from harness.core import Clients, Problem
-from harness.core.execution.vectorize import Rows
+from harness.core import Problem
 from harness.core.problem import weighted_mean
-from harness.core.wire.cost import Cost
 from harness.core.wire.settings import Compression
 from harness.problems import PROBLEMS, Setting
+from tests.support.wire import cohort
+from tests.support.worlds import close, make_algorithm, run_algorithm, vertical_data
 
 
 def people(n=12, parties=3, columns=2, classes=3):
@@ -43,9 +42,7 @@ def test_one_iteration_is_sgd_of_the_joined_network(batch_size, name, settings):
     y = start["y"].repeat(3, 1).requires_grad_()
     optimizer = torch.optim.SGD([x, y], lr=0.4)
     for number in range(2):
-        clients = Clients(
-            federation, problem, Rows("vmap"), seeds=(0,), round=number, ids=torch.arange(3), cost=Cost()
-        )
+        clients = cohort(data=federation, problem=problem, round=number)
         for batch in clients.batches(algorithm, aligned=True):
             assert torch.equal(batch.y, batch.y[:1].expand_as(batch.y))  # the same people everywhere
             optimizer.zero_grad()

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rules_support import finished, given, ready
 from torch.nn import functional
 
 from datasets.federation import Batch
@@ -16,6 +15,7 @@ from harness.core.registry import Incompatible
 from harness.problems import PROBLEMS
 from harness.problems.classify import classifier
 from harness.simulation.build import prepare
+from tests.support.runs import finished, given, ready
 
 NARROW = {"precision": "bfloat16"}
 MLP = {"name": "mlp", "hidden": [8]}

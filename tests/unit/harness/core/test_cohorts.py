@@ -1,10 +1,11 @@
 """Rule 11: Poisson cohorts differ in size, absent rows count for nothing, an empty cohort releases noise."""
 
 import torch
-from rules_support import channel, cohort, finished, privacy, ready, rows
 
 from harness.core.wire.settings import Compression
 from harness.simulation.loop import Run
+from tests.support.runs import finished, ready
+from tests.support.wire import channel, cohort, privacy, rows
 
 CENTRAL = {"placement": "central", "clip": 1.0}
 

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from rules_support import cohort, federation, record, rows
 from torch import nn
 
 from harness.core.algorithm import ALGORITHMS
 from harness.core.wire.model_pruning import thin
 from harness.problems.fair import fair_classifier
+from tests.support.wire import cohort, record, rows
+from tests.support.worlds import iid_federation
 
 WORK = ALGORITHMS["local_sgda"](local_steps=1, batch_size=None)
 
@@ -21,7 +22,7 @@ def both_and_one(**options):
     x, y = rows(26), rows(2, seed=5)
     found, cost = [], []
     for verb in ("grads", "grad_y"):
-        clients = cohort(problem=problem(), data=federation(), **options)
+        clients = cohort(problem=problem(), data=iid_federation(), **options)
         (batch,) = clients.batches(WORK)
         found.append(getattr(clients, verb)(x, y, batch))
         cost.append(int(clients.cost.flops))
@@ -42,7 +43,7 @@ def test_it_is_the_second_of_both_gradients_and_takes_less_work(mode, pruned) ->
 
 def test_with_recorded_operations_it_is_the_same() -> None:
     """After a hundred calls the operations are replayed."""
-    clients = cohort(problem=problem(), data=federation())
+    clients = cohort(problem=problem(), data=iid_federation())
     (batch,) = clients.batches(WORK)
     x, y = rows(26), rows(2, seed=5)
     first = clients.grad_y(x, y, batch)

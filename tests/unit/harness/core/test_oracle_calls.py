@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import logistic, quadratic_minimax, random_federation, run_algorithm
 
 from datasets.topology import Ring, mixing_matrix
 from harness.core import ALGORITHMS, Problem
 from harness.problems.quadratic import Minimax
+from tests.support.worlds import logistic, quadratic_minimax, random_federation, run_algorithm
 
 
 def calls(*arguments, **settings):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from rules_support import channel, clipped, largest, privacy, rows
 
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import Compression
+from tests.support.wire import channel, clipped, largest, privacy, rows
 
 
 def noise_alone(mechanism, size, **options):

@@ -8,9 +8,10 @@ import math
 
 import pytest
 import torch
-from rules_support import RAW, channel, clipped, largest, privacy, rows
 
 from harness.core.wire.settings import Compression
+from tests.support.wire import channel, clipped, largest, privacy, rows
+from tests.support.worlds import EXACT
 
 UNIFORM = "uniform"
 
@@ -157,7 +158,7 @@ def test_a_message_that_is_not_finite_counts_as_zeros_and_leaves_the_others_alon
     expected = messages.clone()
     expected[1] = 0
     for placement in ("local", "central"):
-        arrived = channel(privacy(placement), RAW).mean(
+        arrived = channel(privacy(placement), EXACT).mean(
             bad, weighting=UNIFORM if placement == "local" else None
         )
         torch.testing.assert_close(arrived, expected.mean(0))

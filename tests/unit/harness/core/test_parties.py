@@ -4,19 +4,19 @@ from itertools import pairwise
 
 import pytest
 import torch
-from rules_support import ready
 
 from compression import alive, units
 from harness.config.sweep import Combination
-from harness.core import Channel, Clients
+from harness.core import Channel
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression, PrivacyLog
 from harness.simulation.build import prepare
 from harness.simulation.calibration import draft
 from harness.simulation.loop import Run, simulate
 from harness.simulation.plan import _cost, plan
 from privacy import gaussian_epsilon
+from tests.support.runs import ready
+from tests.support.wire import cohort
+from tests.support.worlds import EXACT
 
 LVFL = {"name": "lvfl", "local_epochs": 1, "batch_size": 32, "iterations": 2, "lr": 0.05}
 PARTIES = {
@@ -161,13 +161,10 @@ def world(data, **privacy):
     """Return the two sides of a first round, under the mechanism of a run with noise multiplier z."""
     setup = parties(data, privacy={**RECORD, **privacy}, precision="float64")
     mechanism = draft(setup.spec.privacy, setup.spec, setup.federation)
-    everybody = {"seeds": (0,), "round": 0, "ids": torch.arange(3), "cost": Cost()}
-    clients = Clients(
-        setup.federation, setup.problem, setup.rows, privacy_log=PrivacyLog(), privacy=mechanism, **everybody
-    )
+    clients = cohort(data=setup.federation, problem=setup.problem, mechanism=mechanism)
     batch = next(iter(clients.batches(setup.algorithm, aligned=True)))
     y = clients.rows(setup.start["y"])
-    return clients, Channel(clients, privacy=mechanism, compression=Compression(codec="float64")), batch, y
+    return clients, Channel(clients, privacy=mechanism, compression=EXACT), batch, y
 
 
 def test_every_sample_s_embedding_is_clipped_by_itself_and_noised_by_twice_the_clip_norm(data):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from helpers import federation_of, random_federation, run_algorithm
 from torch import nn
 
 from datasets import describe
@@ -16,6 +15,7 @@ from harness.problems.auroc import auroc
 from harness.simulation.build import prepare
 from harness.simulation.evaluation import measure
 from harness.simulation.loop import Run, simulate
+from tests.support.worlds import federation_of, random_federation, run_algorithm
 
 SCORES = torch.tensor([0.9, 0.3, 0.6, 0.8, 0.2, 0.5, 0.7], dtype=torch.float64)
 LABELS = torch.tensor([1, 1, 1, 0, 0, 1, 0])

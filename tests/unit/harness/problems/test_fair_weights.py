@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import close, federation_of, run_algorithm
 from torch import nn
 
 from datasets.catalog import describe
@@ -16,6 +15,7 @@ from harness.core.problem import weighted_mean
 from harness.problems import PROBLEMS, Setting
 from harness.problems.fair_weights import Settings, fair_weights, onto_simplex
 from harness.simulation.build import prepare
+from tests.support.worlds import close, federation_of, run_algorithm
 
 TWO = torch.arange(2)
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from helpers import logistic, quadratic_bilevel, quadratic_minimax, random_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from harness.problems import Setting
 from harness.problems.auroc import auroc
 from harness.problems.fair import fair_classifier
 from harness.problems.fair_weights import fair_weights
+from tests.support.worlds import logistic, quadratic_bilevel, quadratic_minimax, random_federation
 
 PROBLEMS = {
     "classify": lambda: (logistic(), random_federation([6])),

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import close, quadratic_minimax, run_algorithm
 
 from harness.core.registry import UserError
 from harness.problems import PROBLEMS, Setting
 from harness.problems.quadratic import Minimax, minimax_shapes, reader
+from tests.support.worlds import close, quadratic_minimax, run_algorithm
 
 SMALL = {"clients": 4, "dims": (3, 2), "condition": 4.0}
 

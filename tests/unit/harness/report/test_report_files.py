@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from report_records import SOURCE, done, evaluation, partition, private, pruned, spec, undone
 from rich.console import Console
 
 from harness.report import (
@@ -30,6 +29,7 @@ from harness.report import (
 )
 from harness.report.data.columns import size, variants
 from harness.report.plots.overview import overview
+from tests.support.records import SOURCE, done, evaluation, partition, private, pruned, spec, undone
 
 ATTACK = "<script>alert('hello')</script>"
 

@@ -4,20 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rules_support import finished, given, ready, record
 
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
-from harness.core.clients import Clients
-from harness.core.execution.vectorize import Rows
 from harness.core.methods.fairness import group_shares
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.cost import Cost
 from harness.simulation.build import prepare
 from harness.simulation.evaluation import measure
 from harness.simulation.loop import Run, simulate
 from harness.simulation.plan import plan
 from privacy import gaussian_epsilon
+from tests.support.runs import finished, given, ready
+from tests.support.wire import cohort, record
 
 STEPS = {"local_steps": 2, "batch_size": 8}
 WEIGHTS = {"problem": "fair_weights", "partition": {"kind": "iid", "clients": 3}}
@@ -83,9 +81,7 @@ def test_statistics_of_groups_are_refused_where_only_gradients_are_protected(dat
 def test_batches_under_record_level_privacy_hold_no_groups(data):
     """Even an algorithm that counts by hand what it is handed counts nothing."""
     setup = ready(data, privacy={"unit": "record", "noise_multiplier": 1.0, "clip": 1.0})
-    everybody = torch.arange(7)
-    clients = Clients(setup.training, setup.problem, Rows("vmap"), seeds=(0,), round=0, ids=everybody,
-                      cost=Cost(), privacy=record())  # fmt: skip
+    clients = cohort(data=setup.training, problem=setup.problem, mechanism=record())
     batch = clients.data()
     assert bool((batch.group == 0).all()) and bool(batch.x.isnan().all())
     with pytest.raises(Incompatible):

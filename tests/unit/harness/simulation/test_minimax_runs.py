@@ -1,11 +1,11 @@
 """Minimax methods as runs: what is planned is what happens, under privacy, in partial cohorts, on lossy wires."""
 
 import pytest
-from rules_support import finished, given, ready
 
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.simulation.plan import plan
+from tests.support.runs import finished, given, ready
 
 WORK = {"local_steps": 2, "batch_size": 8}
 METHODS = {

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from rules_support import COUNTS, channel, finished, given, ready, rows
 
 from compression import Codec
 from harness.config.run import read_spec
@@ -11,6 +10,9 @@ from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
 from harness.simulation.loop import settled
 from harness.simulation.plan import plan
+from tests.support.runs import finished, given, ready
+from tests.support.wire import channel, rows
+from tests.support.worlds import COUNTS
 
 MLP = {"name": "mlp", "hidden": [40]}
 LOCAL = {"clip": 1.0, "epsilon": 4.0}

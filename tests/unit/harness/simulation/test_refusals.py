@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from rules_support import channel, cohort, given, privacy, ready, record, rows
 
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
@@ -13,6 +12,8 @@ from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
 from harness.simulation.loop import settled, simulate
 from harness.simulation.plan import plan, vetted
+from tests.support.runs import given, ready
+from tests.support.wire import channel, cohort, privacy, record, rows
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
 

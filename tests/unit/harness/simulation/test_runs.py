@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from rules_support import RAW, channel, finished, given, privacy, ready, rows
 
 from harness.config.run import read_spec
 from harness.core.wire.settings import Compression
 from harness.simulation.build import Execution, prepare
 from harness.simulation.loop import Run, settled, simulate
+from tests.support.runs import finished, given, ready
+from tests.support.wire import channel, privacy, rows
+from tests.support.worlds import EXACT
 
 LOCAL = {"clip": 1.0, "noise_multiplier": 0.5}
 CENTRAL = {"placement": "central", **LOCAL}
@@ -81,7 +83,7 @@ def test_a_cohort_in_parts_is_the_whole_cohort_with_noise_too(data, algorithm, f
 @pytest.mark.parametrize(
     "setting",
     [
-        RAW,
+        EXACT,
         Compression(beta=0.5, error_feedback=True),
         Compression(beta=0.5, downlink=True),
         Compression(codec="q4"),

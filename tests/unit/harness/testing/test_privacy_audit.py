@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from rules_support import privacy, record
 from scipy import stats
 
 from harness.cli.parser import main
@@ -15,6 +14,7 @@ from harness.core.clients import Clients
 from harness.core.wire.dp_client import Mechanism
 from harness.simulation.build import prepare
 from harness.testing.privacy_audit import audit_mechanism, audit_run
+from tests.support.wire import privacy, record
 
 TRIALS = 60
 MECHANISMS = {

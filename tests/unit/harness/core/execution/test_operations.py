@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-from helpers import quadratic_bilevel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,6 +14,7 @@ from harness.core.execution.vectorize import Rows
 from harness.core.methods.derivatives import neumann_hypergradient
 from harness.core.wire.cost import Cost
 from harness.problems.classify import classifier
+from tests.support.worlds import quadratic_bilevel
 
 
 def network(name):

@@ -211,7 +211,9 @@ def short_and_long(size):
     """Return a walk of three steps, and the first three of one through many passes."""
     counts = torch.tensor([1000, 950, 1000])
     ids, keys = torch.arange(3), torch.full((3,), rng.key(0, "batch", "main", 0))
-    short, long = (draw_batches(counts, keys, ids, steps=n, epochs=None, batch_size=size)[0] for n in (3, 400))
+    short, long = (
+        draw_batches(counts, keys, ids, steps=n, epochs=None, batch_size=size)[0] for n in (3, 400)
+    )
     return short, long[:3]
 
 

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from rules_support import channel, finished, privacy, ready, rows
 
 from algorithms.centralized.fedavg import FedAvg
 from harness.config.fields import PrivacySpec
@@ -14,6 +13,8 @@ from harness.core.registry import Incompatible
 from harness.simulation.calibration import settle
 from harness.simulation.loop import settled, simulate
 from privacy import Ledger, epsilon, gaussian_epsilon
+from tests.support.runs import finished, ready
+from tests.support.wire import channel, privacy, rows
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
 LOCAL = {"unit": "client", "placement": "local", "clip": 1.0}

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from rules_support import cohort, record
 
 from harness.core.registry import Incompatible
+from tests.support.wire import cohort, record
 
 
 def test_a_coin_shows_one_as_often_as_it_should() -> None:

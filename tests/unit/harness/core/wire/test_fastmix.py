@@ -7,19 +7,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rules_support import RAW, channel, clipped, largest, privacy, rows
 
 from datasets.topology import ErdosRenyi, Ring, Star, directed_edges, mixing_matrix
 from harness.core.registry import Incompatible
 from harness.core.wire import gossip
 from harness.core.wire.settings import Compression
 from harness.simulation.dry_run import Counting
+from tests.support.wire import channel, clipped, largest, privacy, rows
+from tests.support.worlds import EXACT
 
 RING4 = mixing_matrix(Ring(), 4)
 Z = torch.tensor([[1.0], [2.0], [3.0], [10.0]], dtype=torch.float64)
 
 
-def mixed(known, mixing=RING4, hops=1, compression=RAW, **others):
+def mixed(known, mixing=RING4, hops=1, compression=EXACT, **others):
     """Return what known rows become."""
     _, _, (found,) = channel(None, compression, mixing=mixing, **others).mix(rebroadcast=(known,), hops=hops)
     return found

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from rules_support import RAW, channel, clipped, privacy, rows
 
 from datasets.topology import Ring, mixing_matrix
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution.vectorize import Rows
-from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression, PrivacyLog
+from harness.core.wire.settings import Compression
 from harness.problems import PROBLEMS, Setting
+from tests.support.wire import channel, clipped, cohort, privacy, rows
+from tests.support.worlds import EXACT
 
 KGT = ALGORITHMS["k_gt_minimax"]
 MIXING = mixing_matrix(Ring(), 5)
@@ -34,7 +32,7 @@ class Clean(Channel):
 
 
 def run(
-    kind: type[Channel] = Channel, mechanism=None, compression=RAW, rounds: int = 60, zero_init: bool = True
+    kind: type[Channel] = Channel, mechanism=None, compression=EXACT, rounds: int = 60, zero_init: bool = True
 ):
     """Run K-GT-Minimax on a ring of five two-dimensional quadratics."""
     eye = [[1.0, 0.0], [0.0, 2.0]]
@@ -43,18 +41,9 @@ def run(
     found = PROBLEMS["quadratic_minimax"]
     problem, data = found.build(Setting(found.settings(**entries), None, None))
     algorithm = KGT(local_steps=3, lr_x=0.05, lr_y=0.05, zero_init=zero_init)
-    privacy_log, memory, state = PrivacyLog(), {}, None
+    memory, state = {}, None
     for round in range(-1, rounds):
-        clients = Clients(
-            data,
-            problem,
-            Rows("vmap"),
-            seeds=(0,),
-            round=round,
-            ids=torch.arange(5),
-            cost=Cost(),
-            privacy_log=privacy_log,
-        )
+        clients = cohort(data=data, problem=problem, round=round)
         way = kind(clients, mixing=MIXING, privacy=mechanism, compression=compression, state=memory)
         if state is None:
             state = algorithm.init(problem.init(rng.stream(0, "start")), clients, way)
@@ -96,7 +85,7 @@ def test_rows_known_already_are_neither_noised_nor_clipped_nor_pruned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "compression"), [(None, RAW), (NOISY, RAW), (None, CODED), (NOISY, CODED)]
+    ("mechanism", "compression"), [(None, EXACT), (NOISY, EXACT), (None, CODED), (NOISY, CODED)]
 )
 def test_the_corrections_of_k_gt_keep_mean_zero_under_noise_and_codecs(mechanism, compression) -> None:
     assert drift(run(mechanism=mechanism, compression=compression)) < 1e-10

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from rules_support import channel, cohort, finished, privacy, ready, record
 
 from harness.config.run import read_spec
 from harness.core import rng
@@ -10,6 +9,8 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
 from harness.simulation.loop import settled
+from tests.support.runs import finished, ready
+from tests.support.wire import channel, cohort, privacy, record
 
 LOCAL = {"clip": 1.0, "noise_multiplier": 1.0}
 CENTRAL = {"placement": "central", **LOCAL}

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from rules_support import channel, cohort, federation, finished, privacy, ready, rows
 from torch import nn
 
 from compression import alive, units
@@ -18,6 +17,9 @@ from harness.problems.classify import classifier
 from harness.simulation.dry_run import Counting
 from harness.simulation.loop import Run
 from harness.simulation.plan import _cost
+from tests.support.runs import finished, ready
+from tests.support.wire import channel, cohort, privacy, rows
+from tests.support.worlds import iid_federation
 
 MLP = {"name": "mlp", "hidden": [16, 8]}
 STEPS = [[0, 0.25], [2, 0.75], [4, 0.5]]
@@ -116,7 +118,7 @@ def test_the_smaller_problem_s_gradient_is_the_full_gradient_of_what_is_left(mod
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
     thinned = thin(problem, x, 0.5, None)
     work = ALGORITHMS["fedavg"](local_steps=1, batch_size=None)
-    data = federation()
+    data = iid_federation()
     full = cohort(problem=problem, data=data, mode=mode)
     less = cohort(problem=problem, data=data, thinned=thinned, mode=mode)
     point = full.rows(thinned.masked(x))

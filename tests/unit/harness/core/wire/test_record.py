@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from opacus import GradSampleModule
-from rules_support import COUNTS, channel, cohort, federation, finished, given, ready, record
 from torch import nn
 from torch.nn import functional
 
@@ -20,6 +19,9 @@ from harness.problems.classify import classifier
 from harness.simulation.calibration import draft
 from harness.simulation.loop import Run
 from privacy import epsilon
+from tests.support.runs import finished, given, ready
+from tests.support.wire import channel, cohort, record
+from tests.support.worlds import COUNTS, iid_federation
 
 FEDAVG, FEDSGDA_M = ALGORITHMS["fedavg"], ALGORITHMS["fedsgda_m"]
 
@@ -46,7 +48,7 @@ def per_record(x, data, client):
 
 
 def test_the_gradient_is_the_sum_of_clipped_record_gradients_over_the_expected_batch() -> None:
-    data = federation()
+    data = iid_federation()
     x = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found, _ = gradient(record(clip=0.5), data=data, point=x)
     for client, count in enumerate(COUNTS):
@@ -58,7 +60,7 @@ def test_the_gradient_is_the_sum_of_clipped_record_gradients_over_the_expected_b
 
 def test_one_record_moves_the_sum_by_at_most_the_clip_norm() -> None:
     """Take a record away, or put in a monster: before the noise the sum moves by C and 2 C at most."""
-    data = federation()
+    data = iid_federation()
     x = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     usual, _ = gradient(record(clip=0.5), data=data, point=x)
     for value in (0.0, 1e6, -1e6, torch.inf, torch.nan):
@@ -85,7 +87,7 @@ def test_a_record_s_clipped_out_version_changes_nothing_that_is_released() -> No
 
         return replace(plain, loss=loss)
 
-    base = federation()
+    base = iid_federation()
     x = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     norms = torch.cat([per_record(x, base, client) for client in range(4)]).norm(dim=-1)
     released = []
@@ -143,7 +145,7 @@ def test_two_gradients_on_one_batch_are_two_releases_of_one_draw() -> None:
 
 def test_the_noise_has_the_standard_deviation_z_clip_over_the_expected_batch() -> None:
     """Features 5000 x 2 classes: 10002 numbers a client, 0.7 % (one sigma)."""
-    data = federation(COUNTS, features=5000)
+    data = iid_federation(COUNTS, features=5000)
     problem = classifier(nn.Linear(5000, 2))
     noisy, _ = gradient(record(clip=0.5, z=2.0), data=data, problem=problem)
     quiet, _ = gradient(record(clip=0.5), data=data, problem=problem)
@@ -181,7 +183,7 @@ def test_an_empty_batch_still_releases_noise_and_still_is_a_step() -> None:
 
 
 def test_a_record_whose_gradient_is_not_finite_is_left_out() -> None:
-    data = federation()
+    data = iid_federation()
     features = data.pool.x.clone()
     features[5] = torch.inf
     found, _ = gradient(record(), data=replace(data, pool=data.pool._replace(x=features)))
@@ -282,5 +284,5 @@ def test_fair_classification_can_be_protected_record_by_record(data) -> None:
 
 def test_the_draft_knows_the_rate_before_the_noise(data) -> None:
     spec = read_spec(given(data, privacy={"unit": "record", "clip": 1.0, "epsilon": 1.0}))
-    made = draft(spec.privacy, spec, federation((16, 40)))
+    made = draft(spec.privacy, spec, iid_federation((16, 40)))
     assert (made.rate, made.noise_multiplier, made.adjacency) == (0.5, 1.0, "add-remove")

@@ -2,7 +2,13 @@
 
 import pytest
 import torch
-from helpers import (
+
+from datasets.topology import TOPOLOGIES, mixing_matrix
+from harness.core import Problem
+from harness.core.wire.settings import Compression
+from harness.problems import PROBLEMS, Setting
+from harness.problems.quadratic import Minimax
+from tests.support.worlds import (
     EXACT,
     logistic,
     quadratic_bilevel,
@@ -11,12 +17,6 @@ from helpers import (
     run_algorithm,
     vertical_data,
 )
-
-from datasets.topology import TOPOLOGIES, mixing_matrix
-from harness.core import Problem
-from harness.core.wire.settings import Compression
-from harness.problems import PROBLEMS, Setting
-from harness.problems.quadratic import Minimax
 
 P = 15  # 4 features x 3 classes + 3 biases
 

@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from report_records import done, evaluation, spec, undone
 from scipy.stats import t as student
 
 from harness.core.registry import UserError
 from harness.report import Choice, ReportSpec, read_choice, write_report
 from harness.report.data.columns import words
 from harness.report.data.model_selection import Published, choose, chosen_tables
+from tests.support.records import done, evaluation, spec, undone
 
 BY_GAP = Choice("selection_eqopp", ("selection_accuracy", 0.02), ("accuracy", "eqopp"))
 

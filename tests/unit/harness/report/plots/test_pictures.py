@@ -5,13 +5,13 @@ import re
 
 import numpy as np
 import pytest
-from report_records import done, evaluation, partition, spec, undone
 
 from datasets.client_statistics import Holdings, unpacked
 from harness.cli.parser import main
 from harness.report.plots.fairness import fairness
 from harness.report.plots.partitions import partitions
 from harness.storage.store import Store
+from tests.support.records import done, evaluation, partition, spec, undone
 
 HELD = {
     "splits": {"train": "7 3", "test": "3 1"},

@@ -27,6 +27,7 @@ from privacy import Ledger
 
 algorithms.load()
 
+COUNTS = (4, 8, 2, 6)  # samples of each client of `iid_federation`
 EXACT = Compression(codec="float64")
 MM4 = Minimax(P=[1, -0.5, 0.5, 1], B=[1, 2, 1, 0], Q=[1, 2, 1, 4], c=[2, -2, 1, 3], d=[0, 4, -2, 2])
 BL2 = Bilevel(A=[2, 4], B=[2, 4], b=[0, 4], t=[3, 1], rho=1.0)
@@ -170,6 +171,14 @@ def federation_of(
     names = tuple(str(label) for label in range(classes))
     splits = {"train": index, "validation": held, "test": held}
     return Federation(pool, splits, names, (), "made in a test", "0" * 64)
+
+
+def iid_federation(sizes: Sequence[int] = COUNTS, features: int = 3) -> Federation:
+    """Return clients with ``sizes`` samples each from one cloud, in two classes that a plane separates."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(sum(sizes), features, generator=generator, dtype=torch.float64)
+    y = (x.sum(-1) > 0).long()
+    return federation_of(x.split(list(sizes)), y.split(list(sizes)))
 
 
 def random_federation(

@@ -1,0 +1,105 @@
+"""Privacy mechanisms, cohorts and channels for the tests of single messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from datasets.federation import Federation, stack
+from harness.core.channel import Channel
+from harness.core.clients import Clients
+from harness.core.execution.vectorize import Rows
+from harness.core.problem import Problem
+from harness.core.wire.cost import Cost
+from harness.core.wire.settings import Compression, Privacy, PrivacyLog
+from harness.problems.classify import classifier
+from tests.support.worlds import COUNTS, EXACT, iid_federation
+
+
+def privacy(placement: Any = "local", clip: Any = 1.0, z: float = 0.0, **others: Any) -> Privacy:
+    """Return a mechanism: replacement for local placement, Poisson cohorts of everybody for central."""
+    central = placement == "central"
+    given: dict[str, Any] = {
+        "unit": "client",
+        "placement": placement,
+        "clip": clip,
+        "noise_multiplier": z,
+        "adjacency": "add-remove" if central else "replace",
+        "sampling": "poisson" if central else "full",
+        "rate": 1.0,
+        "delta": 1e-5,
+        "accountant": "rdp",
+    }
+    return Privacy(**(given | others))
+
+
+def record(clip: float = 1.0, z: float = 0.0, rate: float = 1.0) -> Privacy:
+    """Return DP-SGD."""
+    return privacy("local", clip, z, unit="record", adjacency="add-remove", sampling="poisson", rate=rate)
+
+
+def cohort(
+    *,
+    ids: Sequence[int] | None = None,
+    counts: Sequence[int] = COUNTS,
+    round: int = 0,
+    seeds: tuple[int, ...] = (0,),
+    present: Sequence[int] | None = None,
+    problem: Problem | None = None,
+    mechanism: Privacy | None = None,
+    mode: Any = "vmap",
+    data: Federation | None = None,
+    **others: Any,
+) -> Clients:
+    """Return a cohort, by default of everybody; ``others`` are further arguments of `Clients`."""
+    data = data or iid_federation(counts)
+    numbers = torch.arange(data.clients) if ids is None else torch.tensor(ids)
+    if len(seeds) > 1:
+        numbers = numbers.expand(len(seeds), -1)
+        data = stack([data] * len(seeds))
+    return Clients(
+        data,
+        problem or classifier(nn.Linear(3, 2)),
+        Rows(mode),
+        seeds=seeds,
+        round=round,
+        ids=numbers,
+        cost=Cost(tuple(numbers.shape[:-1])),
+        participation_mask=None if present is None else torch.tensor(present),
+        privacy_log=PrivacyLog(),
+        privacy=mechanism,
+        **others,
+    )
+
+
+def channel(
+    mechanism: Privacy | None = None,
+    compression: Compression = EXACT,
+    *,
+    state: dict[str, Tensor] | None = None,
+    mixing: Tensor | None = None,
+    **members: Any,
+) -> Channel:
+    """Return the way out of such a cohort."""
+    clients = cohort(mechanism=mechanism, **members)
+    return Channel(clients, privacy=mechanism, compression=compression, state=state, mixing=mixing)
+
+
+def rows(size: int, *, clients: int = len(COUNTS), scale: float = 1.0, seed: int = 1) -> Tensor:
+    """Return messages ``(clients, size)``."""
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(clients, size, generator=generator, dtype=torch.float64)
+
+
+def clipped(messages: Tensor, norm: float) -> Tensor:
+    """Clip each row, by hand."""
+    return messages * (norm / messages.norm(dim=-1, keepdim=True)).clamp(max=1.0)
+
+
+def largest(messages: Tensor, count: int) -> Tensor:
+    """Keep the so many largest entries of each row, by hand."""
+    places = messages.abs().argsort(-1, descending=True)[..., :count]
+    return torch.zeros_like(messages).scatter(-1, places, messages.gather(-1, places))
