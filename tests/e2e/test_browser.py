@@ -108,7 +108,7 @@ ROWS = """
 """
 
 
-def test_a_click_sorts_a_second_one_turns_the_order_and_empty_fields_stay_last(page):
+def test_clicks_sort_and_reverse_with_empty_fields_last(page):
     """EqOpp gaps: fedavg 0.1, ditto 0.3, and three cells without any."""
     script = """
       const button = heads.find((h) => h.textContent.includes("EqOpp")).querySelector("button");
@@ -168,7 +168,7 @@ def test_a_link_from_a_row_opens_its_provenance(page):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_all_text_is_legible_and_nothing_is_wider_than_the_window(page, width, dark):
+def test_text_is_legible_and_fits_the_window(page, width, dark):
     script = f"""
       for (const part of document.querySelectorAll("details")) part.open = true;
       {CONTRAST}

@@ -142,7 +142,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 
 
 @pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
-def test_a_run_that_was_stopped_goes_on_and_ends_like_one_that_was_not(tmp_path, signal_sent):
+def test_a_stopped_run_resumes_and_ends_the_same(tmp_path, signal_sent):
     spec = write(tmp_path / "long.yaml", DIGITS | {"rounds": 900, "eval_every": 30})
     process = harness("run", "--spec", spec, "--out", tmp_path / "stopped", stderr=subprocess.DEVNULL)
     deadline = time.time() + 60
@@ -175,7 +175,7 @@ def test_ctrl_c_stops_the_workers_of_a_suite_at_once(tmp_path):
     assert not list((tmp_path / "out").glob("runs/*/done.json"))
 
 
-def test_a_stacked_suite_that_was_killed_goes_on_in_stacks_of_another_size(tmp_path):
+def test_a_killed_suite_resumes_in_stacks_of_another_size(tmp_path):
     """Eight runs side by side are killed; they go on in threes and end like runs apart."""
     long = DIGITS | {"rounds": 600, "eval_every": 100}
     suite = write(tmp_path / "many.yaml", {"suite": "many", "base": long, "sweep": {"seed": list(range(8))}})
@@ -205,7 +205,7 @@ def test_a_size_of_stacks_that_is_none_is_refused(given, capsys):
     assert f"auto, off or a number of runs of at least 1, given '{given}'" in capsys.readouterr().err
 
 
-def test_a_suite_gives_the_same_files_from_one_process_and_from_two(tmp_path):
+def test_one_process_and_two_write_the_same_files(tmp_path):
     content = {
         "suite": "pair",
         "base": DIGITS,
@@ -219,7 +219,7 @@ def test_a_suite_gives_the_same_files_from_one_process_and_from_two(tmp_path):
     assert results(tmp_path / "1") == results(tmp_path / "2")
 
 
-def test_what_cannot_work_is_skipped_and_what_diverges_fails_and_the_rest_goes_on(tmp_path, capsys):
+def test_a_suite_goes_on_after_skipped_and_failed_runs(tmp_path, capsys):
     content = {
         "suite": "mixed",
         "base": DIGITS,
@@ -356,7 +356,7 @@ def test_a_bad_request_is_refused_in_one_clear_line(case, tmp_path, capsys):
     assert not list(tmp_path.glob("out/runs/*"))
 
 
-def test_a_csv_without_its_label_column_names_the_columns_there_are(tmp_path, capsys):
+def test_a_csv_without_its_label_names_its_columns(tmp_path, capsys):
     (tmp_path / "mine.csv").write_text("age,income\n1,0\n2,1\n")
     assert main(["run", "--algorithm", "fedavg", "--data", f"csv:{tmp_path}/mine.csv?label=incom"]) == 2
     assert "income" in capsys.readouterr().err
@@ -465,7 +465,7 @@ def test_a_sweep_that_cannot_be_started_leaves_nothing_behind(tmp_path, capsys, 
     assert not list(tmp_path.glob("results/*/*"))
 
 
-def test_a_baseline_that_does_not_run_is_refused_before_anything_does(tmp_path, capsys):
+def test_a_baseline_that_does_not_run_is_refused_first(tmp_path, capsys):
     content = {"base": DIGITS, "report": {"baseline": "fedprox"}}
     path = write(tmp_path / "mine.yaml", content)
     assert main(["suite", path, "--out", str(tmp_path / "results"), "--jobs", "1"]) == 2

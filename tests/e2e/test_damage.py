@@ -72,9 +72,7 @@ def files_of_at_most(size):
 
 
 @pytest.mark.parametrize("every", [-1.0, 60.0], ids=["at the first checkpoint", "at the seventh evaluation"])
-def test_a_disk_that_is_full_ends_a_run_in_one_line_and_it_goes_on_when_there_is_room(
-    every, tmp_path, run, expected, monkeypatch
-):
+def test_a_full_disk_ends_a_run_in_one_line_and_it_resumes(every, tmp_path, run, expected, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", every)
     with files_of_at_most(3000):
         code, said = run(tmp_path / "out")
@@ -87,7 +85,7 @@ def test_a_disk_that_is_full_ends_a_run_in_one_line_and_it_goes_on_when_there_is
     assert timeless(tmp_path / "out") == expected
 
 
-def test_predictions_that_find_no_room_are_no_failure_of_their_run(tmp_path, run, expected):
+def test_predictions_without_room_do_not_fail_a_run(tmp_path, run, expected):
     """They are asked for when the run is done, and there is room for half of them."""
     assert run(tmp_path / "out")[0] == 0
     with files_of_at_most(4000):
@@ -100,7 +98,7 @@ def test_predictions_that_find_no_room_are_no_failure_of_their_run(tmp_path, run
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_ends_the_workers_of_a_suite_and_none_has_failed(tmp_path):
+def test_a_full_disk_stops_a_suite_without_failed_runs(tmp_path):
     suite = {"suite": "many", "base": SPEC | {"rounds": 40}, "sweep": {"seed": [0, 1, 2]}}
     command = ["suite", write(tmp_path / "many.yaml", suite), "--stack", "off", "--jobs"]
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -217,9 +215,7 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("what", CHECKPOINTS)
-def test_a_run_with_a_damaged_checkpoint_begins_again_and_ends_as_it_should(
-    what, begun, tmp_path, run, expected
-):
+def test_a_damaged_checkpoint_makes_a_run_begin_again(what, begun, tmp_path, run, expected):
     trap = tmp_path / "sprung"
     CHECKPOINTS[what](begun.path / "checkpoint.pt", trap)
     assert run(begun.path.parents[1])[0] == 0
@@ -262,7 +258,7 @@ DAMAGED = [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000]
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_description_of_a_run_is_named_and_the_run_mends_it(content, begun, run, expected, capsys):
+def test_a_run_mends_its_damaged_description(content, begun, run, expected, capsys):
     (begun.path / "spec.json").write_bytes(content)
     assert main(["status", str(begun.path.parents[1])]) == 2
     assert "spec.json is damaged; remove it" in capsys.readouterr().err
@@ -271,7 +267,7 @@ def test_a_damaged_description_of_a_run_is_named_and_the_run_mends_it(content, b
 
 
 @pytest.mark.parametrize("name", ["done.json", "failed.json", "store.json"])
-def test_a_damaged_end_of_a_run_is_named_and_removing_it_makes_the_run_again(name, begun, run, expected):
+def test_a_damaged_end_is_named_and_can_be_removed(name, begun, run, expected):
     path = begun.path.parents[1] / name if name == "store.json" else begun.path / name
     path.write_bytes(b'{"metr')
     code, said = run(begun.path.parents[1])
@@ -282,7 +278,7 @@ def test_a_damaged_end_of_a_run_is_named_and_removing_it_makes_the_run_again(nam
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_description_of_a_suite_is_named_and_the_suite_mends_it(content, tmp_path, capsys):
+def test_a_suite_mends_its_damaged_description(content, tmp_path, capsys):
     suite = {"suite": "one", "base": SPEC, "sweep": {"seed": [0, 1]}}
     command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
     Store(tmp_path / "out").open().write_suite("one", {})
@@ -295,7 +291,7 @@ def test_a_damaged_description_of_a_suite_is_named_and_the_suite_mends_it(conten
     assert [cell["spec"]["seed"] for cell in json.loads(path.read_text())["cells"]] == [0, 1]
 
 
-def test_a_run_that_another_process_holds_is_left_to_it_and_the_suite_says_so(tmp_path, capsys):
+def test_a_suite_leaves_runs_of_other_processes_alone(tmp_path, capsys):
     suite = {"suite": "one", "base": SPEC, "sweep": {"seed": [0, 1, 2]}}
     command = ["suite", write(tmp_path / "one.yaml", suite), "--out", str(tmp_path / "out"), "--jobs", "1"]
     folder = Store(tmp_path / "out").open().folder(prepare(read_spec(SPEC | {"seed": 1})).id)

@@ -51,7 +51,7 @@ def runs(page):
     return page.parent.name == "docs" and any(block.commands for block in blocks(page.read_text()))
 
 
-def test_commands_are_found_with_their_quotes_continuations_and_comments():
+def test_commands_in_docs_are_parsed_like_a_shell():
     text = """
 ```console
 $ python -m harness run --set 'a={b: 1}' \\

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_study_prints_its_tables_draws_its_picture_and_makes_no_run_twice(tmp_path):
+def test_the_study_prints_draws_and_makes_no_run_twice(tmp_path):
     command = [sys.executable, str(ROOT / "docs" / "examples" / "study.py")]
     world = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
 

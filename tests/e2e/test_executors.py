@@ -68,7 +68,7 @@ class Mortals:
         return [(unit, None if dead else [Outcome(identify(self.specs[number]), "done") for number in unit])]
 
 
-def test_of_runs_that_lose_their_worker_each_goes_alone_and_the_deadly_one_is_given_up(tmp_path):
+def test_a_run_that_kills_its_worker_is_given_up_alone(tmp_path):
     """Six runs in threes; number 4 kills whoever takes it. Its neighbors 3 and 5 are done by themselves."""
     specs = [read_spec(CANCER | {"rounds": 2, "seed": seed}) for seed in range(6)]
     Store(tmp_path).open()
@@ -95,7 +95,7 @@ def test_of_runs_that_lose_their_worker_each_goes_alone_and_the_deadly_one_is_gi
         ({"executor": "serial", "jobs": 3}, "executor serial is this process alone, given 3"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_written(given, said, tmp_path):
+def test_impossible_executions_are_refused_before_writing(given, said, tmp_path):
     with pytest.raises(UserError, match=said):
         run_all(LONG, tmp_path / "out", **given)
     assert not (tmp_path / "out").exists()
@@ -132,7 +132,7 @@ def kill_a_worker(root, killed):
 
 
 @pytest.mark.slow
-def test_a_worker_process_that_is_killed_costs_its_own_run_a_moment_and_nobody_else_anything(tmp_path, alone):
+def test_a_killed_worker_delays_its_own_run_only(tmp_path, alone):
     killed, begun = [], []
     killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
     outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE, begin=begun.extend)
@@ -142,7 +142,7 @@ def test_a_worker_process_that_is_killed_costs_its_own_run_a_moment_and_nobody_e
     assert results(tmp_path) == alone
 
 
-def test_a_worker_that_died_while_it_had_nothing_to_do_is_replaced(tmp_path):
+def test_a_worker_that_died_idle_is_replaced(tmp_path):
     specs = [read_spec(CANCER | {"rounds": 2, "seed": seed}) for seed in range(2)]
     with Processes(1, tmp_path, ALONE, retry=False) as workers:
         for number, spec in enumerate(specs):
@@ -184,7 +184,7 @@ def test_the_server_begins_early_where_workers_will_be_wanted(line, expected, mo
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_what_the_server_cannot_import_it_leaves_to_the_command_to_say(broken, tmp_path):
+def test_import_errors_of_the_server_are_left_to_the_command(broken, tmp_path):
     if broken:
         (tmp_path / "algorithms.py").write_text("raise RuntimeError('broken')")
     places = os.pathsep.join([str(tmp_path), str(ROOT)])
@@ -225,7 +225,7 @@ quiet = pytest.mark.filterwarnings(
 
 @quiet
 @pytest.mark.slow
-def test_a_cluster_of_two_nodes_writes_the_same_files_although_a_worker_is_killed(cluster, tmp_path, alone):
+def test_a_cluster_with_a_killed_worker_writes_the_same_files(cluster, tmp_path, alone):
     killed, begun = [], []
     killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
     outcomes = run_all(
@@ -260,9 +260,7 @@ def test_a_node_that_is_lost_costs_its_run_a_moment(cluster, tmp_path, alone):
 
 @quiet
 @pytest.mark.slow
-def test_an_interrupted_suite_on_a_cluster_leaves_runs_that_go_on_from_their_checkpoints(
-    cluster, tmp_path, alone
-):
+def test_an_interrupted_suite_on_a_cluster_resumes(cluster, tmp_path, alone):
     """Ctrl-C, long before a checkpoint would be due; stacks are made of what the cluster left over."""
     endless = [spec.model_copy(update={"rounds": 10**6}) for spec in LONG[:2]]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it

@@ -98,7 +98,7 @@ def test_columns_have_the_types_of_what_they_hold(folder):
     assert set(schedules.dropna()) == {"0.0", "[[0, 0.5], [2, 0.75]]"}
 
 
-def test_infinite_epsilon_is_a_number_and_a_metric_called_like_a_setting_is_kept():
+def test_infinite_epsilon_and_clashing_names_are_exported():
     line = {
         "round": 1,
         "metrics": {"seed": 0.5},
@@ -145,7 +145,7 @@ def curves(path):
     return events
 
 
-def test_tensorboard_gets_a_run_for_each_of_ours_with_every_figure_by_round(folder, tmp_path):
+def test_tensorboard_gets_every_figure_of_every_run(folder, tmp_path):
     board = tmp_path / "board"
     for _ in range(2):  # the second time nothing comes twice
         assert main(["export", str(folder), "--suite", "ladder", "--tensorboard", str(board)]) == 0

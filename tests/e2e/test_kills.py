@@ -109,7 +109,7 @@ def wait_for(condition, seconds=90):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["all", "the parent"])
-def test_a_suite_in_processes_that_is_killed_leaves_no_worker_and_can_be_taken_up(whom, tmp_path):
+def test_a_killed_suite_leaves_no_worker_and_resumes(whom, tmp_path):
     """Killed with its workers, or alone: workers that have lost their parent save what they have, and go."""
     base = CANCER | {"rounds": 4000, "eval_every": 500}
     spec = {"suite": "many", "base": base, "sweep": {"seed": [0, 1, 2]}}

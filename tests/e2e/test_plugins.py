@@ -109,7 +109,7 @@ def test_a_partition_of_a_plugin_deals_by_its_own_settings(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["clients"] == 5
 
 
-def test_worker_processes_load_the_plugins_and_write_what_one_process_writes(tmp_path):
+def test_worker_processes_load_plugins(tmp_path):
     suite = {"suite": "ours", "base": RUN, "sweep": {"seed": [0, 1], "algorithm.momentum": [0.5, 0.9]}}
     path = write(tmp_path / "ours.yaml", suite)
     given = ["suite", path, "--plugin", str(EXAMPLE), "--out"]
@@ -120,7 +120,7 @@ def test_worker_processes_load_the_plugins_and_write_what_one_process_writes(tmp
     assert records(tmp_path / "one") == records(tmp_path / "two")
 
 
-def test_a_worker_runs_the_bytes_that_were_loaded_whatever_has_become_of_the_file(tmp_path):
+def test_a_worker_runs_the_plugin_bytes_that_were_loaded(tmp_path):
     mine = tmp_path / "mine.py"
     write(mine, METRIC)
     plugins.load([mine])
@@ -131,7 +131,7 @@ def test_a_worker_runs_the_bytes_that_were_loaded_whatever_has_become_of_the_fil
     assert "errors" in METRICS
 
 
-def test_a_run_is_another_one_when_the_code_of_its_plugin_has_changed(tmp_path):
+def test_a_changed_plugin_makes_another_run(tmp_path):
     def named(content):
         forget()
         plugins.load([write(tmp_path / "mine.py", content)])
@@ -154,7 +154,7 @@ def test_runs_of_our_own_code_keep_their_names_beside_a_plugin():
     assert identify(ours) == before
 
 
-def test_an_interrupted_run_goes_on_with_its_plugin_and_not_without(tmp_path, capsys):
+def test_an_interrupted_run_resumes_only_with_its_plugin(tmp_path, capsys):
     def stop(round, line):
         if round == 3:
             raise KeyboardInterrupt
@@ -226,7 +226,7 @@ def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
         ),
     ],
 )
-def test_what_is_wrong_with_a_plugin_is_one_line_and_leaves_nothing_behind(tmp_path, capsys, content, says):
+def test_errors_of_a_plugin_are_one_line_and_leave_no_trace(tmp_path, capsys, content, says):
     mine, before = tmp_path / "mine.py", plugins._names()
     if content is not None:
         write(mine, content)
@@ -288,7 +288,7 @@ def test_a_file_is_loaded_once_and_refused_when_it_has_changed(tmp_path):
         ("bunch.target_names)", "bunch.target_names[:2])", "2 classes, but labels from 0 to 2"),
     ],
 )
-def test_a_reader_that_is_wrong_is_refused_before_anything_is_written(tmp_path, capsys, old, new, says):
+def test_a_wrong_reader_is_refused_before_writing(tmp_path, capsys, old, new, says):
     mine = write(tmp_path / "mine.py", EXAMPLE.read_text().replace('"wine"', '"bad-wine"').replace(old, new))
     run = write(tmp_path / "run.yaml", RUN | {"data": "bad-wine"})
     assert main(["run", "--spec", run, "--plugin", mine, "--out", str(tmp_path / "out")]) == 2

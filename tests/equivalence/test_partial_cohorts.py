@@ -74,7 +74,7 @@ def test_a_cohort_of_everybody_is_full_participation():
     )
 
 
-def test_scaffold_moves_the_server_control_by_the_share_of_the_cohort():
+def test_scaffold_moves_its_control_by_the_share_of_the_cohort():
     """c <- c + |S| / N * mean over S of the change; two of four clients, all controls from zero.
 
     lr 1, one step: c_i+ = c_i - c + (x - x_i) / lr = gradient = w - o_i = -o_i at w = 0.

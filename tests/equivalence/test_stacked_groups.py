@@ -45,7 +45,7 @@ def test_stacked_runs_write_what_the_runs_apart_write(what, tmp_path):
     assert files(tmp_path / "stacked") == files(tmp_path / "apart")
 
 
-def test_runs_go_beside_those_whose_batches_of_validation_data_are_as_wide(tmp_path):
+def test_stacks_need_validation_batches_of_one_width(tmp_path):
     """Seeds deal unlike validation data, and all of it is less than a batch."""
     algorithm, others, _ = RUNS["validation data of unlike sizes"]
     given = {

@@ -119,7 +119,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("what", UNLIKE)
-def test_runs_whose_batches_are_of_unlike_width_go_on_apart_and_it_is_said(what, tmp_path, caplog):
+def test_runs_with_batches_of_other_widths_separate_and_say_so(what, tmp_path, caplog):
     """A sum over more padding rounds otherwise: 569 samples dealt unevenly, all of a client's in one batch."""
     specs = [read_spec(UNLIKE[what] | {"rounds": 7, "eval_every": 3, "seed": seed}) for seed in range(3)]
     assert len({signature(prepare(spec)) for spec in specs}) == 1
@@ -171,7 +171,7 @@ def test_a_killed_stack_is_taken_up_in_any_other(what, again, tmp_path, monkeypa
     assert files(tmp_path / "broken") == files(tmp_path / "straight")
 
 
-def test_runs_that_stand_at_unlike_rounds_go_on_apart_and_none_begins_again(tmp_path, monkeypatch):
+def test_runs_at_different_rounds_resume_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     specs = runs("uneven clients")
     run_all(specs, tmp_path / "straight", execution=APART)
@@ -219,7 +219,7 @@ def spoil(monkeypatch, seeds, at):
 
 @pytest.mark.parametrize("lost", [(1,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("what", ["uneven clients", "cohorts of unlike size"])
-def test_a_run_that_diverges_leaves_the_stack_and_the_others_go_on(what, lost, tmp_path, monkeypatch):
+def test_a_diverging_run_leaves_the_stack(what, lost, tmp_path, monkeypatch):
     spoil(monkeypatch, lost, at=3)
     for name, execution in (("apart", APART), ("stacked", STACKED)):
         outcomes = run_all(runs(what), tmp_path / name, execution=execution)
@@ -230,7 +230,7 @@ def test_a_run_that_diverges_leaves_the_stack_and_the_others_go_on(what, lost, t
     assert stacked(tmp_path / "stacked") == [3 - len(lost)] * (3 - len(lost))
 
 
-def test_a_run_that_breaks_down_does_not_take_its_neighbors_with_it(tmp_path, monkeypatch):
+def test_a_failing_run_does_not_fail_its_neighbors(tmp_path, monkeypatch):
     """A stack cannot tell whose fault an error is: its runs are carried out apart, from their checkpoints."""
     honest = FedAvg.round
 
@@ -309,7 +309,7 @@ def test_runs_of_unlike_problems_are_not_stacked():
     assert signature(setups[0]) == signature(setups[1]) != signature(setups[2])
 
 
-def test_runs_whose_largest_client_decides_go_together_where_it_is_of_one_size():
+def test_full_batches_stack_if_the_largest_clients_are_equal():
     """Dirichlet clients are of unlike sizes, even ones of one: steps of an epoch, and full batches."""
     kinds = {
         "dirichlet": {"kind": "dirichlet", "alpha": 0.5, "clients": 6},
@@ -367,7 +367,7 @@ def test_runs_of_unlike_budgets_go_side_by_side(what, tmp_path):
 
 
 @pytest.mark.parametrize("again", [1, 2, 8], ids=["apart", "in pairs", "together"])
-def test_a_killed_stack_of_unlike_budgets_is_taken_up_in_any_other(again, tmp_path, monkeypatch):
+def test_a_killed_stack_of_several_budgets_resumes_in_any_other(again, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     specs = ladder("each client its noise")
     run_all(specs, tmp_path / "straight", execution=APART)
@@ -385,7 +385,7 @@ def test_a_killed_stack_of_unlike_budgets_is_taken_up_in_any_other(again, tmp_pa
     assert files(tmp_path / "broken") == files(tmp_path / "straight")
 
 
-def test_without_noise_or_with_an_adaptive_norm_a_run_keeps_to_its_own_kind():
+def test_noise_free_and_adaptive_runs_stack_with_their_own_kind():
     plain = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 0}}
     noisy = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 2}}
     loud = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 4}}
@@ -403,7 +403,7 @@ def test_the_noise_of_a_budget_is_settled_once_for_the_stack():
     assert all(run.privacy == whole.privacy for run in whole.runs)
 
 
-def test_workers_share_runs_out_evenly_and_those_of_one_setting_stay_together():
+def test_workers_get_even_shares_and_settings_stay_together():
     """12 seeds of one setting and 4 of another for two workers: 8 runs each."""
     specs = [*runs("uneven clients", 12), *runs("perceptron", 4)]
     pieces = units(specs, 2, None)
@@ -413,7 +413,7 @@ def test_workers_share_runs_out_evenly_and_those_of_one_setting_stay_together():
     assert [len(piece) for piece in units(specs, 1, 1)] == [1] * 16
 
 
-def test_one_group_is_cut_into_as_many_pieces_for_every_worker_and_several_groups_as_few_as_possible():
+def test_groups_are_cut_into_as_few_pieces_as_possible():
     """80 runs are not 27, 27 and 26; where others keep workers busy, runs are not parted for it."""
     many = runs("uneven clients", 80)
     assert [len(piece) for piece in units(many, 2, None)] == [20] * 4
@@ -425,7 +425,7 @@ def test_the_runs_of_a_seed_are_handed_out_together():
     assert [{number % 2 for number in piece} for piece in pieces] == [{0}, {1}]
 
 
-def test_runs_of_one_seed_share_the_data_that_were_dealt_to_their_clients():
+def test_runs_of_one_seed_share_their_clients_data():
     """Two seeds under three budgets: the pool of the stack holds the samples of two runs."""
     dealt = {}
     setups = [prepare(spec, None, dealt) for spec in ladder("each client its noise")]
@@ -434,7 +434,7 @@ def test_runs_of_one_seed_share_the_data_that_were_dealt_to_their_clients():
     assert len(together(setups).federation.pool.y) == 2 * samples
 
 
-def test_large_models_are_not_stacked_and_small_ones_as_far_as_they_fit(monkeypatch):
+def test_models_are_stacked_as_far_as_they_fit(monkeypatch):
     """6 clients x (62 parameters + 16 samples of 30 columns) x 4 bytes are 13,008 bytes a step and run."""
     setups = [prepare(spec) for spec in runs("uneven clients")]
     assert worthwhile(setups) == stacking.LARGEST

@@ -88,7 +88,7 @@ def test_the_ratio_counts_only_the_entries_in_play():
     assert top_k(x, 0.5, among=play).nonzero().flatten().tolist() == [5, 7]
 
 
-def test_rows_with_different_entries_in_play_have_different_counts():
+def test_rows_with_other_masks_have_other_counts():
     play = torch.tensor([[True, True, False, False], [True, True, True, True], [False] * 4])
     mask = top_k(torch.zeros(3, 4), 0.5, among=play)
     assert mask.tolist() == [[True, False, False, False], [True, True, False, False], [False] * 4]

@@ -203,7 +203,7 @@ def test_a_normalized_group_of_channels_is_one_unit():
     assert [(g.name, g.size, g.norms) for g in units(vgg())] == [("0", 4, ("1",)), ("4", 12, ("5",))]
 
 
-def test_of_a_residual_block_only_the_inner_channels_are_prunable():
+def test_only_inner_channels_of_residual_blocks_are_prunable():
     assert [g.name for g in units(resnet())] == ["2.first", "3.first"]
     groups = units(build("resnet18", (3, 16, 16), 10, {"width": 0.125}))
     assert len(groups) == 8 and all(g.name.endswith("main.0") for g in groups)
@@ -242,7 +242,7 @@ def test_what_comes_after_the_last_layer_does_not_matter():
     assert len(units(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Sigmoid()))) == 1
 
 
-def test_layers_that_act_twice_or_in_groups_stay_whole_with_what_feeds_them():
+def test_repeated_and_grouped_layers_stay_whole():
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -85,7 +85,7 @@ def test_semicolons_tabs_spaces_quotes_and_a_byte_order_mark(table, separator):
 MISSING = "x,city,y\n1,Ulm,0\n,Bonn,1\n3,?,1\n5,Ulm,1\n"
 
 
-def test_missing_cells_are_refused_with_their_columns_and_the_choices(table):
+def test_missing_cells_are_refused_with_their_columns(table):
     with pytest.raises(DataError, match=r"'x' \(1\), 'city' \(1\); choose missing=drop .* missing=fill"):
         load("csv", path=table(MISSING), label="y")
 

@@ -81,7 +81,7 @@ def test_padding_is_minus_one_at_the_end_of_a_row() -> None:
     assert index[index[:, 1] < 0][0, 0] >= 0
 
 
-def test_a_federation_follows_from_its_seed_and_its_partition_not_from_the_split() -> None:
+def test_a_federation_follows_from_seed_and_partition() -> None:
     first, again, other = (federate(table(60), Iid(), 3, rng(seed)) for seed in (1, 1, 2))
     assert torch.equal(first.splits["train"], again.splits["train"])
     assert not torch.equal(first.splits["train"], other.splits["train"])
@@ -91,7 +91,7 @@ def test_a_federation_follows_from_its_seed_and_its_partition_not_from_the_split
         assert shares[0] == shares[1]
 
 
-def test_stratified_test_parts_hold_every_label_and_group_in_proportion() -> None:
+def test_stratified_test_parts_keep_proportions() -> None:
     data = table(400, 2, groups=2)
     federation = federate(data, Iid(), 4, rng(), test=0.25, stratify=("label", "group"))
     key = data.y * 2 + federation.pool.group
@@ -100,7 +100,7 @@ def test_stratified_test_parts_hold_every_label_and_group_in_proportion() -> Non
         assert ((tested - 0.25 * all_held).abs() < 1).all()
 
 
-def test_official_test_samples_are_dealt_evenly_and_never_trained_on() -> None:
+def test_official_test_samples_are_never_trained_on() -> None:
     federation = federate(table(100, tested=30), Iid(), 4, rng(), test="official")
     tested = sorted(i for row in held(federation, "test") for i in row)
     assert tested == list(range(70, 100))
@@ -108,7 +108,7 @@ def test_official_test_samples_are_dealt_evenly_and_never_trained_on() -> None:
     assert everything(federation) == list(range(100))
 
 
-def test_limit_takes_a_subset_with_the_classes_in_proportion_and_says_so() -> None:
+def test_limit_takes_a_proportional_subset_and_says_so() -> None:
     """90 samples of 3 classes limited to 31: 10 or 11 of each.
 
     A third are official test samples; of each class between 3 and 4 (10.33 / 3 rounded up or down) are drawn.
@@ -124,7 +124,7 @@ def test_limit_takes_a_subset_with_the_classes_in_proportion_and_says_so() -> No
     assert whole.source == "table (made up)"
 
 
-def test_columns_are_standardized_with_the_training_samples_of_all_clients() -> None:
+def test_columns_are_standardized_by_training_samples() -> None:
     """On the training rows column 0 gets mean 0, deviation 1. Column 1 stays, the constant one is 0."""
     data = table(50, continuous=True)
     federation = federate(data, Iid(), 3, rng())
@@ -142,7 +142,7 @@ def test_columns_are_standardized_with_the_training_samples_of_all_clients() -> 
     assert torch.equal(data.x[:, 0], torch.arange(50.0))  # the data set itself is not touched
 
 
-def test_without_continuous_columns_or_groups_nothing_is_copied_or_public() -> None:
+def test_without_continuous_columns_nothing_is_public() -> None:
     data = table(20)
     federation = federate(data, Natural("site"), None, rng())
     assert federation.clients == 3
@@ -277,17 +277,13 @@ def test_without_dropping_no_draw_is_made() -> None:
 
 
 @pytest.mark.parametrize(("share", "known", "message"), [(1.0, 2, "below 1"), (0.5, 3, "halves")])
-def test_negatives_are_dropped_of_two_classes_and_not_all_of_them(
-    share: float, known: int, message: str
-) -> None:
+def test_only_some_negatives_of_two_classes_are_dropped(share: float, known: int, message: str) -> None:
     with pytest.raises(FederationError, match=message):
         federate(table(30, known), Iid(), 3, rng(), drop_negatives=share)
 
 
 @pytest.mark.parametrize(("known", "expected"), [(2, [0, 1]), (4, [0, 0, 1, 1]), (5, [0, 0, 1, 1, 1])])
-def test_halves_makes_the_upper_classes_positive_and_shares_the_features(
-    known: int, expected: list[int]
-) -> None:
+def test_halves_makes_the_upper_classes_positive(known: int, expected: list[int]) -> None:
     data = table(10, known)
     found = halves(data)
     assert found.y[:known].tolist() == expected and len(found.classes) == 2
@@ -304,7 +300,7 @@ def positions(federation: Federation, split: str) -> list[set[int]]:
     return [set(row[row >= 0].tolist()) for row in federation.splits[split]]
 
 
-def test_selection_samples_come_from_training_and_leave_the_test_part_alone() -> None:
+def test_selection_samples_come_from_training() -> None:
     """A tenth of what is left of each client and of each of its groups, to one sample."""
     plain, split = dealt(0.0), dealt()
     assert positions(split, "test") == positions(plain, "test")
@@ -326,7 +322,7 @@ def test_a_client_with_one_sample_has_none_for_selection() -> None:
     assert split.counts("selection").tolist() == [0, 0]
 
 
-def test_balanced_validation_data_leave_training_and_hold_as_many_of_every_group_present() -> None:
+def test_balanced_validation_has_as_many_of_every_group() -> None:
     """B11: v = floor(.2 times the smallest group present, at least 1) of each, disjoint from what is trained on."""
     before = dealt()
     after = balanced(before, 0.2, rng(3))
@@ -342,7 +338,7 @@ def test_balanced_validation_data_leave_training_and_hold_as_many_of_every_group
         assert train | held == whole and not train & held
 
 
-def test_a_group_that_a_client_lacks_is_not_in_its_validation_data() -> None:
+def test_absent_groups_are_not_in_validation_data() -> None:
     data = table(40, groups=2)
     owner = Natural("site")  # made by hand below: client 0 holds one group only
     data.columns["site"] = np.where(data.group.numpy() == 0, 0, np.arange(40) % 2)
@@ -375,7 +371,7 @@ def test_shares_of_groups_are_2_2_6_and_nothing_is_lost() -> None:
             assert abs(found - share * sum(mine)) <= 1
 
 
-def test_samples_lie_one_after_the_other_however_their_table_was_laid_out():
+def test_samples_are_contiguous_for_every_table_layout():
     """Batches gather rows in every step; from a table that lies by columns each row is as many jumps as columns."""
     by_columns = torch.arange(12.0).view(3, 4).t()
     dataset = Dataset("t", by_columns, torch.tensor([0, 1, 0, 1]), ("a", "b"), "here", "d")

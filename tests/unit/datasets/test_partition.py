@@ -104,7 +104,7 @@ def test_iid_sizes_differ_by_at_most_one(n: int, clients: int) -> None:
         (5, 2, 3, 6),
     ],
 )
-def test_classes_gives_every_client_its_number_of_classes_in_equal_shards(
+def test_classes_gives_clients_equal_shards_of_their_classes(
     clients: int, classes: int, each: int, size: int
 ) -> None:
     """The first two rows are FedReCo's Table 4.
@@ -119,7 +119,7 @@ def test_classes_gives_every_client_its_number_of_classes_in_equal_shards(
         assert set(counts[counts > 0]) == {size // classes}
 
 
-def test_classes_cuts_each_class_evenly_when_classes_differ_in_size() -> None:
+def test_classes_cuts_classes_of_any_size_evenly() -> None:
     """4 clients x 2 of 4 classes: 2 shards a class. 11 samples make shards of 6 and 5, 20 make 10 and 10."""
     labels = np.repeat(np.arange(4), [11, 20, 7, 8])
     parts = deal(Classes(2), labels, 4)
@@ -134,7 +134,7 @@ def test_classes_names_the_numbers_that_would_do() -> None:
         deal(Classes(4), balanced(10, 28), 7)
 
 
-def test_classes_refuses_more_classes_than_there_are_and_shards_without_samples() -> None:
+def test_classes_refuses_too_many_classes_and_empty_shards() -> None:
     with pytest.raises(PartitionError, match="11 classes per client, but the data have 10"):
         deal(Classes(11), balanced(10, 20), 10)
     with pytest.raises(PartitionError, match="class 2 has 3 samples but must be cut into 4 shards"):
@@ -166,7 +166,7 @@ def test_dealt_class_pairs_are_not_tied_together() -> None:
     assert times.min() > 100
 
 
-def test_small_dirichlet_alpha_skews_labels_and_large_alpha_does_not() -> None:
+def test_only_small_dirichlet_alphas_skew_labels() -> None:
     """With alpha 1000 shares are 1/5 within a few percent; with 0.1 one client holds most of a class."""
     labels = balanced(4, 500)
 
@@ -178,7 +178,7 @@ def test_small_dirichlet_alpha_skews_labels_and_large_alpha_does_not() -> None:
     assert largest_share(0.1) > 0.5
 
 
-def test_dirichlet_redraws_until_everyone_holds_enough_and_says_when_that_is_hopeless() -> None:
+def test_dirichlet_redraws_until_everyone_holds_enough() -> None:
     labels = balanced(2, 50)
     for seed in range(20):
         assert min(len(held) for held in deal(Dirichlet(0.3, at_least=5), labels, 4, seed)) >= 5
@@ -198,7 +198,7 @@ def test_quantity_skews_sizes_but_not_labels() -> None:
     assert abs(labels[largest].mean() - 0.5) < 0.1
 
 
-def test_two_two_six_cuts_every_sensitive_value_and_deals_in_an_order_of_its_own() -> None:
+def test_two_two_six_cuts_every_sensitive_value() -> None:
     """50 values of 10 samples: a client gets 2 or 6 of a value; each of the three gets a 6 sometimes."""
     groups = rng(3).permutation(np.repeat(np.arange(50), 10))
     parts = Sensitive()(np.zeros_like(groups), groups, {}, 3, rng())
@@ -245,7 +245,7 @@ def test_natural_gives_each_value_its_own_client() -> None:
     assert [held.tolist() for held in parts] == [[3], [1, 4], [0, 2]]  # "None", "bern", "rome"
 
 
-def test_natural_names_the_number_of_values_and_the_nearest_column() -> None:
+def test_natural_names_the_nearest_column() -> None:
     columns = {"site": np.array([1, 2, 3]), "age": np.array([1, 1, 1])}
     with pytest.raises(PartitionError, match="'site' has 3 values, not 2"):
         Natural("site")(np.zeros(3, dtype=int), None, columns, 2, rng())

@@ -65,7 +65,7 @@ def test_real_default_credit_has_the_known_facts():
     }
 
 
-def test_real_default_credit_in_openml_columns_gives_the_same_features():
+def test_default_credit_of_openml_gives_the_same_features():
     data = real("default-credit")
     names = dict(zip(DEFAULT_NAMES, (f"x{i}" for i in range(1, 24)), strict=True))
     frame = pd.DataFrame({names[n]: v.astype(float) for n, v in data.columns.items() if n in names})

@@ -78,7 +78,7 @@ def test_pooch_checks_the_hash_of_a_download(tmp_path):
     assert files_in(tmp_path / "c") == ["data.bin"]
 
 
-def test_sources_are_tried_in_order_and_the_error_tells_each_reason():
+def test_the_error_tells_why_each_source_failed():
     def fails(reason):
         def find():
             raise cache.SourceError(reason)
@@ -260,7 +260,7 @@ def test_the_sensitive_attribute_can_be_kept_out_of_the_features(cache, wheel):
     assert not any("sex" in name or "personal" in name for name in german)
 
 
-def test_german_derives_sex_age_and_label_from_openml_like_the_wheel(cache, wheel):
+def test_german_of_openml_agrees_with_the_wheel(cache, wheel):
     """Rows: man of 67, woman of 22, man of 24: from 25 years on counts as old; `bad` is label 1."""
     data = load("german", path=wheel, sensitive="sex-age")
     assert [data.groups[g] for g in data.group] == ["male from 25", "others", "others"]
@@ -375,7 +375,7 @@ def test_unknown_names_and_options_are_refused(offline, arguments, reason):
         load(**arguments)
 
 
-def test_an_unknown_sensitive_attribute_is_refused_with_the_nearest(cache, wheel):
+def test_an_unknown_sensitive_attribute_names_the_nearest(cache, wheel):
     with pytest.raises(DataError, match="did you mean 'race'"):
         load("adult", path=wheel, sensitive="rase")
 

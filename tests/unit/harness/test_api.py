@@ -29,7 +29,7 @@ def plain(line):
     return {key: value for key, value in line.items() if key != "timing"}
 
 
-def test_importing_the_package_alone_imports_nothing_heavy_and_all_names_are_there():
+def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, harness; print('torch' in sys.modules, 'harness.api' in sys.modules, *dir(harness))"
     told = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
@@ -68,7 +68,7 @@ def test_a_mapping_a_file_and_a_checked_spec_are_one_run(tmp_path):
     assert calls == [0, 1, 2, 3, 4]  # once: the others found it done
 
 
-def test_a_run_that_diverges_is_a_record_with_its_reason_and_is_run_again_when_asked(tmp_path):
+def test_a_diverged_run_keeps_its_reason_and_reruns_on_request(tmp_path):
     wild = SPEC | {"algorithm": {"name": "fedavg", "lr": 1e38}}
     record = harness.run(wild, tmp_path)
     assert record.status == "failed" and "diverged" in record.reason
@@ -113,7 +113,7 @@ def test_results_are_a_frame_with_a_row_an_evaluation(tmp_path):
         harness.load_results(tmp_path / "nowhere")
 
 
-def test_the_leaderboard_is_that_of_the_command_as_the_suite_wants_it(tmp_path, capsys):
+def test_the_api_gives_the_leaderboard_of_the_command(tmp_path, capsys):
     suite = {
         "suite": "two",
         "base": SPEC,

@@ -81,7 +81,7 @@ def value(name: str, predictions: Predictions) -> float | None:
 # --- hand-computed ---
 
 
-def test_every_client_counts_once_in_client_accuracy_and_by_its_size_in_accuracy() -> None:
+def test_client_accuracy_weighs_clients_equally() -> None:
     """Client 0 has 3 of 4 right, client 2 has 0 of 1; client 1 and client 3 have no test sample.
 
     Pooled 3/5. Mean of (3/4, 0) = 3/8, lowest 0, deviations +-3/8 from the mean: population deviation 3/8.
@@ -127,7 +127,7 @@ def test_group_gaps_of_two_groups_by_hand() -> None:
     assert value("worst_group", p) == 2 / 6
 
 
-def test_group_table_lists_every_group_and_leaves_undefined_rates_empty() -> None:
+def test_the_group_table_leaves_undefined_rates_empty() -> None:
     """Group a: 2 samples, 1 positive found, 1 false alarm; b: 1 negative, kept out; c: nobody."""
     p = binary([1, 0, 0], [1, 1, 0], group=[0, 0, 1], groups=("a", "b", "c"))
     assert by_group(p) == [
@@ -154,7 +154,7 @@ def test_auroc_counts_a_tie_as_half() -> None:
     assert value("auroc", binary([1, 1, 0, 0], score=[3, 2, 2, 1])) == 3.5 / 4
 
 
-def test_client_auroc_is_a_mean_over_the_clients_with_both_classes() -> None:
+def test_client_auroc_averages_clients_with_both_classes() -> None:
     """Client 0 is perfect (1), client 2 has its only pair the wrong way (0), client 1 has positives only.
 
     So 1/2 over 2 clients, while pooled: positives 5, 9, 1; negatives 4, 2 win 2 + 2 + 0 of 6 pairs.
@@ -187,7 +187,7 @@ def test_consensus_distance_by_hand() -> None:
 # --- what does not apply is None ---
 
 
-def test_without_a_sensitive_attribute_exactly_the_group_metrics_are_none() -> None:
+def test_without_groups_only_the_group_metrics_are_none() -> None:
     """Two clients with both classes and losses: nothing else may be missing."""
     p = binary([0, 1, 0, 1], client=[0, 0, 1, 1], loss=[1, 1, 1, 1])
     assert {name for name, v in evaluate(p, 2).items() if v is None} == GROUP_METRICS
@@ -207,7 +207,7 @@ def test_one_group_leaves_nothing_to_compare() -> None:
     assert {evaluate(p, 2)[name] for name in GROUP_METRICS} == {None}
 
 
-def test_one_class_has_no_ranking_and_no_gap_in_the_rates_of_the_other() -> None:
+def test_one_class_alone_has_no_ranking_and_no_gap() -> None:
     """Positives only: TPRs exist (1 and 0), FPRs do not: equalized odds is unknown, not the TPR gap."""
     p = binary([1, 1], [1, 0], group=[0, 1])
     figures = evaluate(p, 1)
@@ -255,7 +255,7 @@ def test_accuracy_recall_and_auroc_agree_with_scikit_learn(classes: int) -> None
     assert value("auroc", p) == pytest.approx(auroc, abs=1e-12)
 
 
-def test_auroc_beyond_two_classes_skips_a_class_that_does_not_occur() -> None:
+def test_auroc_of_many_classes_skips_absent_ones() -> None:
     """Class 2 of 4 is taken out of the labels: the mean is over the three one-against-rest curves left."""
     p = drawn(1, classes=4)
     keep = p.y_true != 2
@@ -335,7 +335,7 @@ def test_auroc_is_the_share_of_pairs_won(samples: list[tuple[bool, int, int]]) -
 
 @settings(max_examples=60, deadline=None)
 @given(RANKED)
-def test_auroc_turns_over_with_the_sign_and_ignores_monotone_transforms(
+def test_auroc_depends_only_on_the_order_of_scores(
     samples: list[tuple[bool, int, int]],
 ) -> None:
     """Negated scores give 1 - AUROC; any increasing function of the scores gives the very same number."""
@@ -354,9 +354,7 @@ def test_auroc_turns_over_with_the_sign_and_ignores_monotone_transforms(
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), classes=st.integers(1, 4), n=st.integers(1, 30))
-def test_figures_do_not_depend_on_the_order_of_samples_or_on_the_names_of_clients_and_groups(
-    seed: int, classes: int, n: int
-) -> None:
+def test_metrics_ignore_the_order_of_samples_and_names(seed: int, classes: int, n: int) -> None:
     """Shuffle the samples, renumber clients and groups: every figure stays; shares stay within 0 and 1."""
     p = drawn(seed, classes, n)
     assert p.group is not None and p.loss is not None

@@ -109,7 +109,7 @@ def test_fedsgda_cnn_has_the_sizes_of_the_papers_tables(
         ("resnet18", (3, 224, 224), 1000, {}, 11_689_512),  # the ImageNet model
     ],
 )
-def test_known_networks_have_their_published_numbers_of_parameters(
+def test_known_networks_have_their_published_sizes(
     name: str, shape: tuple[int, ...], outputs: int, settings: Mapping[str, object], total: int
 ) -> None:
     assert sum(sizes(name, shape, outputs, settings)) == total
@@ -163,7 +163,7 @@ def test_outputs_are_the_head_of_the_features(
 
 
 @small
-def test_parameters_belong_to_extractor_or_head_and_nothing_else_is_state(
+def test_all_state_is_parameters_of_extractor_or_head(
     name: str, shape: tuple[int, ...], settings: Mapping[str, object]
 ) -> None:
     net = build(name, shape, 3, settings)
@@ -176,7 +176,7 @@ def test_parameters_belong_to_extractor_or_head_and_nothing_else_is_state(
 
 
 @small
-def test_layers_are_standard_ones_in_sequences_or_residual_blocks(
+def test_layers_are_standard_in_sequences_or_residual_blocks(
     name: str, shape: tuple[int, ...], settings: Mapping[str, object]
 ) -> None:
     net = build(name, shape, 3, settings)
@@ -207,7 +207,7 @@ def test_stacked_models_equal_one_after_another(
 
 
 @small
-def test_neither_building_nor_calling_touches_the_global_random_stream(
+def test_models_do_not_touch_the_global_random_stream(
     name: str, shape: tuple[int, ...], settings: Mapping[str, object]
 ) -> None:
     before = torch.get_rng_state()
@@ -217,7 +217,7 @@ def test_neither_building_nor_calling_touches_the_global_random_stream(
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_layers_of_the_fashion_mnist_net_come_in_the_papers_order() -> None:
+def test_the_fashion_mnist_net_has_the_papers_layers() -> None:
     """Write the forward pass of FedSGDA's Table 3 out by hand: the activation precedes the pooling."""
     net, x = random_double("fedsgda_cnn", FMNIST, {}, seed=1), inputs(FMNIST, 2)
     w1, b1, w2, b2, w3, b3, w4, b4 = net.parameters()
@@ -255,7 +255,7 @@ def test_a_residual_block_normalizes_before_each_activation() -> None:
     torch.testing.assert_close(block(x), expected)
 
 
-def test_a_residual_block_with_a_silent_main_path_passes_its_input_on() -> None:
+def test_a_residual_block_passes_its_input_on() -> None:
     """With the last normalization's scale and shift at zero the block is ``relu(0 + x) = relu(x)``."""
     net = random_double("resnet18", (1, 8, 8), {"width": 0.07}, seed=2)
     block = next(m for m in net.modules() if isinstance(m, Residual))
@@ -276,7 +276,7 @@ def test_groups_divide_the_channels_and_hold_two_at_least(groups: int, channels:
     assert (norm.num_channels, norm.num_groups) == (channels, used)
 
 
-def test_fedsgda_nets_ask_for_a_xavier_start_and_plain_vggs_for_a_kaiming_one() -> None:
+def test_fedsgda_nets_start_by_xavier_and_vggs_by_kaiming() -> None:
     with torch.device("meta"):
         starts = {name: build(name, CIFAR, 10).initializer for name in names()}
         assert build("vgg16", CIFAR, 10, {"norm": "group"}).initializer == "default"

@@ -18,7 +18,7 @@ def _oracle(accountant, z, rate, draws, delta=DELTA):
     return accountant.get_epsilon(delta)
 
 
-def test_two_releases_of_one_draw_cost_more_than_two_independent_draws():
+def test_two_releases_of_one_draw_cost_more_than_two_draws():
     """q = 0.1, z = 1, T = 100, m = 2 at delta 1e-5: one event has multiplier 1 / sqrt 2."""
     together = epsilon(compose([1.0, 1.0]), 100, DELTA, sampling_rate=0.1)
     apart = epsilon(1.0, 200, DELTA, sampling_rate=0.1)
@@ -35,7 +35,7 @@ def test_releases_of_one_draw_compose_to_one_gaussian():
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.01, 100), st.integers(1, 10_000), st.sampled_from(["rdp", "prv"]))
-def test_without_sampling_the_total_is_one_gaussian_of_multiplier_z_over_sqrt_k(z, k, accountant):
+def test_the_unsampled_total_is_one_gaussian(z, k, accountant):
     result = account([Event(z, 1.0, k)], DELTA, accountant)
     assert result.accountant == "exact"
     assert result.epsilon == pytest.approx(gaussian_epsilon(z / math.sqrt(k), DELTA), rel=1e-9)
@@ -60,7 +60,7 @@ def test_a_small_delta_does_not_make_prv_understate():
     assert exact <= epsilon(1, 100, 1e-9, 0.1, "prv") <= exact * 1.01
 
 
-def test_a_mixture_of_sampled_and_unsampled_events_agrees_with_dp_accounting():
+def test_mixed_events_agree_with_dp_accounting():
     events = [Event(1, 0.1, 100), Event(2, 1.0, 3), Event(3, 0.01, 50)]
     oracle = PLDAccountant()
     for event in events:
@@ -114,7 +114,7 @@ def test_calibration_by_prv_needs_less_noise_than_by_rdp():
     assert epsilon(prv, 100, DELTA, 0.1, "prv") <= 2.0
 
 
-def test_calibration_to_a_structure_charges_releases_inside_their_draw():
+def test_calibration_charges_releases_inside_their_draw():
     for rate in (0.1, 1.0):
         z = calibrate(3.0, DELTA, draws=50, releases_per_draw=4, sampling_rate=rate)
         total = account([Event(compose([z] * 4), rate, 50)], DELTA).epsilon

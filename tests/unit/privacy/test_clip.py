@@ -54,7 +54,7 @@ def test_values_whose_squares_overflow_float32_are_still_clipped():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_row_that_is_not_finite_becomes_zero_and_spares_the_others(bad):
+def test_a_row_that_is_not_finite_becomes_zero(bad):
     rows = torch.tensor([[1.0, bad], [1.0, 2.0]])
     other = torch.ones(2, 1)
     result = clip((rows, other), 10.0)
@@ -155,7 +155,7 @@ def test_the_adaptive_norm_finds_its_quantile():
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_count_and_update_together_have_the_multiplier_of_the_round(replaced):
+def test_count_and_update_share_the_rounds_multiplier(replaced):
     """Add/remove: z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2), the paper's split."""
     rule, z = AdaptiveClip(count_std=5.0), 1.3
     left = rule.update_multiplier(z, replaced=replaced)

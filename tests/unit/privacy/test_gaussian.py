@@ -23,7 +23,7 @@ def test_classic_sigma_is_the_papers_number():
 @pytest.mark.parametrize(
     ("nominal", "exact", "tolerance"), [(1, 1.6, 0.05), (10, 25, 0.5), (1000, 87_000, 500)]
 )
-def test_the_papers_nominal_epsilon_understates_what_replacing_a_client_reveals(nominal, exact, tolerance):
+def test_the_papers_nominal_epsilon_is_too_small(nominal, exact, tolerance):
     """The formula takes C as sensitivity; replacing a client moves a vector clipped to C by up to 2 C."""
     clip_norm = 10.0
     z = classic_sigma(nominal, DELTA, clip_norm) / (2 * clip_norm)
@@ -42,7 +42,7 @@ def test_delta_at_epsilon_zero_is_the_total_variation_distance():
     assert gaussian_delta(1.0, 0.0) == pytest.approx(0.3829249, abs=1e-7)
 
 
-def test_extreme_multipliers_and_epsilons_stay_finite_and_ordered():
+def test_extreme_multipliers_stay_finite_and_ordered():
     """z = 1e-3: privacy loss is N(1/(2 z^2), 1/z^2), so epsilon is about 5e5 + 4.26e3 at delta 1e-5."""
     assert gaussian_epsilon(1e-3, DELTA) == pytest.approx(5e5 + 4.2649e3, rel=1e-4)
     assert gaussian_epsilon(1e6, DELTA) == 0.0

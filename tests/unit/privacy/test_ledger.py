@@ -25,7 +25,7 @@ def test_releases_of_one_draw_are_one_event_and_draws_add_up():
     assert _rounds(200, 1, 0.1).report(DELTA)["epsilon_total"] == pytest.approx(11.0, abs=0.05)
 
 
-def test_without_sampling_k_releases_are_one_gaussian_of_multiplier_z_over_sqrt_k():
+def test_k_unsampled_releases_are_one_gaussian():
     report = _rounds(5, 3, 1.0, z=2.0).report(DELTA, accountant="prv")
     assert report["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0 / math.sqrt(15), DELTA))
     assert report["epsilon_release"] == pytest.approx(gaussian_epsilon(2.0, DELTA))
@@ -53,7 +53,7 @@ def test_an_empty_ledger_reveals_nothing():
     assert report["note"] == "nothing was released"
 
 
-def test_fixed_size_cohorts_get_the_unamplified_bound_and_an_approximate_column():
+def test_fixed_size_cohorts_get_an_approximate_column():
     report = _rounds(100, 1, 1.0, approximate_rate=0.1).report(DELTA)
     assert report["epsilon_total"] == pytest.approx(gaussian_epsilon(0.1, DELTA))
     assert report["epsilon_approximate"] == pytest.approx(epsilon(1.0, 100, DELTA, 0.1))
@@ -91,7 +91,7 @@ def test_booking_leaves_the_old_ledger_as_it_was():
         before.key = 1
 
 
-def test_a_ledger_survives_json_and_goes_on_booking_into_its_open_draw():
+def test_a_ledger_from_json_books_into_its_open_draw():
     book = _rounds(3, 2, 0.1, approximate_rate=0.3).book(("cohort", ("inner", 9)), 2.5)
     again = Ledger.from_json(json.loads(json.dumps(book.to_json())))
     assert again == book

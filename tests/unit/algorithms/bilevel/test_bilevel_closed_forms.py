@@ -22,7 +22,7 @@ def test_fedbio_with_one_local_step_reaches_the_optimum():
     assert close(state.y, [0.75, 1.75], 1e-8)
 
 
-def test_fedbio_with_five_local_steps_cycles_and_the_synchronized_point_is_known():
+def test_fedbio_with_five_local_steps_ends_in_a_known_cycle():
     """Fixed cycle computed apart from this program, seen right after a synchronization."""
     state = fedbio(120, local_steps=5)
     assert close(state.x, 0.7498319, 1e-7)
@@ -97,7 +97,7 @@ def test_a_hessian_product_uses_each_batch_of_its_own():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_exact_hypergradient_is_the_derivative_of_the_outer_loss_with_the_inner_problem_solved(seed):
+def test_exact_hypergradient_agrees_with_finite_differences(seed):
     """Central differences of h(x) = f(x, y(x)), with y(x) = A^-1 (B x + b)."""
     problem, batch, (a, b, offset, _, _), (x, _) = random_instance(seed)
     solve = lambda at: torch.linalg.solve(a, b @ at + offset)  # noqa: E731
@@ -150,7 +150,7 @@ def test_the_first_two_steps_of_fedbioacc_by_hand():
     assert close(state.y, 0.02 * first * second, 1e-12)
 
 
-def test_what_the_estimate_keeps_is_weighed_with_the_step_size_before():
+def test_kept_estimates_weigh_by_the_step_size_before():
     """One client with two samples, inner gradients y - x - b and y - x + b, |b| = 1, each seen once.
 
     omega_1 = -b_1 = b_2 at (0, 0), where Phi = y = 0; so x_2 = 0 and y_2 = -.2 alpha_1 b_2. Then
@@ -191,7 +191,7 @@ def test_leaving_the_redundant_vector_away_changes_bytes_only(decay):
 
 
 @pytest.mark.parametrize("name", ["fedbio", "fedbioacc"])
-def test_the_second_stage_minimizes_the_average_inner_objective_at_the_x_found(name):
+def test_the_second_stage_minimizes_the_mean_inner_objective(name):
     """BL2 at x*: mean of y^2 - y (2 x) and 2 y^2 - y (4 x + 4): 3 y = 3 x + 2, so theta = x + 2 / 3.
 
     Before it, the clients' own y are the models; in it x and y rest.

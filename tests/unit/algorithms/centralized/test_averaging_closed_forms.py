@@ -47,7 +47,7 @@ def test_fedavg_drift_is_weighted_by_samples():
     assert close(found, expected, 1e-8)
 
 
-def test_the_server_step_size_does_not_move_the_fixed_point_but_scales_the_step():
+def test_the_server_step_size_scales_the_step():
     """From w = 0, K = 1: mean increment lr mean(a o) = .1 * 12 / 3 = .4; half of it with server_lr .5."""
     problem = scalar_quadratic(A, OPTIMA)
     assert close(run_algorithm("fedavg", *problem, 1, lr=0.1, local_steps=1).state.x, 0.4, 1e-12)
@@ -99,7 +99,7 @@ def test_one_round_of_scaffold_by_hand():
     assert close(state.ci, [1.5, -1.5], 1e-12)
 
 
-def test_fedavg_with_one_full_batch_step_is_gradient_descent_on_the_pooled_data():
+def test_fedavg_with_one_full_step_is_pooled_descent():
     """sum n_i / n * grad f_i is the gradient of the pooled mean loss, for uneven clients too."""
     federation, lr = random_federation([11, 3, 6]), 0.5
     start = {"x": torch.linspace(-1, 1, 15, dtype=torch.float64)}

@@ -75,7 +75,7 @@ class Frozen(KGTMinimax):
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
-def test_decentralized_local_sgda_is_k_gt_with_corrections_frozen_at_zero(kind):
+def test_decentralized_local_sgda_is_k_gt_without_corrections(kind):
     """Then K-GT's round is W (x + dx) with server_lr 1, and dx the sum of plain steps."""
     settings = {"lr_x": 0.05, "lr_y": 0.03, "local_steps": 4}
     mine = watched("decentralized_local_sgda", 8, kind, **settings)
@@ -86,7 +86,7 @@ def test_decentralized_local_sgda_is_k_gt_with_corrections_frozen_at_zero(kind):
 
 
 @pytest.mark.parametrize("kind", ["ring", "star", "complete"])
-def test_decentralized_local_sgda_stops_where_its_affine_round_stands_still(kind):
+def test_decentralized_local_sgda_stops_at_its_fixed_point(kind):
     """A step maps z_i = (x_i, y_i) to A_i z_i + b_i; a round to W (A_i^K z_i + (1 + .. + A_i^{K-1}) b_i).
 
     A_i = [[1 - lr P, -lr B], [lr B, 1 - lr Q]], b_i = lr (-c, d). On the complete graph that is Local SGDA's
@@ -108,7 +108,7 @@ def test_decentralized_local_sgda_stops_where_its_affine_round_stands_still(kind
     assert not close(state.x.mean(0), -1.5, 0.05), "biased: it is not the saddle"
 
 
-def test_one_local_step_on_a_complete_graph_is_central_descent_ascent():
+def test_one_local_step_on_a_complete_graph_is_central():
     assert_central(watched("decentralized_local_sgda", 20, "complete", lr_x=0.05, lr_y=0.1, local_steps=1))
 
 
@@ -166,7 +166,7 @@ def test_noise_does_not_add_up_in_the_trackers(name):
 @pytest.mark.parametrize(
     ("name", "settings"), [("dm_hsgd", {"beta_x": 1.0, "beta_y": 1.0}), ("dream", {"p": 1.0, "hops": 1})]
 )
-def test_with_fresh_gradients_only_both_are_descent_ascent_with_gradient_tracking(name, settings, kind):
+def test_with_fresh_gradients_both_are_gradient_tracking(name, settings, kind):
     """x <- W (x - lr s), s <- W (s + g(x_new) - g(x)), written out for MM4; on a complete graph s is the mean."""
     found = watched(name, 20, kind, lr_x=0.05, lr_y=0.1, **settings)
     P, B, Q, c, d = torch.tensor(
@@ -186,7 +186,7 @@ def test_with_fresh_gradients_only_both_are_descent_ascent_with_gradient_trackin
         assert_central(found)
 
 
-def test_dream_with_its_large_batch_on_a_complete_graph_is_central_descent_ascent():
+def test_dream_with_large_batches_is_central_on_complete_graphs():
     """FastMix on the complete graph (lambda 0, so no momentum) is the plain average, twice."""
     assert_central(watched("dream", 20, "complete", lr_x=0.05, lr_y=0.1, p=1.0, hops=2))
 
@@ -201,7 +201,7 @@ def test_a_round_is_one_iteration(name, steps):
 # --- DM-HSGD ---
 
 
-def test_dm_hsgd_on_one_node_is_descent_ascent_with_hybrid_momentum():
+def test_dm_hsgd_on_one_node_has_hybrid_momentum():
     """u <- g(x_new) + (1 - b) (u - g(x)). On full batches u stays the gradient, so here the gradients are noisy.
 
     Batches of 2 of 7 samples, drawn as the algorithm draws them; the recursion is written out.
@@ -274,7 +274,7 @@ def test_the_change_of_dream_s_estimate_is_right_on_average():
     assert {round(float(r), 9) for r in ratios} == {0.0, 4.0}, "a node stands still, or moves by 1 / q"
 
 
-def test_without_large_batches_what_idle_nodes_missed_is_never_made_good():
+def test_without_large_batches_idle_nodes_never_catch_up():
     """The trackers still go to zero, but not where the mean gradient does, with which they lost touch."""
     lost = watched("dream", 900, **{**TRACKED["dream"], "p": 0.0})[-1]
     assert close(lost.sx, [0.0] * 4, 1e-6)

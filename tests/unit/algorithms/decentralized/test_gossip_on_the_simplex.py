@@ -47,7 +47,7 @@ def path(name, rounds, **options):
 
 
 @pytest.mark.parametrize("name", ["k_gt_minimax", "dm_hsgd", "dream"])
-def test_gradient_tracking_reaches_the_constrained_saddle_on_every_node(name):
+def test_tracking_reaches_the_constrained_saddle(name):
     """x^2 = (x - 2)^2 + 1 at 1.25: both losses are equal; there y_1 x + y_2 (x - 2) = 0 with y = (.375, .625)."""
     state = path(name, 700)[-1]
     assert close(state.x, [1.25] * 4, 1e-6)
@@ -64,7 +64,7 @@ def test_y_stays_on_the_simplex(name, privacy):
     assert float((state.y - 0.5).abs().max()) > 0.01
 
 
-def test_k_gt_corrects_y_by_gradients_and_not_by_how_far_the_projection_let_it_come():
+def test_k_gt_corrects_y_by_gradients_not_by_projected_steps():
     """One round of one step from x_i = 2 (i + 1), y_i = (1, 0): every y-step is projected back onto (1, 0).
 
     cy <- -g + W (g + cy) with g the gradient by y at the start, as if there were no constraint. Mean zero always.

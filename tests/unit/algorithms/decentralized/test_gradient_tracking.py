@@ -20,7 +20,7 @@ def weights(kind, nodes=4):
 
 @pytest.mark.parametrize("kind", ["ring", "torus", "erdos-renyi", "complete"])
 @pytest.mark.parametrize("zero_init", [False, True])
-def test_all_nodes_reach_the_saddle_and_the_corrections_cancel_the_local_gradients(kind, zero_init):
+def test_all_nodes_reach_the_saddle_and_corrections_balance(kind, zero_init):
     """At the saddle (-1.5, -.25) of MM4, cx_i = -(P_i x + B_i y + c_i), cy_i = -(B_i x - Q_i y + d_i).
 
     For client 1: P x + B y + c = -1.5 - .25 + 2 = .25; B x - Q y + d = -1.5 + .25 + 0 = -1.25.

@@ -116,7 +116,7 @@ def test_fedreg_without_penalty_is_fedavg():
     )
 
 
-def test_fedminmax_without_ascent_is_one_step_of_fedavg_weighed_by_samples():
+def test_fedminmax_without_ascent_is_fedavg():
     """B9: mu stays rho, so all weights are 1."""
     plain = run_algorithm("fedavg", *classes(), 8, lr=0.3, local_steps=1, batch_size=6).state
     fair = run_algorithm("fedminmax", *classes(), 8, lr=0.3, lr_mu=0.0, batch_size=6).state
@@ -135,7 +135,7 @@ def test_fedminmax_brings_the_risks_of_two_groups_together():
     assert close(plain.x, 0.4, 1e-6)
 
 
-def test_fedminmax_takes_the_gradient_of_everybody_s_samples_together():
+def test_fedminmax_follows_the_gradient_of_all_samples():
     """Clients of (90, 10), (10, 90) and (5, 45) samples: after one round x = lr sum_a mu_a (c_a - 0).
 
     The first mixture is rho = (105, 145) / 250, risks at 0 are (0, 8), so mu_1 moves by .1 * 8 / 2 on the simplex.
@@ -148,7 +148,7 @@ def test_fedminmax_takes_the_gradient_of_everybody_s_samples_together():
     assert close(twice.x, 0.232 + 0.1 * (0.98 * 4 - 0.232), 1e-12)
 
 
-def test_risks_of_groups_add_up_to_the_mean_loss_and_weights_weigh_them():
+def test_group_risks_add_up_to_the_mean_loss():
     problem, federation = classes()
     batch = federation.pool.at(torch.tensor([*range(12), -1, -1]))
     x, w = torch.linspace(-1, 1, 10, dtype=torch.float64), torch.tensor([0.3, 1.7], dtype=torch.float64)
@@ -184,7 +184,7 @@ def test_fcfl_in_its_second_stage_raises_nobody_s_loss():
     assert close(path[-1], 4.0, 0.05 * 4) and close(path[-1], path[-100], 1e-12)
 
 
-def test_fcfl_with_a_budget_that_nobody_exceeds_does_not_look_at_gaps():
+def test_fcfl_ignores_gaps_within_the_budget():
     """Then in the first stage only the way along the worst loss can be taken, unless the gap's agrees more."""
     task = classes()
     hyper = {"lr": 0.1, "batch_size": None, "minmax_rounds": 0, "weight_decay": 0.0}
@@ -194,7 +194,7 @@ def test_fcfl_with_a_budget_that_nobody_exceeds_does_not_look_at_gaps():
     assert float((tight.x - mild.x).abs().max()) > 1e-4
 
 
-def test_afl_without_ascent_is_averaging_of_clients_that_count_alike():
+def test_afl_without_ascent_averages_clients_equally():
     task = logistic(), random_federation([8, 8, 8])
     hyper = {"lr": 0.3, "local_steps": 3, "batch_size": 4}
     plain = run_algorithm("fedavg", *task, 5, **hyper).state
@@ -220,7 +220,7 @@ def test_a_cohort_of_afl_shares_out_its_own_weight():
         assert int((after.weights != before.weights).sum()) == 2
 
 
-def test_q_fedavg_with_q_0_is_averaging_of_clients_that_count_alike():
+def test_q_fedavg_with_q_0_averages_clients_equally():
     task = logistic(), random_federation([8, 8, 8])
     hyper = {"lr": 0.3, "local_steps": 3, "batch_size": 4}
     plain = run_algorithm("fedavg", *task, 5, **hyper).state
@@ -268,7 +268,7 @@ def test_the_distance_of_gaps_in_fairfed():
     assert close(_distance(own, every, 2), [[0.5], [0.3]], 1e-12)
 
 
-def test_weights_of_fairfed_leave_those_whose_gap_is_far_from_the_common_one():
+def test_fairfed_weighs_down_clients_with_unusual_gaps():
     """Weights move by -budget (Delta_k - mean), so their sum stays 1 as long as none is cut off at 0."""
     seen = []
     hyper = {"lr": 0.3, "local_steps": 3, "batch_size": 4, "budget": 0.05}

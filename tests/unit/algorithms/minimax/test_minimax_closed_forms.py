@@ -47,12 +47,12 @@ def test_fedsgda_m_without_local_steps_reaches_the_saddle(weight):
         (0.1, (-1.43809, -0.25008), 6e-6),
     ],
 )
-def test_fedsgda_m_with_five_local_steps_stops_at_its_biased_fixed_point(weight, expected, tolerance):
+def test_fedsgda_m_with_local_steps_has_a_biased_fixed_point(weight, expected, tolerance):
     """Fixed points computed apart from this program; the nearer to the saddle the smaller the weight."""
     assert close(limit(250, local_steps=5, alpha=weight, beta=weight), expected, tolerance)
 
 
-def test_local_sgda_fixed_point_solves_the_affine_fixed_point_equation():
+def test_local_sgda_ends_at_its_affine_fixed_point():
     """With weight 1 a client's five steps are z -> M_i^5 z + (I + .. + M_i^4) m_i; average, then solve."""
     rows = zip([1, -0.5, 0.5, 1], [1, 2, 1, 0], [1, 2, 1, 4], [2, -2, 1, 3], [0, 4, -2, 2], strict=True)
     power, shift = torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_sagda_with_one_step_descends_along_the_mean_gradient():
 
 @pytest.mark.parametrize("name", ["local_sgda_plus", "fedsgda_plus"])
 @pytest.mark.parametrize("snapshot", [1, 5])
-def test_the_snapshot_moves_the_biased_fixed_point_but_how_old_it_is_does_not(name, snapshot):
+def test_the_age_of_a_snapshot_does_not_move_the_fixed_point(name, snapshot):
     """Fixed point computed apart from this program."""
     server = {"server_lr": 1.0} if name == "fedsgda_plus" else {}
     found = limit(400, name, local_steps=5, snapshot_rounds=snapshot, **server)
@@ -123,7 +123,7 @@ def test_codasca_reaches_the_saddle_in_spite_of_local_steps(server_lr):
     assert close(found, SADDLE, 1e-9)
 
 
-def test_a_proximal_term_with_one_endless_stage_draws_x_to_where_it_began():
+def test_a_proximal_term_draws_x_to_its_start():
     """Q = 1: (P + prox) x + B y + c = 0 with x_ref = 0 and B x - Q y + d = 0, averages (.5, 1, 2, 1, 1).
 
     With prox 1: 1.5 x + y = -1 and x - 2 y = -1 give x = -.75, y = .125.
@@ -133,7 +133,7 @@ def test_a_proximal_term_with_one_endless_stage_draws_x_to_where_it_began():
         assert close(found, (-0.75, 0.125), 1e-9)
 
 
-def test_a_new_stage_begins_where_the_last_one_ended_with_smaller_steps():
+def test_a_new_stage_begins_at_the_last_end_with_smaller_steps():
     """From (0, 0), prox 1, Q = 1, lr .05: the first step is (-.05, .05), in both stages' terms.
 
     With stages of one round x_ref = x, so the second step is along the mean gradients at (-.05, .05),
@@ -160,7 +160,7 @@ def test_fednest_without_variance_reduction_is_biased():
 @pytest.mark.parametrize(
     ("normalize", "expected"), [(True, (-1.49969, -0.24920)), (False, (-0.69138, -0.32401))]
 )
-def test_without_normalization_unequal_steps_lead_to_another_problem_s_saddle(normalize, expected):
+def test_unequal_steps_need_normalization(normalize, expected):
     """Steps (1, 2, 4, 1) at 1e-3: the saddle of the sum of tau_i f_i is (-.691667, -.325) as steps shrink."""
     settings = {"own_steps": (1, 2, 4, 1), "lr_x": 1e-3, "lr_y": 1e-3, "normalize": normalize}
     assert close(fixed_point("fed_norm_sgda", **settings), expected, 6e-6)

@@ -28,7 +28,7 @@ def first_gradients(world, stream):
     return start, gx.mean(0), gy.mean(0)
 
 
-def test_sagda_that_resamples_steps_first_along_the_mean_anchor_gradient_whatever_the_batch():
+def test_resampling_sagda_starts_along_the_mean_anchor_gradient():
     """g(z; B) - g(z_0; B) = 0 at z = z_0: both gradients must be on one batch."""
     start, gx, gy = first_gradients(weighed_logistic, "anchor")
     found = run_algorithm("sagda", *weighed_logistic(), 1, resample_cv=True, **MINIBATCH).state
@@ -38,7 +38,7 @@ def test_sagda_that_resamples_steps_first_along_the_mean_anchor_gradient_whateve
     assert not close(stored.x, start.x - 0.3 * gx, 1e-4)
 
 
-def test_fednest_steps_first_along_the_mean_anchor_gradient_whatever_the_batch():
+def test_fednest_starts_along_the_mean_anchor_gradient():
     """As above; y goes first, at the x of the start."""
     start, _, gy = first_gradients(weighed_logistic, "inner anchor 0")
     found = run_algorithm("fednest", *weighed_logistic(), 1, **MINIBATCH).state
@@ -48,7 +48,7 @@ def test_fednest_steps_first_along_the_mean_anchor_gradient_whatever_the_batch()
 
 
 @pytest.mark.parametrize("client", [0, 1, 3])
-def test_codasca_s_control_variate_is_the_difference_of_points_where_y_is_free(client):
+def test_codascas_control_variate_is_a_difference_of_points(client):
     """c_k - c + (x - x_k) / (Q lr), and (y_k - y) / (Q lr) for the ascent; a cohort of one shows x_k.
 
     The others' control variates stay, the server's move by a quarter of the change.

@@ -42,7 +42,7 @@ def agree(one, other, world=fair, rounds=6):
     return close(first.x, second.x, TINY) and close(first.y, second.y, TINY)
 
 
-def test_fedsgda_m_without_memory_is_local_sgda_on_minibatches_too():
+def test_memoryless_fedsgda_m_is_local_sgda_on_minibatches():
     """FedSGDA-M draws its first estimate from the first batch of the main stream."""
     for average_prev in (False, True):
         settings = {**WORK, "alpha": 1.0, "beta": 1.0, "average_prev": average_prev}
@@ -65,14 +65,14 @@ class Frozen(CODASCA):
         return new._replace(**controls)
 
 
-def test_codasca_with_control_variates_frozen_at_zero_is_coda_plus():
+def test_codasca_without_control_variates_is_coda_plus():
     settings = {**WORK, "prox": 0.1, "stage_rounds": 2}
     assert agree((Frozen(**settings), {}), ("coda_plus", settings))
     assert not agree(("codasca", settings), ("coda_plus", settings))
 
 
 @pytest.mark.parametrize("server_lr", [0.5, 1.0, 1.5])
-def test_sagda_among_equals_is_local_sgda_with_steps_of_the_server(server_lr):
+def test_sagda_among_equals_is_local_sgda_with_server_steps(server_lr):
     """Clients with the same gradients correct nothing; the server goes ``server_lr`` of the way of Local SGDA."""
     twins = Minimax(P=[0.7] * 3, B=[1.1] * 3, Q=[1.5] * 3, c=[0.3] * 3, d=[-0.2] * 3)
     world, settings = quadratic_minimax(twins), {"lr_x": 0.1, "lr_y": 0.2, "local_steps": 4}
@@ -95,13 +95,13 @@ def test_fed_norm_sgda_with_equal_steps_is_local_sgda():
 
 
 @pytest.mark.parametrize("snapshot_rounds", [1, 3])
-def test_fed_norm_sgda_with_a_snapshot_and_equal_steps_is_local_sgda_plus(snapshot_rounds):
+def test_fed_norm_sgda_with_equal_steps_is_local_sgda_plus(snapshot_rounds):
     settings = {**WORK, "snapshot_rounds": snapshot_rounds}
     assert agree(("fed_norm_sgda", settings), ("local_sgda_plus", settings), weighed_logistic)
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_momentum_local_sgda_without_memory_that_recomputes_is_local_sgda(steps):
+def test_memoryless_momentum_local_sgda_is_local_sgda(steps):
     settings = {**WORK, "local_steps": steps}
     memoryless = {**settings, **MEMORYLESS}
     assert agree(
@@ -130,7 +130,7 @@ def test_fednest_ascends_as_often_as_it_has_inner_rounds(svrg):
     assert close(torch.cat([state.x, state.y]), (x, y), TINY)
 
 
-def test_clients_in_another_order_with_their_steps_come_to_the_same_point():
+def test_the_order_of_clients_does_not_move_the_limit():
     order = [2, 0, 3, 1]
     mixed = Minimax(*([getattr(MM4, name)[i] for i in order] for name in "PBQcd"))
     settings = {"lr_x": 0.05, "lr_y": 0.05}
@@ -142,7 +142,7 @@ def test_clients_in_another_order_with_their_steps_come_to_the_same_point():
     assert largest_difference(*found) < 1e-12
 
 
-def test_the_mean_number_of_steps_is_that_of_the_clients_and_not_of_the_pattern():
+def test_mean_steps_are_of_the_clients_not_of_the_pattern():
     """Steps (1, 3, 2) dealt to four clients are 1, 3, 2, 1; from (0, 0) with lr 1e-6 a step barely moves, so the
     normalized directions are the gradients there, with means c = 1 and d = 1: x = -tau lr, tau = 7 / 4."""
     settings = {"own_steps": (1, 3, 2), "lr_x": 1e-6, "lr_y": 1e-6}

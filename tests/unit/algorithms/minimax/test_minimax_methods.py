@@ -53,7 +53,7 @@ def same(one, other):
     assert float((one[0] - one[-1]).abs().max()) > 1e-3
 
 
-def test_fedsgda_plus_with_server_steps_of_one_is_local_sgda_plus():
+def test_fedsgda_plus_with_server_lr_one_is_local_sgda_plus():
     for snapshot in (1, 3):
         plus = states("local_sgda_plus", snapshot_rounds=snapshot)
         same(states("fedsgda_plus", snapshot_rounds=snapshot, server_lr=1.0), plus)
@@ -67,7 +67,7 @@ def test_sagda_evaluates_anchors_anew_only_if_asked():
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_one_exact_step_a_round_is_descent_ascent_along_the_mean_gradient(name):
+def test_one_exact_step_follows_the_mean_gradient(name):
     """On MM4: x <- x - lr (P x + B y + c), y <- y + lr (B x - Q y + d), averages (.5, 1, 2, 1, 1)."""
     found = states(name, 12, 1, None, quadratic_minimax(), lr_x=0.05, lr_y=0.1, **PLAIN[name])
     x, y = 0.0, 0.0
@@ -114,7 +114,7 @@ def test_a_partial_cohort_leaves_the_others_rows_alone_and_runs(name):
     assert all(int(part.ndim) == 1 for part in after[0]) or max(before) == 2
 
 
-def test_average_prev_changes_the_path_and_not_the_fixed_point_without_local_steps():
+def test_average_prev_changes_the_path_not_the_fixed_point():
     settings = {"data": quadratic_minimax(), "batch_size": None, "alpha": 0.3, "beta": 0.3}
     plain = states("fedsgda_m", 400, 1, lr_x=0.05, lr_y=0.05, **settings)
     averaged = states("fedsgda_m", 400, 1, lr_x=0.05, lr_y=0.05, average_prev=True, **settings)
@@ -142,7 +142,7 @@ def miniature(rule):
     ("rule", "expected"),
     [(project_simplex, (1.25, 0.375, 0.625)), (renorm, (1.142038, 0.428981, 0.571019))],
 )
-def test_the_rule_of_the_simplex_decides_where_descent_ascent_ends(name, rule, expected):
+def test_the_simplex_rule_decides_the_limit(name, rule, expected):
     """Saddle: equal losses, x^2 = (x - 2)^2 + 1, so x = 1.25; y_1 x + y_2 (x - 2) = 0, so y_2 = x / 2.
 
     Cutting off and dividing by the sum stops where L_c is proportional to y_c: y_2 = x / 2 again, and
@@ -166,7 +166,7 @@ def test_a_projected_y_is_not_measured_by_the_way_it_went():
         torch.testing.assert_close(state.cyi.mean(0), state.cy)
 
 
-def test_exact_gradients_and_one_step_leave_them_in_codasca_s_control_variates():
+def test_one_exact_step_leaves_gradients_in_codascas_controls():
     """c_i = P_i x + B_i y + c_i at the point where the last round began."""
     seen = []
     run_algorithm(

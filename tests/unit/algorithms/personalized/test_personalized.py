@@ -80,7 +80,7 @@ def test_fedreco_settles_where_its_objective_is_stationary():
     assert close(found.ui, torch.tensor([1.636364, 3.090909, 4.181818]), 1e-5)
 
 
-def test_the_common_extractor_of_frozen_clients_is_the_mean_weighted_by_squares():
+def test_the_common_extractor_is_weighted_by_squares():
     """``sum s (u_i - u_0) = 0`` at u = (1, 2, 4), s = (1, 1, 2): u_0 = (1 + 2 + 8) / 4. One client: its own."""
     problem, federation = linear_features()
     u = torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
@@ -109,7 +109,7 @@ def test_ditto_settles_between_its_optimum_and_the_common_one():
     assert close(found.pi, torch.tensor([1.0, 3.0, 5.0]), 1e-8)
 
 
-def test_ditto_with_lr_times_lambda_of_one_restarts_at_the_received_model():
+def test_ditto_with_lr_lambda_one_restarts_at_the_server():
     """``p - lr (g(p) + (p - w) / lr) = w - lr g(p)``, one step, g = a (p - o): from p = w = 0 it is lr a o."""
     work = {"lr": 0.1, "tie": 10.0, "local_steps": 1, "grad_clip": None}
     problem = scalar_quadratic(A, OPTIMA)
@@ -196,18 +196,18 @@ def test_variance_reduction_does_something_on_batches():
     assert not close(found.ui, plain.ui, 1e-6)
 
 
-def test_heads_by_the_inverse_of_their_spread_where_clients_are_alike():
+def test_heads_of_equal_clients_weigh_by_inverse_spread():
     """V = (1, 2, 4) and equal h: alpha_j = (1 / V_j) / sum = (4/7, 2/7, 1/7), for every client."""
     spread, h = torch.tensor([[1.0], [2.0], [4.0]]), torch.ones(3, 6)
     assert close(combination(spread, h), torch.tensor([[4 / 7, 2 / 7, 1 / 7]] * 3), 1e-6)
 
 
-def test_every_client_keeps_its_head_where_there_is_no_spread_and_clients_differ():
+def test_without_spread_different_clients_keep_their_heads():
     h = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     assert close(combination(torch.zeros(4, 1), h), torch.eye(4), 1e-6)
 
 
-def test_the_least_on_the_simplex_meets_the_optimality_conditions():
+def test_the_least_on_the_simplex_is_optimal():
     """M a is one number where a > 0, and at least that elsewhere; projected gradient finds the same point."""
     generator = torch.Generator().manual_seed(3)
     for rank in (3, 6, 10):
@@ -243,7 +243,7 @@ def test_prototypes_are_the_means_of_all_samples_of_a_class():
         assert close(row, features[federation.pool.y == k].mean(0), 1e-10)
 
 
-def test_a_clip_norm_bounds_how_far_a_head_of_fedpac_moves_and_not_the_head():
+def test_fedpac_clips_the_move_of_a_head_not_the_head():
     """One client takes its own head alone. What travels is how far it moved: v_1 - v_0 is as long as the clip."""
     tight = replace(NOISY, clip=1e-3, noise_multiplier=0.0)
     states = []
@@ -253,7 +253,7 @@ def test_a_clip_norm_bounds_how_far_a_head_of_fedpac_moves_and_not_the_head():
         assert 0 < float((new.vi - old.vi).norm()) <= 1e-3 + 1e-12
 
 
-def test_fedpac_keeps_the_prototype_of_a_class_that_nobody_of_a_cohort_has():
+def test_fedpac_keeps_prototypes_of_absent_classes():
     """Client i has class i alone, and one client takes part in a round: who has taken part leaves a prototype."""
     made = random_federation(SIZES)
     labels = torch.repeat_interleave(torch.arange(3), torch.tensor(SIZES))
@@ -297,7 +297,7 @@ def test_the_divergence_of_two_gaussians():
     assert divergence(*other, *one) == pytest.approx(0.443147, abs=1e-6)
 
 
-def test_priors_of_many_samples_push_the_forward_divergence_up_in_proportion_and_the_reverse_hardly():
+def test_only_the_forward_divergence_grows_with_samples():
     """N samples N(0, 1) and the standard normal expert make a prior of variance 1 / (N + 1).
 
     KL(N(0, 1) || prior) = -ln(N + 1) / 2 + (N + 1) / 2 - 1/2: 47.69 at N = 100, 496.55 at 1000. Times 256 latent
@@ -311,7 +311,7 @@ def test_priors_of_many_samples_push_the_forward_divergence_up_in_proportion_and
         assert divergence(*prior, *encoder) == pytest.approx(reverse, rel=1e-4)
 
 
-def test_fedcr_without_divergence_and_noise_is_the_plain_loss_of_the_means():
+def test_fedcr_without_divergence_is_the_loss_of_the_means():
     problem, federation = network().halves(latent=2), random_federation([6])
     start = problem.init(torch.Generator().manual_seed(0))
     u, v = start["x"].double(), start["y"].double()
@@ -341,7 +341,7 @@ def test_an_extractor_that_takes_no_steps_stays_and_heads_learn():
     assert torch.equal(before.u, after.u) and not torch.equal(before.vi, after.vi)
 
 
-def test_apfl_with_all_weight_on_the_personal_model_is_local_training():
+def test_apfl_with_all_weight_at_home_is_local_training():
     """share 1 and no step on it: the mixture is the personal model, trained at its own point."""
     problem, federation = network(), random_federation(SIZES)
     work = {**WORK, "lr": 0.1, "grad_clip": None}
@@ -361,7 +361,7 @@ def test_pfedme_solves_its_envelope():
     assert close(found.pi, torch.tensor([2.0, 3.0, 4.0]), 1e-6)
 
 
-def test_per_fedavg_settles_where_the_gradients_one_step_ahead_cancel():
+def test_per_fedavg_settles_where_gradients_ahead_cancel():
     """sum c (w - o) = 0 with c = a (1 - alpha a): the first-order method has one factor; c = (.9, 1.6, .9)."""
     optima = (0.0, 3.0, 9.0)
     work = {"lr": 0.1, "lr_inner": 0.1, "local_steps": 1, "grad_clip": None}
@@ -444,7 +444,7 @@ def test_fine_tuning_leaves_the_state_alone():
     assert tuned.shape == (3, 43) and not torch.equal(tuned[0], tuned[1])
 
 
-def test_fine_tuning_of_the_head_alone_is_clipped_by_the_head_s_gradient():
+def test_head_fine_tuning_clips_the_heads_gradient():
     """Head gradients g of a fixed extractor, full batches, bound c: two steps of lr min(1, c / |g|) g each.
 
     The extractor's gradient, which no step follows, has no say in the norm.
@@ -479,7 +479,7 @@ def test_noise_never_reaches_what_stays_at_home(name):
     assert found.ledger.releases == 3 and all(0.0099 < step <= 0.01 + 1e-9 for step in steps)
 
 
-def test_records_are_protected_in_means_over_samples_and_not_in_sums():
+def test_records_are_protected_in_means_not_in_sums():
     """DP-SGD divides a sum of clipped gradients by the batch's size: of a sum over samples it makes a mean.
 
     With no noise and a clip out of reach, the mean is FedReCo's own on full batches, and the sum is refused.

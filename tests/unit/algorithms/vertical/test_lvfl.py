@@ -101,7 +101,7 @@ def test_bytes_are_those_of_the_formula(beta, resend):
     assert (int(cost.up), int(cost.down)) == (2 * PARTIES * up, 2 * PARTIES * down)
 
 
-def test_with_labels_at_the_server_gradients_of_embeddings_travel_down_and_nothing_else():
+def test_with_server_labels_only_embedding_gradients_go_down():
     """60 float32 values each way and party, for SplitNN and for it with more iterations alike."""
     for name, settings in (("splitnn", {}), ("lvfl", {"labels": "server", "iterations": 3})):
         wire = Compression(codec="float32")
@@ -147,7 +147,7 @@ def test_omega_is_at_most_beta_of_the_embeddings_energy(beta):
     assert bool((omega <= beta * h.square().sum((-2, -1)) / SAMPLES).all())
 
 
-def test_models_are_pruned_after_the_exchange_and_before_the_iterations():
+def test_models_are_pruned_between_exchange_and_iterations():
     """What was sent came from the whole models; psi compares them with the pruned; the step is of the pruned.
 
     Half of ten hidden neurons go, those with the least incoming weight; so for one iteration theta = masked

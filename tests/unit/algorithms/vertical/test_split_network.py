@@ -63,7 +63,7 @@ LINEAR = [
 
 
 @pytest.mark.parametrize(("name", "settings", "compression"), LINEAR)
-def test_linear_parties_reach_least_squares_unless_embeddings_are_pruned(name, settings, compression):
+def test_linear_parties_reach_least_squares_unless_pruned(name, settings, compression):
     """h_k = x_k theta_k, head = intercept + sum of the embeddings, squared loss: the normal equations.
 
     Where no variable moves, all gradients are zero at the point that was exchanged, so the number of local

@@ -140,7 +140,7 @@ def test_what_is_made_of_the_labels_is_part_of_the_name():
     assert len(names) == 3
 
 
-def test_where_the_data_lie_does_not_matter_but_what_they_are_does():
+def test_a_run_id_depends_on_the_data_and_not_on_their_path():
     assert name(changed("data.path", "elsewhere/b.csv")) == name(WHOLE)
     assert name(WHOLE, "another digest") != name(WHOLE)
 
@@ -343,7 +343,7 @@ def test_yaml_that_would_run_code_is_refused(tmp_path):
         read_yaml(path)
 
 
-def test_a_default_is_part_of_the_names_of_all_runs_that_leave_it():
+def test_a_changed_default_renames_the_runs_that_use_it():
     """Names leave out what is at its default: a changed default would give one name to two different runs.
 
     Whoever changes one of these gives the setting another name, or raises the version of what it belongs to.

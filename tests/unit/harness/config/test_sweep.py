@@ -56,7 +56,7 @@ def test_sections_and_their_fields_are_swept_in_any_order():
         assert sorted(found, key=str) == [1.0, 2.0, None]
 
 
-def test_draws_lie_between_their_bounds_and_are_crossed_with_lists():
+def test_draws_lie_in_bounds_and_are_crossed_with_lists():
     ways = {"lr": {"log_uniform": [1e-3, 1]}, "local_steps": {"integer": [1, 4]}}
     ways |= {"batch_size": {"choice": [8, 16]}, "server_lr": {"uniform": [0.5, 1]}}
     found = specs(seed="0..1", **over(20, **ways))
@@ -126,7 +126,7 @@ def test_the_command_line_takes_the_place_of_a_suites_lists():
     ]
 
 
-def test_what_does_not_fit_into_the_hours_is_refused_or_loses_its_last_seeds(monkeypatch):
+def test_a_time_limit_refuses_runs_or_drops_the_last_seeds(monkeypatch):
     """An hour a run of 2 rounds, two hours one of 4: three seeds of both take 9 hours, two 6, one 3."""
     monkeypatch.setattr("harness.simulation.plan.seconds", lambda setup: 1800.0 * setup.spec.rounds)
     cells = expand(BASE, [{"rounds": [2, 4], "seed": "0..2"}])

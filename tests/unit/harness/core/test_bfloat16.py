@@ -33,7 +33,7 @@ def samples(count=5, shape=SHAPE):
     return torch.randn(count, *shape, generator=generator), torch.arange(count) % CLASSES
 
 
-def test_a_gradient_is_the_networks_own_in_bfloat16_and_is_added_up_in_single_precision():
+def test_bfloat16_gradients_are_summed_in_single_precision():
     """Convert torch's module itself and let autograd differentiate it."""
     net, (x, y) = network(), samples()
     problem = classifier(net)
@@ -55,7 +55,7 @@ def test_a_gradient_is_the_networks_own_in_bfloat16_and_is_added_up_in_single_pr
     assert 1e-3 < (found - exact).norm() / exact.norm() < 0.15, "it is near the exact one, and another"
 
 
-def test_halves_encoders_and_what_is_left_of_a_pruned_network_compute_in_it_too():
+def test_halves_encoders_and_pruned_networks_use_bfloat16():
     """Every Ravel made of a part of the net sees the mark; one of an unmarked net does not."""
     x, _ = samples(4, (6,))
     net = network("mlp", (6,))

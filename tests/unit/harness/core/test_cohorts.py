@@ -34,7 +34,7 @@ def test_other_cohorts_have_their_size(data) -> None:
         assert ids.shape == (3,) and len(ids.unique()) == 3
 
 
-def test_an_empty_cohort_still_releases_noise_books_it_and_counts_no_byte_and_no_work(data) -> None:
+def test_an_empty_cohort_releases_noise_and_costs_nothing(data) -> None:
     setup = ready(data, privacy={**CENTRAL, "noise_multiplier": 1.0}, cohort={"size": 1})
     run = Run(setup)
     while int(run.cohort().participation_mask.sum()):
@@ -46,7 +46,7 @@ def test_an_empty_cohort_still_releases_noise_books_it_and_counts_no_byte_and_no
     assert (int(run.cost.up), int(run.cost.down), int(run.cost.flops)) == (0, 0, 0)
 
 
-def test_an_absent_row_takes_no_part_in_the_mean_and_keeps_no_state() -> None:
+def test_absent_rows_are_not_averaged_and_keep_no_state() -> None:
     setting = Compression(beta=0.5, codec="float64", error_feedback=True)
     way = channel(privacy("central"), setting, ids=[0, 2], participation_mask=[1, 0], expected=2)
     messages = rows(8, clients=2)

@@ -53,7 +53,7 @@ def test_the_vector_is_the_modules_parameters_end_to_end(name):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_initial_values_are_single_precision_and_belong_to_the_stream(name):
+def test_initial_values_are_float32_and_follow_the_stream(name):
     ravel = Ravel(built(name))
     first, again = (ravel.init(rng.stream(5, "start")) for _ in range(2))
     assert first.dtype == torch.float32
@@ -73,7 +73,7 @@ def test_the_modules_own_values_are_never_used():
     assert torch.equal(ravel.init(rng.stream(0, "start")), x)
 
 
-def test_default_initialization_stays_within_one_over_the_root_of_the_inputs():
+def test_default_initialization_is_bounded_by_the_inputs():
     """16 inputs: all of weight and bias in [-.25, .25], and both ends nearly reached."""
     x = Ravel(nn.Linear(16, 200)).init(rng.stream(0, "start"))
     assert 0.24 < float(x.abs().max()) <= 0.25
@@ -117,7 +117,7 @@ def test_a_segment_of_the_head_is_the_head():
     assert torch.equal(x[ravel.segment("head.*")], torch.cat(head))
 
 
-def test_a_segment_that_does_not_exist_is_an_error_that_names_those_that_do():
+def test_an_unknown_segment_is_an_error_naming_the_others():
     with pytest.raises(ValueError, match=r"hed.*there are.*head\.weight"):
         Ravel(built("logistic")).segment("hed.*")
 

@@ -53,7 +53,7 @@ def test_with_recorded_operations_it_is_the_same() -> None:
     assert not torch.equal(clients.grad_y(x + 1, y, batch), last)
 
 
-def test_under_record_level_privacy_it_is_clipped_by_itself_and_booked_once() -> None:
+def test_under_record_privacy_it_is_clipped_and_booked_once() -> None:
     """With a clip norm far above them nothing changes; a record's part of a mean over n is at most clip / n."""
     (both, alone), _, ledger = both_and_one(mechanism=record(clip=1e9))
     torch.testing.assert_close(alone, both[1])

@@ -14,7 +14,7 @@ def calls(*arguments, **settings):
 
 
 @pytest.mark.parametrize("features", [2, 40])
-def test_a_step_of_fedavg_asks_once_for_every_sample_whatever_the_model(features):
+def test_a_fedavg_step_is_one_oracle_call_a_sample(features):
     """Batches of 4 at clients with 6, 4 and 3 samples hold 4, 4 and 3: 11 a step, 5 steps, 2 rounds."""
     federation = random_federation([6, 4, 3], features=features)
     found = calls("fedavg", logistic(features), federation, 2, local_steps=5, batch_size=4)
@@ -47,7 +47,7 @@ def test_what_is_asked_before_the_first_round_counts():
     assert counts == [4 + 2 * 4 * 3, 2 * 4 * 3]
 
 
-def test_functions_of_several_batches_ask_for_the_samples_of_each():
+def test_functions_of_several_batches_count_each():
     """FedBiO, one client of 12 samples, one step: 4 for the inner gradient and, for the hypergradient, 4 for the
     outer one, 4 for the cross derivative and 4 for each of the Hessian products."""
     products = ALGORITHMS["fedbio"]().neumann_terms

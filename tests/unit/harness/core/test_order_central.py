@@ -12,7 +12,7 @@ def noise_alone(mechanism, size, **options):
     return channel(mechanism, **options).mean(torch.zeros(4, size, dtype=torch.float64))
 
 
-def test_increment_and_scale_come_first_and_the_scale_is_restored_last() -> None:
+def test_scaling_comes_first_and_is_restored_last() -> None:
     """Increments (30) and (0.04) of scales 10 and 0.01 are (3, 4): clipped to 1 and averaged 6 and 0.008."""
     base = torch.full((4, 1), 5.0, dtype=torch.float64), torch.full((4, 1), 7.0, dtype=torch.float64)
     dx, dy = channel(privacy("central")).mean(base[0] + 30, base[1] + 0.04, base=base, scale=(10.0, 0.01))
@@ -37,7 +37,7 @@ def test_no_codec_makes_a_message_longer_than_the_clip_norm() -> None:
         assert found.norm() <= 1 + 1e-6, name
 
 
-def test_the_residual_is_added_before_the_code_and_knows_nothing_of_the_clip() -> None:
+def test_the_residual_is_added_before_the_code() -> None:
     """residual = what entered the encoder - what came out, both before the clip."""
     setting = Compression(beta=0.75, codec="float64", error_feedback=True)
     messages = rows(16, scale=20.0)
@@ -53,7 +53,7 @@ def test_the_residual_is_added_before_the_code_and_knows_nothing_of_the_clip() -
     torch.testing.assert_close(second.state["residual 0"], entering - largest(entering, 4))
 
 
-def test_the_noise_is_added_to_the_mean_and_spares_what_the_public_mask_drops() -> None:
+def test_noise_is_added_to_the_mean_on_kept_entries_only() -> None:
     for setting in (Compression(codec="float64"), Compression(beta=0.5, select="random_k", codec="float64")):
         noise = noise_alone(privacy("central", z=1.0), 30, compression=setting)
         assert (noise != 0).sum() == (30 if setting.beta == 0 else 15)
@@ -71,14 +71,14 @@ def test_the_noise_of_stacked_runs_spares_each_run_s_own_mask() -> None:
         torch.testing.assert_close(together[number], apart)
 
 
-def test_the_noise_is_z_times_the_sensitivity_over_the_expected_cohort() -> None:
+def test_the_noise_is_z_sensitivity_over_the_expected_cohort() -> None:
     """C for add-remove, 2 C where one client is replaced; 40000 numbers: 0.35 % (one sigma)."""
     for factor, others in ((1, {}), (2, {"adjacency": "replace", "sampling": "fixed"})):
         noise = noise_alone(privacy("central", clip=3.0, z=0.7, **others), 40000)
         assert noise.std().item() == pytest.approx(0.7 * factor * 3.0 / 4, rel=0.02)
 
 
-def test_the_denominator_is_the_expected_size_of_the_cohort_whoever_came() -> None:
+def test_the_mean_is_over_the_expected_cohort() -> None:
     """One client of norm 1 came where 4 were expected: the mean has norm 1/4."""
     one = clipped(rows(6, clients=1), 1.0)
     found = channel(privacy("central"), ids=[2], participation_mask=[1], expected=4).mean(one)
@@ -94,7 +94,7 @@ def test_weights_are_uniform_and_size_weights_are_refused() -> None:
         channel(privacy("central")).mean(messages, weighting="size")
 
 
-def test_one_client_moves_the_mean_by_at_most_the_clip_norm_over_the_cohort() -> None:
+def test_one_client_moves_the_mean_within_its_sensitivity() -> None:
     """Whatever it sends: the sensitivity that the noise is made for."""
     messages, setting = rows(10, scale=5.0), Compression(beta=0.5, codec="q2")
     usual = channel(privacy("central"), setting).mean(messages)
@@ -110,7 +110,7 @@ def test_the_server_clip_bounds_the_noisy_mean() -> None:
     assert found.norm().item() == pytest.approx(10.0)
 
 
-def test_an_adaptive_norm_clips_with_the_old_norm_and_moves_towards_the_median() -> None:
+def test_an_adaptive_norm_moves_towards_the_median() -> None:
     """All norms are above 1: C <- C exp(-0.2 (0 - 0.5)) = 1.105 C, up to the count's noise.
 
     Without noise for the messages the count has a standard deviation of 1e-3 / 2 of 4 clients.

@@ -28,7 +28,7 @@ def test_the_increment_against_the_base_is_what_is_clipped() -> None:
     torch.testing.assert_close(arrived, step * 2 / 5)
 
 
-def test_each_part_is_divided_by_its_scale_before_the_joint_clip_and_multiplied_after() -> None:
+def test_parts_are_scaled_around_the_joint_clip() -> None:
     """Parts (30, 0) and (0, 0.04) with scales 10 and 0.01 are (3, 0, 0, 4) when clipped: norm 5.
 
     Clipped to 1 they are (0.6, 0, 0, 0.8), restored (6, 0) and (0, 0.008).
@@ -57,7 +57,7 @@ def test_the_clip_is_joint_over_the_parts() -> None:
     torch.testing.assert_close(found[1], torch.full((4, 1), 0.8, dtype=torch.float64))
 
 
-def test_a_clip_norm_for_each_part_clips_them_apart_and_the_noise_covers_both() -> None:
+def test_clip_norms_of_parts_clip_apart_under_one_noise() -> None:
     """Norms (3, 4) bound the message by 5; with noise multiplier z its noise is z * 2 * 5."""
     one, two = rows(1, scale=100.0), rows(1, scale=100.0, seed=2)
     found = channel(privacy(clip=(3.0, 4.0))).gather(one, two)
@@ -69,7 +69,7 @@ def test_a_clip_norm_for_each_part_clips_them_apart_and_the_noise_covers_both() 
     torch.testing.assert_close(parts, joint)
 
 
-def test_what_the_public_mask_drops_takes_no_share_of_the_clip_norm() -> None:
+def test_masked_entries_take_no_share_of_the_clip_norm() -> None:
     """The mask comes before the clip: of a message clipped to 1 the kept half alone has norm 1."""
     setting = Compression(beta=0.5, select="random_k", codec="float64")
     arrived = channel(privacy(clip=1.0), setting).gather(rows(20, scale=10.0))
@@ -94,7 +94,7 @@ def test_the_noise_is_added_after_the_clip() -> None:
     assert (noise.norm(dim=-1) > 3.0).all(), "noise that was clipped would be shorter"
 
 
-def test_the_noise_has_the_standard_deviation_z_times_twice_the_clip_norm() -> None:
+def test_the_noise_is_z_times_twice_the_clip_norm() -> None:
     """A client's data are replaced: 2 C. The estimate from 80000 numbers is good to 0.25 % (one sigma)."""
     noise = noise_alone(privacy(clip=3.0, z=0.7), 20000)
     assert noise.std().item() == pytest.approx(0.7 * 2 * 3.0, rel=0.015)
@@ -109,7 +109,7 @@ def test_the_largest_entries_are_chosen_after_the_noise() -> None:
     assert not torch.equal(arrived != 0, largest(messages, 4) != 0), "noise decides here"
 
 
-def test_the_residual_is_added_after_the_noise_and_is_what_the_code_left_away() -> None:
+def test_the_residual_is_what_the_code_dropped_after_the_noise() -> None:
     """Nothing of it is clipped or noised again: it is made of what was protected already."""
     setting = Compression(beta=0.75, codec="float64", error_feedback=True)
     mechanism, messages = privacy(z=1.0), rows(16)
@@ -142,7 +142,7 @@ def test_the_server_clip_bounds_the_mean_after_the_noise() -> None:
     torch.testing.assert_close(bounded, free * 10 / free.norm())
 
 
-def test_a_mean_of_locally_protected_messages_is_weighted_by_public_sample_numbers() -> None:
+def test_a_local_mean_is_weighted_by_public_sample_numbers() -> None:
     """Clients of 4, 8, 2 and 6 samples weigh 0.2, 0.4, 0.1 and 0.3; uniform weights are 1/4 each."""
     messages = clipped(rows(5), 1.0)
     weights = torch.tensor([0.2, 0.4, 0.1, 0.3], dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_a_mean_of_locally_protected_messages_is_weighted_by_public_sample_numbe
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_a_message_that_is_not_finite_counts_as_zeros_and_leaves_the_others_alone(poison: float) -> None:
+def test_a_message_that_is_not_finite_counts_as_zeros(poison: float) -> None:
     messages = clipped(rows(6), 1.0)
     bad = messages.clone()
     bad[1, 2] = poison

@@ -37,7 +37,7 @@ def settled_at(run):
     return [[int(alive(model.mask, group).sum()) for group in groups] for model in run.thinned.models]
 
 
-def test_a_schedule_prunes_where_it_reaches_new_heights_and_what_is_gone_stays_gone(data):
+def test_a_pruning_schedule_never_restores_units(data):
     """alpha 0.4, 0.2, 0.4, 0.6 of ten neurons: 6, 6, 6, 4 are left, so rounds 0 and 3 prune."""
     run = Run(parties(data, compression={"alpha": [[0, 0.4], [1, 0.2], [2, 0.4], [3, 0.6]]}, rounds=5))
     kept, seen = [], []
@@ -55,7 +55,7 @@ def test_a_schedule_prunes_where_it_reaches_new_heights_and_what_is_gone_stays_g
             assert not (other.mask & ~one.mask).any()
 
 
-def test_every_party_has_a_schedule_of_its_own_and_its_own_choice_of_units(data):
+def test_every_party_has_its_own_schedule_and_units(data):
     """10 neurons: 8, 5 and 10 left at first; then 0.3, 0.2, 0.9 leave 7, 5 (nothing grows back) and 1."""
     alpha = [[0, [0.2, 0.5, 0.0]], [2, [0.3, 0.2, 0.9]]]
     run = Run(parties(data, compression={"alpha": alpha}, rounds=3))
@@ -70,7 +70,7 @@ def test_every_party_has_a_schedule_of_its_own_and_its_own_choice_of_units(data)
     assert settled_at(same) == [[5]] * 3
 
 
-def test_operations_fall_with_alpha_and_bytes_do_not_and_with_beta_the_other_way_round(data):
+def test_alpha_saves_operations_and_beta_saves_bytes(data):
     """NL, PL, ML and L: PL sends what NL sends, ML computes as much as NL does, L has the savings of both."""
     settings = {"NL": {}, "PL": {"alpha": 0.5}, "ML": {"beta": 0.5}, "L": {"alpha": 0.5, "beta": 0.5}}
     costs = {}
@@ -87,7 +87,7 @@ def test_operations_fall_with_alpha_and_bytes_do_not_and_with_beta_the_other_way
     assert int(costs["NL"].down) == int(costs["PL"].down) > int(costs["ML"].down)
 
 
-def test_the_evaluation_says_what_pruning_did_to_the_embeddings_of_every_party(data):
+def test_evaluations_report_the_pruning_of_embeddings(data):
     lines = []
     setup = parties(data, compression={"alpha": [[1, 0.5]], "beta": 0.5}, rounds=3, eval_every=1)
     simulate(setup, progress=lambda round, line: lines.append(line))
@@ -104,7 +104,7 @@ def test_the_evaluation_says_what_pruning_did_to_the_embeddings_of_every_party(d
 @pytest.mark.parametrize(
     "algorithm", [LVFL, {**LVFL, "labels": "server"}, {"name": "splitnn", "local_epochs": 1}]
 )
-def test_in_an_epoch_every_record_is_charged_once_for_its_embedding_and_for_every_gradient(data, algorithm):
+def test_an_epoch_charges_records_per_embedding_and_gradient(data, algorithm):
     """T rounds of one pass, 1 + E releases of multiplier z about everybody: one Gaussian of z / sqrt(T (1 + E))."""
     setup = parties(data, algorithm, privacy=RECORD, rounds=3)
     run = Run(setup)
@@ -117,7 +117,7 @@ def test_in_an_epoch_every_record_is_charged_once_for_its_embedding_and_for_ever
     assert (claim["adjacency"], claim["sampling"], claim["sampling_rate"]) == ("replace", "full", 1.0)
 
 
-def test_a_record_is_charged_for_every_appearance_and_the_ledger_is_of_the_most_charged(data):
+def test_the_ledger_is_of_the_most_charged_record(data):
     """One batch of 32 of 98 people a round, drawn anew: counted from the batches themselves, times 1 + E."""
     work = {**LVFL, "local_epochs": None, "local_steps": 1}
     setup = parties(data, work, privacy=RECORD, rounds=6)
@@ -167,7 +167,7 @@ def world(data, **privacy):
     return clients, Channel(clients, privacy=mechanism, compression=EXACT), batch, y
 
 
-def test_every_sample_s_embedding_is_clipped_by_itself_and_noised_by_twice_the_clip_norm(data):
+def test_embeddings_are_clipped_and_noised_by_sample(data):
     """Clip norm 0.1, multiplier 50: 32 x 4 x 3 draws of standard deviation 50 x 2 x 0.1 = 10."""
     clients, channel, batch, y = world(data, clip=0.1, noise_multiplier=0.0)
     h = clients.embed(y, batch)
@@ -181,7 +181,7 @@ def test_every_sample_s_embedding_is_clipped_by_itself_and_noised_by_twice_the_c
     assert abs(float(noise.mean())) < 2.5
 
 
-def test_batches_are_handed_out_without_features_but_with_the_labels_that_are_public(data):
+def test_batches_have_public_labels_and_no_features(data):
     clients, _, batch, _ = world(data)
     assert bool(batch.x.isnan().all()) and len(set(batch.y.flatten().tolist())) == 2
     with pytest.raises(Incompatible, match="gradients only"):
@@ -227,7 +227,7 @@ def test_what_makes_no_sense_is_refused(data, fields, algorithm, message):
         parties(data, algorithm, **fields)
 
 
-def test_models_of_many_parties_that_change_apart_are_for_vertical_problems_only(data):
+def test_separate_party_models_need_a_vertical_problem(data):
     with pytest.raises(Incompatible, match="ratios of their own that change"):
         ready(data, compression={"alpha": [[0, [0.5] * 7]]}, model={"name": "mlp"})
 

@@ -16,7 +16,7 @@ def test_things_come_back_by_name_in_order():
     assert (registry["ant"], len(registry), "ant" in registry, "cat" in registry) == (2, 2, True, False)
 
 
-def test_an_unknown_name_gets_the_nearest_one_and_all_that_are_allowed():
+def test_an_unknown_name_gets_the_nearest_and_all_names():
     registry = Registry("animal")
     registry.add("zebra", 1)
     registry.add("ant", 2)
@@ -31,7 +31,7 @@ def test_nothing_is_guessed_when_nothing_is_near():
     assert message == "unknown animal 'qqqq'. Allowed: ant, zebra."
 
 
-def test_a_name_cannot_be_taken_twice_but_the_same_thing_may_come_again():
+def test_a_name_is_registered_for_one_thing_only():
     registry, thing = Registry("animal"), object()
     registry.add("ant", thing)
     assert registry.add("ant", thing) is thing
@@ -41,7 +41,7 @@ def test_a_name_cannot_be_taken_twice_but_the_same_thing_may_come_again():
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_algorithms_are_registered_under_their_own_name_in_their_family(name):
+def test_algorithms_have_their_own_name_and_family(name):
     cls = ALGORITHMS[name]
     assert cls.meta.name == name
     assert cls.__module__ == f"algorithms.{cls.meta.family}.{cls.__module__.rsplit('.', 1)[1]}"

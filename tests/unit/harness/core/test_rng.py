@@ -29,7 +29,7 @@ def test_bits_are_uniform_in_all_places(shift):
     assert chi_square((draws >> shift) & 63, 64) < 63 + 4.5 * math.sqrt(2 * 63)
 
 
-def test_uniform_numbers_are_in_the_unit_interval_and_have_its_moments():
+def test_uniform_numbers_have_the_moments_of_the_interval():
     """Mean 1/2 and variance 1/12, each within 5 standard errors at 20,000 draws."""
     draws = rng.uniform(torch.tensor(rng.key(1, "x")), torch.arange(20_000))
     assert float(draws.min()) >= 0 and float(draws.max()) < 1
@@ -85,7 +85,7 @@ def test_a_number_and_its_text_are_different_purposes():
     assert rng.key(1, "a") != rng.key(0, "a")
 
 
-def test_streams_are_reproducible_and_leave_the_global_stream_alone():
+def test_streams_are_reproducible_and_not_global():
     before = torch.get_rng_state()
     draws = [torch.randn(4, generator=rng.stream(7, "noise", 3)) for _ in range(2)]
     assert torch.equal(*draws)

@@ -52,7 +52,7 @@ def test_at_the_saddle_f_is_the_pairwise_squared_surrogate(seed):
     )
 
 
-def test_for_fixed_scores_the_saddle_is_the_means_and_their_difference():
+def test_for_fixed_scores_the_saddle_is_known():
     """Scores .9 .3 .6 .5 of positives: a = 0.575; .8 .2 .7 of negatives: b = 17/30; w = b - a = -1/120. There the
     gradients by a, b and w vanish; elsewhere f is higher along a and b, lower along w."""
     problem, batch = fixed(SCORES, LABELS)
@@ -117,7 +117,7 @@ def uneven():
     return federation_of(list(x.pool.x.split([4, 4, 2])), list(labels.split([4, 4, 2])))
 
 
-def test_p_is_the_clients_mean_share_of_positives_and_listed_as_public():
+def test_p_is_the_clients_mean_share_and_is_public():
     """(1/4 + 3/4 + 1) / 3 = 2/3, so at h = a = b = 1/2 and w = 0 (model of zeros, start of a and b moved) a
     positive's term is (1/3) 0 - 2 (1/3) / 2 = -1/3, whichever client holds it."""
     problem, federation = built(uneven())
@@ -128,7 +128,7 @@ def test_p_is_the_clients_mean_share_of_positives_and_listed_as_public():
         assert float(problem.loss(x, torch.zeros(1, dtype=torch.float64), batch)) == pytest.approx(-1 / 3)
 
 
-def test_with_uneven_clients_the_saddle_is_the_surrogate_of_pairs_as_the_average_weighs_them():
+def test_with_uneven_clients_pairs_weigh_as_in_the_average():
     """The mean of the clients' objectives weighs a sample by 1 / (3 n_i); so do the pairs of the identity.
 
     With the share among all samples, 6 of 10, the identity fails, and another ranking is learned.
@@ -147,7 +147,7 @@ def test_with_uneven_clients_the_saddle_is_the_surrogate_of_pairs_as_the_average
     assert value == pytest.approx(p * (1 - p) * (pairs - 1), abs=1e-12)
 
 
-def test_with_own_p_a_client_counts_its_own_samples_and_nothing_is_public():
+def test_with_own_p_nothing_is_public():
     """As above with 1/4, 3/4 and 1: a positive's term is -(1 - p_i), so -3/4, -1/4 and 0."""
     problem, federation = built(uneven(), own_p=True)
     assert federation.public == ()
@@ -206,7 +206,7 @@ def test_more_than_two_classes_are_refused_with_the_way_out():
 
 
 @pytest.mark.parametrize("name", ["local_sgda", "fedsgda_m"])
-def test_clients_with_one_class_each_still_find_the_saddle_of_all_with_one_step(name):
+def test_clients_with_one_class_each_find_the_saddle(name):
     """Scores fixed by inputs of zero: h = 1/2 at bias 0. One step a round is gradient descent ascent on the mean,
     so a = b = h and w = 0 at rest, with the bias where it is by symmetry: p = 1/2."""
     x = [torch.zeros(4, 1, dtype=torch.float64) for _ in range(2)]

@@ -45,7 +45,7 @@ def solve(problem, x, batch, y):
 
 
 @pytest.mark.parametrize("domain", ["simplex", "softmax"])
-def test_the_hypergradient_is_the_derivative_of_the_validation_loss_with_the_model_trained_again(domain):
+def test_the_hypergradient_agrees_with_training_again(domain):
     """B5: central differences of h(x) = f(y(x)), y(x) solved to 1e-12; x is not on the boundary of its set."""
     problem = fair_weights(nn.Linear(3, 2), 2, domain, reg=0.1)
     train, validation = grouped()
@@ -88,7 +88,7 @@ def test_the_series_is_that_of_the_spelled_out_matrices():
     assert close(found, expected, 1e-10)
 
 
-def test_the_weight_of_a_group_that_a_client_lacks_gets_no_gradient():
+def test_the_weight_of_an_absent_group_gets_no_gradient():
     problem = fair_weights(nn.Linear(3, 2), 3)
     train, validation = grouped()
     x, y = torch.ones(3, dtype=torch.float64), torch.ones(8, dtype=torch.float64)

@@ -98,7 +98,7 @@ def test_the_simplex_projection_by_hand():
     assert torch.allclose(project_simplex(y), expected)
 
 
-def test_the_simplex_projection_of_huge_entries_in_single_precision():
+def test_the_simplex_projection_of_huge_single_precision_rows():
     """1 is less than the spacing of floats there; a difference of 2 ** 10 still decides. NaN stays NaN."""
     y = torch.tensor([[2.0**33, 2.0**33 - 2.0**10, -1.0], [3e38, 1.0, -3e38], [torch.nan, 1.0, 2.0]])
     found = project_simplex(y)
@@ -108,7 +108,7 @@ def test_the_simplex_projection_of_huge_entries_in_single_precision():
 
 
 @pytest.mark.parametrize("name", sorted({*REGISTRY} - APART - WRITTEN_OUT))
-def test_problems_that_agree_in_their_constants_are_one_whatever_the_seed(name):
+def test_problems_with_equal_constants_are_shared(name):
     """A run takes the problem of an earlier one for its own if they do."""
     kind, own = REGISTRY[name], REGISTRY[name].data == "own"
     data = random_federation([24, 24], classes=2, groups=2)

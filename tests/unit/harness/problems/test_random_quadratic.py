@@ -33,7 +33,7 @@ def figures(problem, federation, z):
     return problem.measure({"x": z[:3], "y": z[3:]}, data)
 
 
-def test_averages_and_saddle_do_not_depend_on_the_knob_or_the_noise():
+def test_the_saddle_does_not_depend_on_knob_or_noise():
     (_, calm), (_, wild) = built(heterogeneity=0.0), built(heterogeneity=3.0, noise=2.0, samples=5)
     for name, value in coefficients(calm).items():
         torch.testing.assert_close(
@@ -65,7 +65,7 @@ def test_eigenvalues_span_the_condition_number():
     assert float(torch.linalg.matrix_norm(k["B"][0, 0], 2)) == pytest.approx(1.0, abs=1e-12)
 
 
-def test_noise_makes_a_clients_samples_differ_by_its_standard_deviation_in_c_and_d_only():
+def test_noise_is_the_samples_deviation_in_c_and_d_only():
     """2,000 samples of 5 entries at 4 clients: the sample deviation of 0.3 errs by 0.3 / sqrt(80,000) = 0.001."""
     k = coefficients(built(noise=0.3, samples=2000)[1])
     assert float(torch.cat([k["c"], k["d"]], -1).std(1).mean()) == pytest.approx(0.3, abs=0.005)
@@ -81,7 +81,7 @@ def test_at_the_saddle_every_figure_of_optimality_is_zero():
     assert figures(problem, federation, z + away)["distance"] == pytest.approx(5**0.5, abs=1e-10)
 
 
-def test_stationarity_is_the_gradient_of_the_inner_maximum_and_not_of_f():
+def test_stationarity_is_the_gradient_of_the_inner_maximum():
     """MM4: Phi(x) = .25 x^2 + x + (x + 1)^2 / 4, so Phi'(0) = 1.5 whatever y is; distance to (-1.5, -.25)."""
     problem, federation = quadratic_minimax()
     data = federation.pool.at(federation.splits["train"])
@@ -103,7 +103,7 @@ def test_of_many_saddles_the_distance_is_to_the_nearest():
     assert found["distance"] == pytest.approx(5.0, abs=1e-12)
 
 
-def test_the_bias_of_local_steps_grows_with_the_knob_and_tracking_has_none():
+def test_bias_grows_with_the_knob_and_tracking_has_none():
     """Exact gradients, five local steps. Alike clients: none; the bias is of second order in the knob, since it
     takes a deviation of a matrix times one of a gradient. K-GT-Minimax ends at the saddle whatever the knob."""
 

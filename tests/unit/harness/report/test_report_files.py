@@ -93,7 +93,7 @@ def test_whole_numbers_in_the_csv_have_no_decimal_point(records, tmp_path):
     ]
 
 
-def test_markdown_says_source_profile_seeds_and_spread_and_keeps_its_columns(records, tmp_path):
+def test_markdown_states_source_profile_seeds_and_spread(records, tmp_path):
     write_markdown(leaderboard(records), tmp_path / "a.md")
     text = (tmp_path / "a.md").read_text()
     head = text.splitlines()[0]
@@ -205,7 +205,7 @@ def test_costs_show_a_line_per_epsilon_where_budgets_differ(records, tmp_path):
     assert {"fedavg, no DP", "ditto, no DP", "ditto, ε = 8", "bytes of the run, both ways"} <= set(texts)
 
 
-def test_costs_of_many_algorithms_are_a_panel_each_with_the_same_lines(tmp_path):
+def test_every_algorithm_has_a_cost_panel_with_the_same_lines(tmp_path):
     """Three algorithms at three budgets are nine lines: too many for one panel, three panels of three."""
     runs = [
         curve(name, epsilon=epsilon, scale=scale, compression=pruned(scale))
@@ -218,7 +218,7 @@ def test_costs_of_many_algorithms_are_a_panel_each_with_the_same_lines(tmp_path)
     assert [text for text in texts if text in ("no DP", "ε = 8", "ε = 2")] == ["no DP", "ε = 8", "ε = 2"]
 
 
-def test_an_algorithm_looks_the_same_in_every_panel_that_shows_its_best_setting(tmp_path):
+def test_an_algorithm_looks_the_same_in_every_panel(tmp_path):
     """Nine settings of one task cut all panels; in the second, where ditto is first, fedavg keeps its blue."""
     runs = [done(spec(lr=lr / 10), evaluation(10, accuracy=lr / 10)) for lr in range(1, 10)]
     runs += [
@@ -246,7 +246,7 @@ def test_costs_are_learning_curves_where_budgets_agree(tmp_path):
     assert {"bytes sent so far, both ways", "fedavg", "local"} <= set(texts)
 
 
-def test_without_accuracy_stationarity_is_drawn_and_without_that_the_loss(tmp_path):
+def test_stationarity_or_loss_is_drawn_if_there_is_no_accuracy(tmp_path):
     quadratic = {"data": None, "partition": None, "model": None, "problem": {"kind": "quadratic_minimax"}}
     both = done(spec("sagda", **quadratic), evaluation(10, stationarity=0.1, loss=3.0))
     assert "Stationarity" in texts_in(learning_curves([both], tmp_path / "a")[1])
@@ -260,7 +260,7 @@ def asked(algorithm, epsilon, accuracy, seed=0, **parts):
     return done(spec(algorithm, seed, privacy=privacy, **parts), accuracy=accuracy)
 
 
-def test_what_privacy_costs_is_a_line_an_algorithm_over_what_was_asked_for(tmp_path):
+def test_the_cost_of_privacy_is_a_line_over_the_asked_budgets(tmp_path):
     """A run without a budget is the right end; one that has no other budget is a level line."""
     runs = [asked("fedavg", e, 0.5 + 0.1 * i, s) for i, e in enumerate((1, 10, 1000)) for s in (0, 1)]
     runs += [asked("fedavg", None, 0.9), asked("local", None, 0.8)]
@@ -269,7 +269,7 @@ def test_what_privacy_costs_is_a_line_an_algorithm_over_what_was_asked_for(tmp_p
     assert "ε asked for (nominal); what it amounts to is in the table" in texts
 
 
-def test_settings_that_tell_an_algorithms_lines_apart_are_named_until_they_are_too_many(tmp_path):
+def test_labels_name_the_settings_that_differ_unless_too_many(tmp_path):
     few = [asked("fedavg", e, 0.5, compression=pruned(b)) for e in (1, 10, None) for b in (0.0, 0.9)]
     texts = texts_in(accuracy_against_epsilon(few, tmp_path / "a")[1])
     assert {"fedavg beta=0.0", "fedavg beta=0.9"} <= set(texts)
@@ -279,7 +279,7 @@ def test_settings_that_tell_an_algorithms_lines_apart_are_named_until_they_are_t
     assert {"fedavg", "the best setting of each algorithm"} <= set(texts)
 
 
-def test_settings_without_budgets_do_not_crowd_out_those_that_have_them(tmp_path):
+def test_settings_with_budgets_are_drawn_before_others(tmp_path):
     """Twelve better settings of the same algorithm were never private: they say nothing of what privacy costs."""
     runs = [asked("lvfl", None, 0.9, own={"lr": 0.1 + n / 10}) for n in range(12)]
     runs += [asked("lvfl", e, 0.5, own={"lr": 2.0}) for e in (1, 10, None)]
@@ -288,7 +288,7 @@ def test_settings_without_budgets_do_not_crowd_out_those_that_have_them(tmp_path
     assert "the best setting of each algorithm" not in texts
 
 
-def test_many_algorithms_are_shared_out_over_panels_and_none_is_lost(tmp_path):
+def test_many_algorithms_are_spread_over_panels(tmp_path):
     """Ten algorithms and a level line: two panels of five and the level line, with one scale."""
     names = [f"method{n}" for n in range(10)]
     runs = [asked(name, e, 0.05 * n + 0.01 * e) for n, name in enumerate(names) for e in (1, 10)]
@@ -302,7 +302,7 @@ def test_many_algorithms_are_shared_out_over_panels_and_none_is_lost(tmp_path):
     assert ticks[: len(ticks) // 2] == ticks[len(ticks) // 2 :]
 
 
-def test_the_overview_shows_every_algorithm_under_every_budget_and_ratio(tmp_path):
+def test_the_overview_shows_all_budgets_and_ratios(tmp_path):
     """Two methods, two budgets, two ratios; one cell was refused, and local has no budget at all."""
     runs = [
         done(

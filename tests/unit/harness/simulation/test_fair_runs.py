@@ -72,7 +72,7 @@ def test_fair_methods_train_networks_with_hidden_units_too(data, name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_statistics_of_groups_are_refused_where_only_gradients_are_protected(data, name):
+def test_group_statistics_are_refused_under_record_privacy(data, name):
     """Unit record: what is no clipped sum over samples does not leave a client, raw or averaged."""
     with pytest.raises(Incompatible, match="record-level privacy"):
         finished(run(data, name, privacy={"unit": "record", "noise_multiplier": 1.0, "clip": 1.0}))
@@ -88,7 +88,7 @@ def test_batches_under_record_level_privacy_hold_no_groups(data):
         clients.each(group_shares(2), batch)
 
 
-def test_the_shares_that_fedminmax_learns_under_noise_are_not_the_clients_own(data):
+def test_fedminmax_learns_noisy_shares_under_privacy(data):
     noisy = run(data, "fedminmax", privacy={"clip": 1.0, "noise_multiplier": 5.0})
     raw, told = Run(run(data, "fedminmax")).state.rho, Run(noisy).state.rho
     assert float((raw - told).abs().max()) > 1e-2
@@ -114,7 +114,7 @@ SELECTION = {"kind": "iid", "clients": 3, "selection": 0.2}
 
 
 @pytest.mark.parametrize("name", [*METHODS, "fedavg"])
-def test_nobody_trains_on_the_samples_that_hyper_parameters_are_chosen_by(data, name):
+def test_nobody_trains_on_selection_samples(data, name):
     """Their labels turned around: the state is the same, the figures of the selection samples are not."""
     settings, others, *_ = METHODS.get(name, (STEPS, {}))
     setup = ready(data, {"name": name, **settings}, **{**others, "partition": SELECTION})
@@ -180,7 +180,7 @@ def test_what_was_left_unsent_of_weights_is_not_added_to_a_model(data):
     assert bool(torch.isfinite(state.theta).all()) and bool(state.theta.any())
 
 
-def test_a_two_stage_run_goes_on_from_its_checkpoint_in_either_stage(data):
+def test_a_two_stage_run_resumes_in_either_stage(data):
     setup = run(data, "fedbioacc", rounds=4)
     setup = replace(setup, algorithm=replace(setup.algorithm, outer_rounds=2))
     straight = finished(setup)

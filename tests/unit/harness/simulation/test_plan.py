@@ -39,7 +39,7 @@ def planned(data, algorithm, fields):
         {"model": MLP, "compression": {"alpha": STEPS, "codec": "float16"}, "privacy": CENTRAL},
     ],
 )
-def test_releases_epsilon_and_the_bytes_of_fixed_length_codes_are_exact(data, algorithm, fields) -> None:
+def test_planned_releases_epsilon_and_fixed_bytes_are_exact(data, algorithm, fields) -> None:
     fields = {**fields, "rounds": 4}
     row = planned(data, algorithm, fields)
     run = finished(ready(data, algorithm, **fields))
@@ -51,7 +51,7 @@ def test_releases_epsilon_and_the_bytes_of_fixed_length_codes_are_exact(data, al
 
 
 @pytest.mark.parametrize("beta", [0.9, [[0, 0.9], [2, 0.98]]])
-def test_other_codes_stay_below_the_bound_and_near_the_expected_length(data, beta) -> None:
+def test_other_codes_stay_near_the_planned_length(data, beta) -> None:
     """With heavy noise any entry may be the largest: within 2 % of a uniformly random choice."""
     model = {"name": "mlp", "hidden": [300]}
     fields = {"model": model, "privacy": {"clip": 1.0, "noise_multiplier": 50.0}, "rounds": 4}
@@ -131,7 +131,7 @@ def test_the_choice_of_the_largest_pays_for_its_positions() -> None:
 
 @pytest.mark.parametrize("codec", ["float16", "q4"])
 @pytest.mark.parametrize("algorithm", ["decentralized_local_sgda", "dm_hsgd", {"name": "dream", "hops": 3}])
-def test_gossip_is_planned_with_all_its_hops_and_its_one_release_a_round(algorithm, codec) -> None:
+def test_gossip_is_planned_with_all_hops_and_one_release(algorithm, codec) -> None:
     """DREAM exchanges twice in three hops, whatever its coins; it releases once a round and once before."""
     matrices = {name: [1.0, 2.0, 1.0, 3.0] for name in "PBQcd"}
     spec = read_spec(

@@ -29,7 +29,7 @@ def test_central_privacy_is_for_means_only(verb: str) -> None:
 MATRICES = {"P": [1, -0.5], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
 
 
-def test_a_gossiping_algorithm_under_central_privacy_is_refused_before_it_runs() -> None:
+def test_gossip_under_central_privacy_is_refused() -> None:
     spec = read_spec(
         {
             "problem": {"kind": "quadratic_minimax", **MATRICES},
@@ -48,7 +48,7 @@ def test_each_is_refused_under_record_level_privacy() -> None:
         clients.each(lambda x: x, rows(3))
 
 
-def test_a_batch_made_by_hand_is_refused_under_record_level_privacy() -> None:
+def test_hand_made_batches_are_refused_under_record_privacy() -> None:
     """Its sampling is unknown, so nothing could be booked for it."""
     clients = cohort(mechanism=record(z=1.0))
     batch = clients.federation.pool.at(clients.federation.splits["train"])
@@ -142,7 +142,7 @@ def test_pooled_data_cannot_be_protected(data) -> None:
         read_spec(given(data, "centralized", privacy={"epsilon": 1}))
 
 
-def test_central_privacy_needs_an_adjacency_for_cohorts_of_one_clear_kind(data) -> None:
+def test_central_privacy_needs_a_clear_adjacency(data) -> None:
     """The defaults: everybody is replaced, Poisson cohorts add and remove."""
     everybody = read_spec(given(data, privacy={**CENTRAL, "epsilon": 1})).privacy
     assert (everybody.sampling, everybody.adjacency) == ("full", "replace")
@@ -205,7 +205,7 @@ def test_gossip_has_no_downlink() -> None:
 STRICT = {"clip": 1.0, "noise_multiplier": 1.0, "strict": True}
 
 
-def test_strict_privacy_refuses_what_rests_on_the_clients_numbers_of_samples(data) -> None:
+def test_strict_privacy_refuses_weights_by_sample_numbers(data) -> None:
     for fields, why in (
         ({"privacy": STRICT, "algorithm": {"name": "fedavg", "local_epochs": 1}}, "steps of an epoch"),
         ({"privacy": {**STRICT, "unit": "record"}}, "rate at which a record is drawn"),
@@ -217,7 +217,7 @@ def test_strict_privacy_refuses_what_rests_on_the_clients_numbers_of_samples(dat
         way.mean(rows(3), weighting="size")
 
 
-def test_strict_privacy_averages_plainly_where_the_algorithm_leaves_it_open() -> None:
+def test_strict_privacy_averages_plainly_where_it_may() -> None:
     messages = rows(3, scale=0.01)
     torch.testing.assert_close(channel(privacy(strict=True)).mean(messages), messages.mean(0))
     weights = torch.tensor([4, 8, 2, 6], dtype=torch.float64) / 20
@@ -238,7 +238,7 @@ def test_strict_privacy_refuses_columns_standardized_by_the_data(tmp_path) -> No
     assert setup.federation.pool.x.max() == 19.5  # as it stands in the file
 
 
-def test_a_strict_run_does_not_list_the_numbers_of_samples_as_public(data) -> None:
+def test_a_strict_run_keeps_sample_numbers_secret(data) -> None:
     raw = {"kind": "iid", "clients": 7, "standardize": False}
     lists = [
         simulate(ready(data, partition=raw, privacy={**STRICT, "strict": strict}))["public"]
@@ -260,7 +260,7 @@ def test_a_strict_run_does_not_list_the_numbers_of_samples_as_public(data) -> No
         ("dream", {"privacy": {"unit": "record", "clip": 1.0, "epsilon": 1.0}}, "must not depend on a coin"),
     ],
 )
-def test_what_gossip_cannot_do_is_refused_before_it_runs_and_skipped_in_a_suite(
+def test_impossible_gossip_is_refused_and_skipped_in_suites(
     algorithm: str, fields: dict[str, Any], reason: str
 ) -> None:
     given = {"problem": {"kind": "quadratic_minimax", **MATRICES}, "algorithm": algorithm, **fields}
@@ -284,7 +284,7 @@ def test_what_clients_have_kept_is_told_again_for_nothing() -> None:
     "compression",
     [{"codec": "q3"}, {"codec": "sign"}, {"beta": 0.5}, {"beta": 0.5, "select": "random_k"}],
 )
-def test_a_code_that_says_something_else_the_second_time_cannot_tell_what_clients_have_kept(
+def test_random_codes_cannot_refer_to_what_clients_keep(
     compression: dict[str, Any],
 ) -> None:
     """Two vectors of 1000 in one message, half of it dropped: clients get about 500 entries of the first, fewer if
@@ -309,7 +309,7 @@ THINNED = {"beta": 0.5, "downlink": True}
         ("local_sgda_plus", THINNED, "does not say again"),
     ],
 )
-def test_what_the_compression_refuses_is_planned_as_skipped_without_privacy_too(
+def test_refused_compression_is_planned_as_skipped(
     data: Any, algorithm: str, compression: dict[str, Any], reason: str
 ) -> None:
     """One such cell must not end a plan, nor fail in a suite seed by seed."""
@@ -323,9 +323,7 @@ def test_what_the_compression_refuses_is_planned_as_skipped_without_privacy_too(
 
 
 @pytest.mark.parametrize("protected", [{}, {"privacy": {"clip": 1.0, "noise_multiplier": 1.0}}])
-def test_what_only_a_full_cohort_is_refused_is_not_refused_a_partial_one(
-    data: Any, protected: dict[str, Any]
-) -> None:
+def test_refusals_of_full_cohorts_do_not_hold_for_partial_ones(data: Any, protected: dict[str, Any]) -> None:
     """Three of seven pay for the snapshot in every round, so it may be sent thinned like anything else."""
     fields = {"problem": "fair_classification", "compression": THINNED, **protected}
     ready(data, "local_sgda_plus", **fields, cohort={"size": 3})

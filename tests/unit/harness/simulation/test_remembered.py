@@ -44,7 +44,7 @@ def end(changes):
     return run
 
 
-def test_a_run_after_others_ends_as_it_does_alone_to_the_last_bit(forgotten, monkeypatch):
+def test_a_run_after_others_ends_as_it_does_alone(forgotten, monkeypatch):
     monkeypatch.setattr(tracing, "CALLS", 2)
     alone = end({"seed": 1})
     forgotten()
@@ -57,7 +57,7 @@ def test_a_run_after_others_ends_as_it_does_alone_to_the_last_bit(forgotten, mon
     assert all(torch.equal(later.cost.state()[name], count) for name, count in alone.cost.state().items())
 
 
-def test_another_step_size_is_the_same_problem_and_another_model_is_not(forgotten):
+def test_step_sizes_share_a_problem_and_models_do_not(forgotten):
     first = prepare(read_spec(SPEC))
     faster = prepare(read_spec(SPEC | {"algorithm": SPEC["algorithm"] | {"lr": 0.5}}))
     wider = prepare(read_spec(SPEC | {"model": "mlp"}))
@@ -91,7 +91,7 @@ def two_runs():
     return [settled(prepare(read_spec(SPEC | {"seed": seed}))) for seed in (0, 1)]
 
 
-def test_test_samples_are_those_of_the_run_and_the_split_whoever_was_evaluated_before():
+def test_remembered_samples_are_of_the_run_and_its_split():
     setups = two_runs()
     model = setups[0].start["x"]
     fresh = {}
@@ -106,7 +106,7 @@ def test_test_samples_are_those_of_the_run_and_the_split_whoever_was_evaluated_b
     assert evaluation.test_samples.cache_info().hits > 0
 
 
-def test_a_network_that_works_in_place_does_not_reach_the_next_evaluation():
+def test_in_place_networks_do_not_change_later_evaluations():
     (setup, _) = two_runs()
     inner = setup.problem.predict
     setup = replace(setup, problem=replace(setup.problem, predict=lambda x, inputs: inner(x, inputs.mul_(2))))
@@ -123,7 +123,7 @@ def test_a_metric_cannot_change_what_others_see():
 
 
 @pytest.mark.parametrize(("rounds", "calls"), [(60, 5), (4, 12)])
-def test_a_long_run_records_in_its_second_round_and_a_short_one_never(rounds, calls, forgotten, tmp_path):
+def test_only_long_runs_record_operations(rounds, calls, forgotten, tmp_path):
     """Three gradients a round, the first of a kind of its own: 1 + 2, then one more of each."""
     spec = read_spec(SPEC | {"rounds": rounds, "eval_every": rounds})
     assert run_one(spec, tmp_path).status == "done"

@@ -127,7 +127,7 @@ def test_with_the_server_s_clip_no_step_is_longer_than_10(data, mechanism, algor
     assert 1 < longest <= 10 * (1 + 1e-5)
 
 
-def test_a_bad_update_does_not_end_a_clipped_run_and_one_without_clip_diverges(data) -> None:
+def test_a_bad_update_ends_only_runs_without_a_clip(data) -> None:
     """A step size of 1e38 makes every update infinite; clipped they count as zeros."""
     work = {"name": "fedavg", "local_steps": 4, "lr": 1e38}
     clipped = finished(ready(data, work, model=MLP, privacy={"clip": 1.0, "noise_multiplier": 0}))
@@ -154,7 +154,7 @@ def test_the_statement_names_everything_a_reader_needs(data) -> None:
 
 
 @pytest.mark.parametrize("unit", ["client", "record"])
-def test_a_gossiping_private_run_goes_through_and_claims_its_budget(unit: str) -> None:
+def test_a_private_gossiping_run_claims_its_budget(unit: str) -> None:
     spec = read_spec(
         {
             "problem": {"kind": "quadratic_minimax", **MATRICES},

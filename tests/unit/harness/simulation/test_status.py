@@ -93,7 +93,7 @@ def test_what_is_left_is_told_by_rounds(store):
     assert watch.left({}) == 40 / 30
 
 
-def test_an_overview_says_what_there_is_of_every_run_and_changes_nothing(store, tmp_path):
+def test_an_overview_lists_every_run_and_changes_nothing(store, tmp_path):
     spec = read_spec(SPEC).model_dump(mode="json")
     begun(store, "aa", 0, 40).finish({"round": 40})
     begun(store, "bb", 0, 20, privacy={"epsilon_total": "inf"})
@@ -160,7 +160,7 @@ def test_the_board_shows_the_runs_under_way_and_no_more_than_fit(store):
     assert [one[0][-6:] for one in others] == [f"seed {n}" for n in range(1, LINES + 1)]
 
 
-def test_where_there_is_no_terminal_a_line_tells_of_each_run_that_ends(store, capsys):
+def test_without_a_terminal_every_finished_run_is_a_line(store, capsys):
     with Board("two", store, {f"id{seed}": read_spec(SPEC | {"seed": seed}) for seed in range(2)}) as shown:
         shown.begin([0])
         begun(store, "id0", 20)

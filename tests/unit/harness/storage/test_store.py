@@ -39,7 +39,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out(folder, cut):
     assert folder.rounds() == lines(2)
 
 
-def test_after_a_cut_the_kept_lines_are_whole_and_appending_goes_on(folder):
+def test_after_a_cut_lines_are_whole_and_appending_works(folder):
     """Without the rewriting a new line would continue the broken one."""
     for line in lines(3):
         folder.append(line)

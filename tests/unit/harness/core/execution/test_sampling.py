@@ -58,7 +58,7 @@ def test_steps_run_on_through_reshuffled_passes(sizes, steps, batch_size):
 
 
 @pytest.mark.parametrize(("block", "digits"), [(1 << 16, 23), (5000, 23), (1, 23), (1, 0)])
-def test_a_pass_is_in_the_order_of_keyed_numbers_however_many_are_drawn_at_once(block, digits, monkeypatch):
+def test_a_pass_has_one_order_for_every_block_size(block, digits, monkeypatch):
     """Few of the first client's samples are used, all of the others'; without room for numbers draws are sorted."""
     monkeypatch.setattr(sampling, "BLOCK", block)
     monkeypatch.setattr(sampling, "ELEMENT_BITS", digits)
@@ -75,7 +75,7 @@ def test_a_pass_is_in_the_order_of_keyed_numbers_however_many_are_drawn_at_once(
         assert [s for batch in rows(order, client) for s in batch] == expected
 
 
-def test_where_small_numbers_are_fewer_than_expected_all_are_sorted(monkeypatch):
+def test_with_few_small_numbers_all_are_sorted(monkeypatch):
     whole = deal([5000, 400], steps=3, batch_size=9)[0]
     monkeypatch.setattr(sampling, "_limits", lambda begins, lengths: begins)
     assert torch.equal(deal([5000, 400], steps=3, batch_size=9)[0], whole)
@@ -230,7 +230,7 @@ def test_where_chance_leaves_too_few_small_draws_all_are_sorted(monkeypatch):
     assert torch.equal(*short_and_long(10))
 
 
-def test_poisson_cohorts_of_several_runs_are_filled_up_with_absent_clients():
+def test_stacked_poisson_cohorts_are_filled_with_absent_clients():
     """Each run's drawn clients are those it has alone, ascending; what fills up is not present."""
     keys = torch.tensor([rng.key(seed, "cohort", 0) for seed in range(20)])
     ids, present = poisson(keys, 12, 0.3)
@@ -241,7 +241,7 @@ def test_poisson_cohorts_of_several_runs_are_filled_up_with_absent_clients():
         assert len(set(row.tolist())) == len(row)
 
 
-def test_a_cohort_as_wide_as_the_federation_has_every_client_in_its_place():
+def test_a_full_cohort_has_every_client_in_its_place():
     """Rows of a full cohort are taken for all clients in order; some run of forty draws all three at rate 0.7."""
     keys = torch.tensor([rng.key(seed, "cohort", 0) for seed in range(40)])
     ids, present = poisson(keys, 3, 0.7)

@@ -38,7 +38,7 @@ def test_numbers_that_are_equal_and_not_the_same_stay_apart():
     assert [float(part) for part in found] == [2, 2, torch.inf, -torch.inf]
 
 
-def test_a_function_that_changes_tensors_in_place_is_left_as_it_is():
+def test_in_place_functions_are_not_recorded():
     def fn(x):
         total = x.clone()
         total.add_(1)
@@ -70,7 +70,7 @@ def test_what_returns_its_argument_as_it_is_is_left_away():
     assert all(torch.equal(a, b) for a, b in zip(found, fn(x, y), strict=True))
 
 
-def test_operations_are_called_by_the_names_that_torch_has_for_them():
+def test_operations_are_called_by_torch_names():
     def fn(x):
         return (x.mul(2).sum([0], True).new_zeros([2]) + x[1:],)
 
@@ -82,7 +82,7 @@ def test_operations_are_called_by_the_names_that_torch_has_for_them():
     assert torch.ops.aten.slice.Tensor in targets  # has no other name
 
 
-def test_an_operation_of_somebody_else_is_not_taken_for_one_of_torch():
+def test_foreign_operations_are_not_taken_for_torchs():
     @torch.library.custom_op("fedfrontier_test::mul", mutates_args=())
     def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + 10 * y
@@ -104,7 +104,7 @@ def test_a_function_may_hold_a_tensor_of_its_own():
     assert all(torch.equal(a, b) for a, b in zip(found, fn(y), strict=True))
 
 
-def test_arguments_that_are_one_tensor_when_it_is_recorded_may_be_two_later(monkeypatch):
+def test_arguments_shared_when_recorded_may_differ_later(monkeypatch):
     monkeypatch.setattr(tracing, "CALLS", 1)
     recorded = Recorded(lambda a, b: (a * 2 + b * b,))
     x, y = torch.tensor([10.0, 20.0]), torch.tensor([1.0, 2.0])
@@ -113,7 +113,7 @@ def test_arguments_that_are_one_tensor_when_it_is_recorded_may_be_two_later(monk
     assert recorded(x, y)[0].tolist() == [21, 44]
 
 
-def test_second_derivatives_share_their_points_and_stay_the_same_to_the_last_bit(monkeypatch):
+def test_second_derivatives_share_points_and_keep_every_bit(monkeypatch):
     """Three Hessian products at one point go through the loss once each; recorded, once in all."""
     monkeypatch.setattr(tracing, "CALLS", 1)
     features = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))

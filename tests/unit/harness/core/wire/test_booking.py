@@ -62,14 +62,14 @@ def test_rows_known_from_earlier_rounds_book_nothing_in_a_mix() -> None:
     assert way.privacy_log.ledger.releases == 1
 
 
-def test_an_adaptive_norm_books_its_count_and_both_together_cost_the_round_s_multiplier() -> None:
+def test_an_adaptive_norm_and_its_count_cost_one_multiplier() -> None:
     way = channel(privacy("central", clip="adaptive", z=2.0))
     way.mean(rows(3))
     assert way.privacy_log.ledger.releases == 2
     assert way.privacy_log.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
 
 
-def test_before_the_first_round_everybody_takes_part_and_nothing_is_amplified() -> None:
+def test_releases_before_the_first_round_are_not_amplified() -> None:
     way = channel(privacy("central", z=1.0, rate=0.01), round=-1)
     way.mean(rows(3))
     assert way.privacy_log.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
@@ -102,7 +102,7 @@ def test_local_placement_is_not_amplified_by_its_cohorts(data) -> None:
     assert claims["epsilon_approximate"] is None
 
 
-def test_cohorts_of_fixed_size_get_the_unamplified_bound_and_the_other_apart(data) -> None:
+def test_fixed_size_cohorts_get_the_unamplified_bound(data) -> None:
     run = finished(
         ready(data, privacy={**CENTRAL, "noise_multiplier": 2.0, "sampling": "fixed"}, cohort={"size": 2})
     )
@@ -113,7 +113,7 @@ def test_cohorts_of_fixed_size_get_the_unamplified_bound_and_the_other_apart(dat
     assert claims["epsilon_approximate"] == pytest.approx(epsilon(2.0, 2, 1e-5, 2 / 7))
 
 
-def test_poisson_cohorts_are_amplified_and_accounted_by_add_remove(data) -> None:
+def test_poisson_cohorts_are_amplified_by_add_remove(data) -> None:
     run = finished(ready(data, privacy={**CENTRAL, "noise_multiplier": 2.0}, cohort={"size": 2}))
     claims = run.statement()
     assert (claims["adjacency"], claims["sampling"]) == ("add-remove", "poisson")
@@ -219,7 +219,7 @@ def test_batches_gone_through_twice_are_refused(data) -> None:
         finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2, twice=True)))
 
 
-def test_who_takes_part_is_public_only_where_nothing_rests_on_it_being_secret(data) -> None:
+def test_cohorts_are_public_unless_privacy_rests_on_them(data) -> None:
     claim = "who takes part in which round"
     local = simulate(ready(data, "fedavg", privacy={"epsilon": 2}, cohort={"size": 3}))
     poisson = {"placement": "central", "epsilon": 2}

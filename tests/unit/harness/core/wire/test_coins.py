@@ -52,6 +52,6 @@ def test_stacked_runs_toss_what_they_toss_apart(each) -> None:
     assert together.shape == ((3, 4, 1) if each else (3, 1))
 
 
-def test_where_records_are_protected_no_release_may_depend_on_a_coin() -> None:
+def test_under_record_privacy_releases_do_not_depend_on_coins() -> None:
     with pytest.raises(Incompatible, match="must not depend on a coin"):
         cohort(mechanism=record()).coin(0.5, "a")

@@ -36,7 +36,7 @@ def by_mode(eigenvalue: float, hops: int) -> float:
 
 
 @pytest.mark.parametrize("hops", [2, 3, 4, 7])
-def test_fast_mix_multiplies_each_mode_of_the_ring_by_its_polynomial(hops) -> None:
+def test_fast_mix_scales_ring_modes_by_its_polynomial(hops) -> None:
     """z - 4 = (-3, -2, -1, 6) = -(1, 0, -1, 0) - 4 (0, 1, 0, -1) - 2 (1, -1, 1, -1).
 
     The first two modes have eigenvalue 1/3, the last -1/3.
@@ -46,7 +46,7 @@ def test_fast_mix_multiplies_each_mode_of_the_ring_by_its_polynomial(hops) -> No
     torch.testing.assert_close(mixed(Z, hops=hops)[:, 0] - 4, expected, rtol=0, atol=1e-14)
 
 
-def test_four_hops_on_the_ring_leave_a_third_of_what_plain_mixing_leaves() -> None:
+def test_four_hops_leave_a_third_of_plain_mixing() -> None:
     """W^4 multiplies every mode by 1/81: -3/81 = -0.037 and so on. FastMix: the polynomial above at +-1/3."""
     plain = Z
     for _ in range(4):
@@ -60,9 +60,7 @@ def test_four_hops_on_the_ring_leave_a_third_of_what_plain_mixing_leaves() -> No
 @pytest.mark.parametrize("hops", [4, 5, 8, 12])
 @pytest.mark.parametrize("topology", [Ring(), Star()])
 @pytest.mark.parametrize("nodes", [4, 12])
-def test_from_four_hops_on_no_direction_is_mixed_worse_than_the_worst_one_is_plainly(
-    topology, nodes, hops
-) -> None:
+def test_from_four_hops_on_fast_mix_beats_the_worst_plain_mode(topology, nodes, hops) -> None:
     """The worst direction of W^K shrinks by lambda^K; FastMix applied to all unit rows has a smaller norm."""
     mixing = mixing_matrix(topology, nodes)
     away = mixed(torch.eye(nodes, dtype=torch.float64), mixing, hops, counts=(1,) * nodes) - 1 / nodes
@@ -150,7 +148,7 @@ def test_a_message_put_onto_known_rows_travels_as_their_sum(hops) -> None:
     assert int(way.cost.up) == hops * 8 * 20 * 8
 
 
-def test_the_step_of_a_tracker_is_sent_exactly_and_its_rounding_stays_with_the_sender() -> None:
+def test_a_tracker_keeps_the_rounding_of_its_step() -> None:
     """So the tracker's mean moves by the mean step, though the sum goes out in four bits."""
     step, tracker = rows(20), rows(20, scale=5.0, seed=2)
     (sent,), (found,), _ = channel(None, Compression(codec="q4"), mixing=RING4).mix(step, onto=(tracker,))
@@ -160,7 +158,7 @@ def test_the_step_of_a_tracker_is_sent_exactly_and_its_rounding_stays_with_the_s
 
 
 @pytest.mark.parametrize("setting", [{"beta": 0.75}, {"beta": 0.75, "select": "random_k"}])
-def test_a_sum_with_known_rows_is_pruned_in_every_hop_and_keeps_its_mean(setting) -> None:
+def test_sums_with_known_rows_keep_their_mean_when_pruned(setting) -> None:
     """The largest of the sum go out, not of the message; what stays behind stays with its node."""
     step, tracker = rows(20), rows(20, scale=50.0, seed=2)
     wire = Compression(codec="float64", **setting)
@@ -204,7 +202,7 @@ def test_the_counting_channel_books_and_counts_the_same(codec) -> None:
     assert ways[0] == ways[1]
 
 
-def test_the_momentum_is_computed_once_a_matrix_and_only_where_there_are_hops(monkeypatch) -> None:
+def test_the_momentum_is_computed_once_a_matrix(monkeypatch) -> None:
     seen, plain = [], gossip.spectral_gap
     monkeypatch.setattr(gossip, "spectral_gap", lambda mixing: seen.append(mixing) or plain(mixing))
     mixing = mixing_matrix(Ring(), 4)

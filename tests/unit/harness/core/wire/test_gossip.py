@@ -76,7 +76,7 @@ def test_a_sender_draws_its_noise_once_for_all_its_neighbors() -> None:
     assert int(way.cost.up) == 4 * 2 * 20 * 8, "a message of 20 float64 to each of 2 neighbors"
 
 
-def test_rows_known_already_are_neither_noised_nor_clipped_nor_pruned() -> None:
+def test_known_rows_are_not_noised_clipped_or_pruned() -> None:
     known = rows(20, scale=100.0)
     mixing = mixing_matrix(Ring(), 4)
     setting = Compression(beta=0.9, codec="float64")
@@ -87,11 +87,11 @@ def test_rows_known_already_are_neither_noised_nor_clipped_nor_pruned() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "compression"), [(None, EXACT), (NOISY, EXACT), (None, CODED), (NOISY, CODED)]
 )
-def test_the_corrections_of_k_gt_keep_mean_zero_under_noise_and_codecs(mechanism, compression) -> None:
+def test_k_gt_corrections_keep_mean_zero_under_noise_and_codecs(mechanism, compression) -> None:
     assert drift(run(mechanism=mechanism, compression=compression)) < 1e-10
 
 
-def test_with_its_own_clean_share_the_mean_of_the_corrections_drifts() -> None:
+def test_corrections_drift_if_nodes_use_their_clean_share() -> None:
     """Without noise and code there is no difference; with them the mean walks away."""
     assert drift(run(Clean)) < 1e-10
     assert drift(run(Clean, mechanism=NOISY)) > 0.1
@@ -102,7 +102,7 @@ def test_the_first_exchange_of_k_gt_keeps_the_mean_zero_too() -> None:
     assert drift(run(mechanism=NOISY, zero_init=False)) < 1e-10
 
 
-def test_a_residual_of_the_first_exchange_is_not_added_to_the_messages_of_the_rounds() -> None:
+def test_the_first_exchange_leaves_no_residual_to_rounds() -> None:
     """Those are other quantities, though they may have the same number and length."""
     setting = Compression(beta=0.5, codec="float64", error_feedback=True)
     before = channel(None, setting, round=-1)

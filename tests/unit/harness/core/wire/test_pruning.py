@@ -64,7 +64,7 @@ def test_of_a_common_model_in_two_halves_the_extractor_is_pruned(data, alpha) ->
     assert not run.state.u[~mask].any() and run.state.u.any()
 
 
-def test_the_minimax_variables_are_pruned_with_the_model_and_the_others_not(data) -> None:
+def test_minimax_variables_are_pruned_with_the_model(data) -> None:
     work = {"name": "fedsgda_m", "local_steps": 2, "batch_size": 8}
     fields = {"problem": "fair_classification", "compression": {"alpha": 0.5}, "model": MLP}
     run = finished(ready(data, work, **fields, privacy=CENTRAL))
@@ -113,7 +113,7 @@ def test_bytes_and_operations_fall(data, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["vmap", "loop"])
-def test_the_smaller_problem_s_gradient_is_the_full_gradient_of_what_is_left(mode: str) -> None:
+def test_a_pruned_gradient_is_the_full_gradient_of_the_rest(mode: str) -> None:
     problem = classifier(small())
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
     thinned = thin(problem, x, 0.5, None)
@@ -129,7 +129,7 @@ def test_the_smaller_problem_s_gradient_is_the_full_gradient_of_what_is_left(mod
     assert int(less.cost.flops) < int(full.cost.flops)
 
 
-def test_a_message_of_the_pruned_model_takes_its_noise_and_bytes_on_the_kept_coordinates_only() -> None:
+def test_pruned_messages_have_noise_and_bytes_of_kept_entries() -> None:
     problem = classifier(small())
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
     thinned = thin(problem, x, 0.5, None)
@@ -153,13 +153,13 @@ def test_before_a_schedule_begins_nothing_is_dropped() -> None:
     assert torch.equal(channel(None, setting, round=2).gather(rows(20)), rows(20))
 
 
-def test_one_choice_over_the_joint_message_and_not_one_for_each_part() -> None:
+def test_top_k_is_chosen_over_the_joint_message() -> None:
     """Part one is 100 times part two: all 10 kept entries are of part one."""
     one, two = channel(None, Compression(beta=0.5, codec="float64")).gather(rows(10, scale=100.0), rows(10))
     assert (one != 0).sum() > 36 and (two != 0).sum() < 4
 
 
-def test_a_random_choice_sends_no_positions_and_changes_every_round() -> None:
+def test_random_k_sends_no_positions_and_changes_every_round() -> None:
     """10 of 40 entries in float32: 40 bytes a client, values only."""
     setting = Compression(beta=0.75, select="random_k")
     masks = []
@@ -194,7 +194,7 @@ def test_error_feedback_also_makes_up_for_what_a_code_lost(codec) -> None:
 
 
 @pytest.mark.parametrize("privacy_or_none", [None, privacy(z=1.0)])
-def test_a_threshold_keeps_what_reaches_it_and_stays_below_the_plan(privacy_or_none) -> None:
+def test_a_threshold_stays_below_the_plan(privacy_or_none) -> None:
     """With noise the choice comes after it, so it tells no more than what is sent."""
     setting = Compression(select="threshold", threshold=0.5, codec="float64")
     dense = channel(privacy_or_none, Compression(codec="float64")).gather(rows(40))
@@ -217,7 +217,7 @@ def test_every_client_may_have_a_ratio_of_its_own() -> None:
         channel(None, Compression(beta=(0.5, 0.5))).gather(rows(20))
 
 
-def test_the_common_lot_is_drawn_among_the_entries_of_the_pruned_model(data) -> None:
+def test_random_k_draws_among_the_pruned_models_entries(data) -> None:
     """So that every round sends as much, and the plan is exact."""
     compression = {"alpha": 0.5, "beta": 0.9, "select": "random_k"}
     setup = ready(data, "fedavg", compression=compression, model=MLP, rounds=5)
@@ -243,7 +243,7 @@ def test_error_feedback_loses_nothing_over_the_rounds() -> None:
     torch.testing.assert_close(total + state["residual 0"], meant)
 
 
-def test_the_mask_of_a_gossiping_or_personal_model_comes_from_the_common_start(data) -> None:
+def test_masks_of_personal_models_come_from_the_common_start(data) -> None:
     """Never from private rows: `local` keeps one model a client."""
     run = finished(ready(data, "local", compression={"alpha": 0.5}, model=MLP))
     expected = thin(run.setup.problem, run.setup.start["x"], 0.5, None).mask
@@ -255,7 +255,7 @@ OWN = [0.75, 0.0, 0.5, 0.5, 0.25, 0.0, 0.5]  # of the seven clients
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "local"])
 @pytest.mark.parametrize("mechanism", [None, LOCAL, CENTRAL, RECORD])
-def test_clients_that_all_ask_for_one_ratio_are_the_run_with_that_ratio(data, algorithm, mechanism) -> None:
+def test_equal_ratios_of_clients_are_one_common_ratio(data, algorithm, mechanism) -> None:
     fields = {"model": MLP, "privacy": mechanism}
     one = finished(ready(data, algorithm, compression={"alpha": 0.5}, **fields))
     each = finished(ready(data, algorithm, compression={"alpha": [0.5] * 7}, **fields))
@@ -264,7 +264,7 @@ def test_clients_that_all_ask_for_one_ratio_are_the_run_with_that_ratio(data, al
     assert (int(one.cost.up), int(one.cost.flops)) == (int(each.cost.up), int(each.cost.flops))
 
 
-def test_a_client_s_model_is_as_small_as_it_asked_for_and_contained_in_the_larger_ones(data) -> None:
+def test_models_are_as_small_as_asked_and_nested(data) -> None:
     run = finished(ready(data, "local", compression={"alpha": OWN}, model=MLP))
     masks = run.thinned.mask_of([run.state.x], torch.arange(7))
     groups = units(run.setup.problem.module)
@@ -307,7 +307,7 @@ def test_who_lacks_a_coordinate_has_no_say_in_its_average() -> None:
     assert few.tolist() == [2.5, 3.0, 3.0]
 
 
-def test_under_central_privacy_the_shares_are_those_of_everybody_and_not_of_the_secret_cohort() -> None:
+def test_central_privacy_uses_shares_of_all_clients() -> None:
     """Two of four have the last coordinate, so its average counts twice, whoever is there: here only client 0."""
     masks = torch.tensor([[True, True], [True, False]])
     mechanism = privacy("central", clip=100.0, rate=0.5)
@@ -332,7 +332,7 @@ def test_a_resumed_run_keeps_every_client_s_own_model(data) -> None:
     assert all(torch.equal(a, b) for a, b in zip(straight.state, second.state, strict=True))
 
 
-def test_clients_one_by_one_are_the_whole_cohort_when_each_has_its_own_model(data) -> None:
+def test_own_models_one_by_one_are_the_whole_cohort(data) -> None:
     fields = {"compression": {"alpha": OWN}, "model": MLP}
     whole = finished(ready(data, "fedavg", **fields))
     setup = ready(data, "fedavg", **fields)

@@ -47,7 +47,7 @@ def per_record(x, data, client):
     return torch.stack(found)
 
 
-def test_the_gradient_is_the_sum_of_clipped_record_gradients_over_the_expected_batch() -> None:
+def test_the_gradient_is_a_sum_of_clipped_record_gradients() -> None:
     data = iid_federation()
     x = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found, _ = gradient(record(clip=0.5), data=data, point=x)
@@ -74,7 +74,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_norm() -> None:
         assert torch.equal(moved[[0, 2, 3]], torch.zeros(3, 8, dtype=torch.float64))
 
 
-def test_a_record_s_clipped_out_version_changes_nothing_that_is_released() -> None:
+def test_a_clipped_out_record_changes_no_release() -> None:
     """Scale the loss of one record so that its gradient is just the clipped one: the same sum."""
 
     def loss_of(weights: torch.Tensor) -> Problem:
@@ -98,7 +98,7 @@ def test_a_record_s_clipped_out_version_changes_nothing_that_is_released() -> No
     torch.testing.assert_close(released[0], released[1])
 
 
-def test_both_gradients_of_a_minimax_problem_are_clipped_together() -> None:
+def test_both_minimax_gradients_are_clipped_together() -> None:
     """loss = 3 x + 4 y for every record: norm 5, clipped to 1 the gradients are 0.6 and 0.8."""
 
     def loss(x: torch.Tensor, y: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -113,7 +113,7 @@ def test_both_gradients_of_a_minimax_problem_are_clipped_together() -> None:
     torch.testing.assert_close(gy, torch.full_like(gy, 0.8))
 
 
-def test_where_a_record_changes_what_the_others_contribute_it_is_refused(data) -> None:
+def test_losses_that_couple_records_are_refused(data) -> None:
     """AUROC with each client's own share of positives: of 1 positive and 99 negatives, take the positive away.
     The share falls from 1/100 to 0, and with it all 99 gradients of negatives: 100 clip norms, where 1 is booked.
     With one public share nothing of the others changes."""
@@ -143,7 +143,7 @@ def test_two_gradients_on_one_batch_are_two_releases_of_one_draw() -> None:
     assert (clients.privacy_log.ledger.draws, clients.privacy_log.ledger.releases) == (3, 6)
 
 
-def test_the_noise_has_the_standard_deviation_z_clip_over_the_expected_batch() -> None:
+def test_the_noise_is_z_clip_over_the_expected_batch() -> None:
     """Features 5000 x 2 classes: 10002 numbers a client, 0.7 % (one sigma)."""
     data = iid_federation(COUNTS, features=5000)
     problem = classifier(nn.Linear(5000, 2))
@@ -206,7 +206,7 @@ def test_full_batches_are_not_amplified(data) -> None:
     assert finished(setup).statement()["accountant"] == "exact"
 
 
-def test_the_cohort_of_clients_keeps_its_size_though_batches_are_poisson(data) -> None:
+def test_poisson_batches_leave_the_cohort_its_size(data) -> None:
     """The sampling of a record-level mechanism is that of its batches."""
     setup = ready(data, privacy={"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}, cohort={"size": 3})
     run = Run(setup)

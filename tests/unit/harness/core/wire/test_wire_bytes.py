@@ -72,13 +72,13 @@ def minimax_problem(nodes):
         ("fednest", 2 * 3 * 2 + 2 * 3, {"inner_rounds": 3}),
     ],
 )
-def test_server_methods_for_saddle_points_send_what_the_table_says(name, numbers, settings):
+def test_minimax_methods_send_what_the_table_says(name, numbers, settings):
     """dx + dy = 5: points; 10: points and gradients; FEDNEST 2 T dy + 2 dx. 5 clients, 2 rounds, 4 bytes."""
     total = 5 * 2 * 4 * numbers
     assert bytes_of(name, *minimax_problem(5), 2, local_steps=3, **settings) == (total, total)
 
 
-def test_momentum_local_sgda_pays_for_the_mean_gradient_before_the_first_round():
+def test_momentum_local_sgda_pays_for_its_first_gradient():
     """2 (dx + dy) = 10 numbers each way, 5 clients, 2 rounds, and 5 numbers up once."""
     assert bytes_of("momentum_local_sgda", *minimax_problem(5), 2, local_steps=3) == (400 + 100, 400)
 
@@ -86,7 +86,7 @@ def test_momentum_local_sgda_pays_for_the_mean_gradient_before_the_first_round()
 @pytest.mark.parametrize(
     ("name", "more"), [("local_sgda_plus", 3), ("fedsgda_plus", 3), ("coda_plus", 3), ("fednest", 2)]
 )
-def test_a_cohort_that_was_not_there_is_sent_the_past_broadcast_again(name, more):
+def test_newcomers_are_sent_the_past_broadcast_again(name, more):
     """dx = 3 numbers for a snapshot or reference, dy = 2 for FEDNEST's y; 2 of 5 clients, 2 rounds."""
     up, down = bytes_of(name, *minimax_problem(5), 2, local_steps=3, cohort=2)
     assert down - up == 2 * 2 * 4 * more
@@ -121,9 +121,7 @@ def test_k_gt_pays_for_the_mean_gradient_before_the_first_round():
         ("dream", {"hops": 3, "p": 0.0}, 15, 30),
     ],
 )
-def test_gossip_is_paid_for_along_every_directed_edge_and_in_every_hop(
-    name, settings, before, each, kind, nodes, edges
-):
+def test_gossip_pays_for_every_edge_and_hop(name, settings, before, each, kind, nodes, edges):
     """dx + dy = 5: (x, y) of the baseline; moved points and trackers, 2 * 5, of DM-HSGD; K times that of DREAM.
 
     The trackers are mixed once before the first round. No coin changes what travels.
@@ -150,7 +148,7 @@ def test_fedbio_sends_the_outer_variable_only(steps):
     assert bytes_of("fedbio", *quadratic_bilevel(), 3, local_steps=steps) == (24, 24)
 
 
-def test_splitnn_sends_embeddings_up_and_their_gradients_down_at_every_step():
+def test_splitnn_sends_embeddings_up_and_gradients_down():
     """Batch 5 x embedding 4 numbers, 3 parties, 2 rounds of 3 steps: 5 * 4 * 3 * 6 * 4 = 1440 bytes."""
     generator = torch.Generator().manual_seed(0)
     columns = [torch.randn(15, 2, generator=generator, dtype=torch.float64) for _ in range(3)]
@@ -161,7 +159,7 @@ def test_splitnn_sends_embeddings_up_and_their_gradients_down_at_every_step():
     assert bytes_of("splitnn", problem, federation, 2, local_steps=3, batch_size=5) == (1440, 1440)
 
 
-def test_a_wire_of_double_precision_costs_twice_and_keeps_every_bit():
+def test_double_precision_costs_twice_and_keeps_every_bit():
     federation, start = random_federation([6, 4]), {"x": torch.full((P,), 0.1, dtype=torch.float64)}
     runs = [
         run_algorithm("fedavg", logistic(), federation, 1, start=start, compression=wire, local_steps=2)

@@ -32,7 +32,7 @@ def three_seeds(algorithm, values, **parts):
     return [done(spec(algorithm, seed, **parts), accuracy=value) for seed, value in enumerate(values)]
 
 
-def test_a_schedule_is_told_whole_and_ranked_by_its_largest_ratio(tmp_path):
+def test_a_schedule_is_ranked_by_its_largest_ratio(tmp_path):
     """0.2 from round 0, 0.4 and 0.6 from round 10: the largest is 0.6; in the table for people stands all of it."""
     rising = {"alpha": [[0, 0.2], [10, [0.4, 0.6]]], "beta": (0.1, 0.3), "codec": "float32"}
     frame = leaderboard([done(spec("lvfl", compression=c), accuracy=0.5) for c in (rising, pruned(0.9))])
@@ -124,7 +124,7 @@ def test_an_unknown_measure_names_the_nearest():
         leaderboard([done(spec(), accuracy=0.5)], baseline="fedav")
 
 
-def test_runs_that_did_not_finish_keep_their_row_and_their_reason():
+def test_unfinished_runs_keep_their_row_and_their_reason():
     records = [
         *three_seeds("fedavg", (0.7, 0.9)),
         undone(spec("fedavg", 2), "failed", "loss is NaN\nin round 7"),
@@ -165,7 +165,7 @@ def test_settings_name_what_has_no_column_only_where_it_differs():
     assert "cohort" not in leaderboard(records[:1]).iloc[0]["settings"]
 
 
-def test_a_matrix_in_the_spec_is_shown_by_a_digest_and_counts_the_clients():
+def test_a_matrix_in_a_spec_is_shown_by_its_digest():
     problem = {"kind": "quadratic_minimax", "P": [[[1.0, 0.0], [0.0, 1.0]]] * 4}
     only = leaderboard([done(spec(data=None, partition=None, model=None, problem=problem), loss=0.1)]).iloc[0]
     assert only["clients"] == 4 and pd.isna(only["dataset"]) and only["problem"] == "quadratic_minimax"
@@ -244,7 +244,7 @@ def test_a_skipped_cell_still_says_what_was_asked():
     assert math.isnan(only["epsilon_total"])
 
 
-def test_bytes_are_whole_where_seeds_agree_and_means_where_they_do_not():
+def test_bytes_are_averaged_only_where_seeds_differ():
     """1000 and 1001 bytes: 1000.5, exactly; 1000 and 1000: 1000, an integer."""
     frame = leaderboard([done(spec(seed=s), evaluation(20, 1000 + s, accuracy=0.5)) for s in (0, 1)])
     assert frame.iloc[0]["bytes_up"] == 1000.5
@@ -273,7 +273,7 @@ def test_a_run_without_noise_has_an_infinite_epsilon():
     assert frame["pareto"].tolist() == [True, True]
 
 
-def test_clip_norms_are_numbers_unless_one_is_adaptive_or_one_a_part(tmp_path):
+def test_clip_norms_are_numbers_if_fixed_and_joint(tmp_path):
     def clipped(clip):
         claim = statement(8) | {"clip": clip}
         return done(spec(privacy=private(8) | {"clip": clip}), evaluation(20) | {"privacy": claim})

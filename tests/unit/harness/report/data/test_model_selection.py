@@ -27,7 +27,7 @@ def rate(group, n, positives, tpr):
     return {"group": group, "n": n, "positives": positives, "tpr": tpr}
 
 
-def test_the_smallest_gap_wins_among_settings_of_nearly_the_best_accuracy():
+def test_the_smallest_gap_wins_at_nearly_the_best_accuracy():
     """.80, .785 and .70 with gaps .10, .05 and 0: the last, which predicts nothing, is not near enough."""
     rivals = [
         run(lr=1.0, chosen=(0.80, 0.10)),
@@ -56,7 +56,7 @@ def test_runs_that_failed_or_lack_the_figures_are_not_chosen():
     assert choose([bare], BY_GAP) is None
 
 
-def test_every_seed_chooses_for_itself_and_differences_are_paired():
+def test_every_seed_chooses_and_differences_are_paired():
     """FedAvg chooses lr 1 and .1: accuracies .80 and .84. FedReg's are .81 and .83: differences .01 and -.01.
 
     Their standard deviation is .01 sqrt(2), so half the interval is t_1(.975) .01 sqrt(2) / sqrt(2).
@@ -93,7 +93,7 @@ def test_measures_of_other_samples_are_called_by_their_samples():
     ]
 
 
-def test_problems_and_rounds_may_differ_within_a_table_but_not_data_or_partition():
+def test_a_table_has_one_data_set_and_one_partition():
     records = [
         run(),
         run("fedbio", problem={"kind": "fair_weights"}, rounds=80),

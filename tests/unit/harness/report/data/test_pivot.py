@@ -23,7 +23,7 @@ def falling(algorithm, seed, values, **parts):
     return done(spec(algorithm, seed, **parts), *rounds)
 
 
-def test_the_target_is_reached_at_the_first_evaluation_that_is_good_enough():
+def test_a_target_is_reached_at_the_first_good_evaluation():
     """Seed 0 at round 10 (0.1 is at most 0.1), seed 1 at round 20: 15 rounds in the mean, (3000 + 6000) / 2 bytes
     both ways, (5000 + 10000) / 2 calls. That seed 0 is worse again at round 20 does not matter."""
     records = [falling("fedavg", 0, (3.0, 0.1, 0.2)), falling("fedavg", 1, (3.0, 0.5, 0.05))]
@@ -145,7 +145,7 @@ def test_a_topology_stands_beside_the_algorithm():
     assert grid.columns == ("fedavg", "gossip (ring)", "gossip (star)")
 
 
-def test_a_table_of_one_row_is_left_out_beside_larger_ones_and_titles_tell_what_differs():
+def test_one_row_tables_are_left_out_beside_larger_ones():
     """Two problems with two rows and one with one; the titles name the heterogeneity, in which they differ."""
     runs = [
         falling(
@@ -173,7 +173,7 @@ def test_costs_to_a_target_say_where_it_was_not_reached():
 
 
 @pytest.mark.parametrize(("measure", "tables"), [("rounds_to_target", 1), ("stationarity", 2)])
-def test_runs_of_different_length_share_a_table_of_what_a_target_took(measure, tables):
+def test_runs_of_different_lengths_share_a_table_of_targets(measure, tables):
     """One reaches it at round 10 of 10, one at 20 of 20: how long a run went on does not matter for that."""
     runs = [falling("fedavg", 0, (3.0, 0.1), rounds=10, own={"local_steps": 1})]
     runs.append(falling("fedavg", 0, (3.0, 2.0, 0.1), rounds=20, eval_every=5, own={"local_steps": 5}))
@@ -182,7 +182,7 @@ def test_runs_of_different_length_share_a_table_of_what_a_target_took(measure, t
     assert tables == 2 or grids[0].lines() == [("1", ["10"]), ("5", ["20"])]
 
 
-def test_an_unknown_setting_or_measure_of_a_pivot_names_the_nearest():
+def test_unknown_settings_of_a_pivot_name_the_nearest():
     runs = [falling("fedavg", 0, (1.0,))]
     with pytest.raises(UserError, match=r"'algorithm.local_step'.*'algorithm.local_steps'"):
         tabulate(runs, BY_K._replace(rows="algorithm.local_step"), by="stationarity")
@@ -190,7 +190,7 @@ def test_an_unknown_setting_or_measure_of_a_pivot_names_the_nearest():
         tabulate(runs, BY_K._replace(measure="stationary"), by="accuracy")
 
 
-def test_the_report_writes_pivots_and_removes_those_of_an_earlier_one(tmp_path):
+def test_a_report_replaces_the_pivots_of_an_earlier_one(tmp_path):
     look = ReportSpec(by="stationarity", target=NEAR, pivots=(BY_K,))
     written = write_report(grid_of_four(), tmp_path, look)
     text = written["pivot.md"].read_text()

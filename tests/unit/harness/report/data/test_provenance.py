@@ -22,7 +22,7 @@ def run(seed=0, seconds=2.0, **timing):
     return record
 
 
-def test_what_all_runs_share_is_said_once_and_what_differs_with_how_many_have_it():
+def test_shared_provenance_is_said_once_and_the_rest_is_counted():
     runs = [run(0, torch="2.13", cores=2), run(1, torch="2.13", cores=2), run(2, torch="2.14", cores=2)]
     told = provenance(runs)
     assert told["torch"] == "2.13 (2 runs); 2.14 (1 run)" and told["cores"] == "2"
@@ -35,7 +35,7 @@ def test_what_all_runs_share_is_said_once_and_what_differs_with_how_many_have_it
     }
 
 
-def test_a_run_that_did_not_finish_has_no_time_and_takes_nothing_away():
+def test_an_unfinished_run_has_no_time():
     told = provenance([run(seconds=5.0), undone(spec(seed=1), "failed", "no luck")])
     assert told["wall time"] == "5 s in 1 finished run" and told["seeds"] == "0, 1"
     assert "wall time" not in provenance([undone(spec(), "missing")]) and provenance([]) == {}
@@ -48,7 +48,7 @@ def test_durations_read_as_people_say_them(seconds, text):
     assert duration(seconds) == text
 
 
-def test_every_run_of_a_cell_has_its_command_and_a_skipped_one_none():
+def test_every_run_but_a_skipped_one_has_its_command():
     runs = [run(0), run(1), undone(spec(seed=2), "skipped", "no")]
     command = 'python -m harness run --algorithm \'{"name": "--seed 0"}\' --seed 0 --set x=1'
     found = commands_of(runs, {cell_key(runs[0]): command})
@@ -73,7 +73,7 @@ def test_the_command_of_a_row_makes_the_very_run_again(tmp_path):
     assert first.id == second.id and first.rounds[-1]["metrics"] == second.rounds[-1]["metrics"]
 
 
-def test_the_machine_is_described_without_names_of_host_or_folders():
+def test_the_machine_is_described_without_host_or_folder_names():
     said = json.dumps({**environment.versions(), **environment.machine()})
     assert os.uname().nodename not in said and str(environment.ROOT) not in said
 

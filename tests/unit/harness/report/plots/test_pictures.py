@@ -52,14 +52,14 @@ def test_of_each_algorithm_the_most_accurate_setting_is_shown(tmp_path):
     assert "gap 0.100" in texts and "gap 0.800" not in texts
 
 
-def test_a_group_without_positives_has_no_rate_and_one_group_is_no_picture(tmp_path):
+def test_groups_without_positives_have_no_rate(tmp_path):
     lone = grouped(run(), f=0.5, m=0.7, x=None)
     assert {"gap 0.200", "gap 0.100"} <= set(texts_in(fairness([lone], tmp_path / "a")[1]))
     for none in ([run()], [grouped(run(), f=0.5)], [undone(spec(), "failed", "no luck")], []):
         assert fairness(none, tmp_path / "b") is None
 
 
-def test_groups_of_more_than_two_classes_are_compared_in_accuracy_alone(tmp_path):
+def test_with_many_classes_groups_are_compared_in_accuracy(tmp_path):
     record = grouped(run(), f=0.5, m=0.7)
     for row in record.final["groups"]:
         row["tpr"] = None
@@ -100,7 +100,7 @@ def test_what_clients_hold_is_packed_without_loss():
 COMMAND = ["run", "--algorithm", "fedavg", "--data", "digits", "--rounds", "1", "--clients", "4"]
 
 
-def test_a_run_writes_down_who_held_what_and_on_what_it_was_computed(tmp_path):
+def test_a_run_records_its_partition_and_its_machine(tmp_path):
     """All 1,797 digits are held by somebody; no name of a host or folder is among the versions."""
     assert main([*COMMAND, "--out", str(tmp_path)]) == 0
     (record,) = Store(tmp_path).records()
@@ -116,7 +116,7 @@ def test_a_run_writes_down_who_held_what_and_on_what_it_was_computed(tmp_path):
     assert not [value for value in timing.values() if "/" in str(value) and value != timing.get("cpu")]
 
 
-def test_parties_and_federations_of_too_many_numbers_are_not_written_down(tmp_path, monkeypatch):
+def test_vertical_and_very_large_partitions_are_not_recorded(tmp_path, monkeypatch):
     """Parties hold columns of the same people, so nobody has a number of samples."""
     command = ["run", "--algorithm", "splitnn", "--data", "breast-cancer", "--rounds", "1"]
     command += ["--problem", "{kind: vertical, embedding: 2}", "--model", "{name: mlp, hidden: [4]}"]
