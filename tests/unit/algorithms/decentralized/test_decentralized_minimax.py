@@ -25,7 +25,7 @@ from tests.support.worlds import (
     run_algorithm,
 )
 
-GRAPHS = ["ring", "torus", "erdos-renyi", "star", "complete"]
+GRAPHS = ["ring", "erdos-renyi", "star", "complete"]  # a torus of four nodes is a ring
 NOISY = mechanism(clip=50.0, z=0.01)
 CODED = Compression(codec="q4")
 TRACKED = {
@@ -119,10 +119,10 @@ def test_one_local_step_on_a_complete_graph_is_central():
 @pytest.mark.parametrize(
     ("name", "settings", "rounds"),
     [
-        ("dm_hsgd", TRACKED["dm_hsgd"], 300),
-        ("dream", TRACKED["dream"], 700),
-        ("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 1.0}, 300),
-        ("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 0.0, "q": 1.0, "hops": 1}, 300),
+        ("dm_hsgd", TRACKED["dm_hsgd"], 260),
+        ("dream", TRACKED["dream"], 640),
+        ("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 1.0}, 260),
+        ("dream", {"lr_x": 0.05, "lr_y": 0.05, "p": 0.0, "q": 1.0, "hops": 1}, 260),
     ],
 )
 def test_all_nodes_reach_the_saddle_of_mm4(name, settings, rounds, kind):

@@ -36,7 +36,7 @@ def fixed_point(name, **settings):
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 def test_fedsgda_m_without_local_steps_reaches_the_saddle(weight):
     """Averages P, B, Q, c, d of MM4 are (.5, 1, 2, 1, 1): .5 x + y = -1 and x - 2 y = -1 give (-1.5, -.25)."""
-    assert close(limit(600, local_steps=1, alpha=weight, beta=weight), SADDLE, 1e-8)
+    assert close(limit(400, local_steps=1, alpha=weight, beta=weight), SADDLE, 1e-8)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_fedsgda_m_without_local_steps_reaches_the_saddle(weight):
 )
 def test_fedsgda_m_with_local_steps_has_a_biased_fixed_point(weight, expected, tolerance):
     """Fixed points computed apart from this program; the nearer to the saddle the smaller the weight."""
-    assert close(limit(250, local_steps=5, alpha=weight, beta=weight), expected, tolerance)
+    assert close(limit(130, local_steps=5, alpha=weight, beta=weight), expected, tolerance)
 
 
 def test_local_sgda_ends_at_its_affine_fixed_point():
@@ -103,7 +103,7 @@ def test_sagda_with_one_step_descends_along_the_mean_gradient():
 def test_the_age_of_a_snapshot_does_not_move_the_fixed_point(name, snapshot):
     """Fixed point computed apart from this program."""
     server = {"server_lr": 1.0} if name == "fedsgda_plus" else {}
-    found = limit(400, name, local_steps=5, snapshot_rounds=snapshot, **server)
+    found = limit(180, name, local_steps=5, snapshot_rounds=snapshot, **server)
     assert close(found, (-1.298858786, -0.271665046), 1e-7)
 
 
@@ -113,13 +113,13 @@ def test_the_age_of_a_snapshot_does_not_move_the_fixed_point(name, snapshot):
 )
 def test_momentum_brings_local_sgda_nearer_to_the_saddle(weight, expected):
     """Fixed points computed apart from this program, to five places."""
-    found = limit(500, "momentum_local_sgda", local_steps=5, a=1.0, b_x=weight, b_y=weight)
+    found = limit(220, "momentum_local_sgda", local_steps=5, a=1.0, b_x=weight, b_y=weight)
     assert close(found, expected, 6e-6)
 
 
 @pytest.mark.parametrize("server_lr", [0.5, 1.0])
 def test_codasca_reaches_the_saddle_in_spite_of_local_steps(server_lr):
-    found = limit(700, "codasca", local_steps=5, prox=0.0, stage_rounds=10**6, server_lr=server_lr)
+    found = limit(280, "codasca", local_steps=5, prox=0.0, stage_rounds=10**6, server_lr=server_lr)
     assert close(found, SADDLE, 1e-9)
 
 
@@ -129,7 +129,7 @@ def test_a_proximal_term_draws_x_to_its_start():
     With prox 1: 1.5 x + y = -1 and x - 2 y = -1 give x = -.75, y = .125.
     """
     for name in ("coda_plus", "codasca"):
-        found = limit(600, name, local_steps=1, prox=1.0, stage_rounds=10**6)
+        found = limit(320, name, local_steps=1, prox=1.0, stage_rounds=10**6)
         assert close(found, (-0.75, 0.125), 1e-9)
 
 
@@ -175,7 +175,7 @@ def test_fedsgda_m_solves_a_problem_with_matrices():
     b, c, d = draw(3, 3, 2), draw(3, 3), draw(3, 2)
     settings = Minimax(*([t.tolist() for t in coefficient] for coefficient in (p, b, q, c, d)))
     state = run_algorithm(
-        "fedsgda_m", *quadratic_minimax(settings), 300, lr_x=0.1, lr_y=0.1, alpha=1.0, beta=1.0, local_steps=1
+        "fedsgda_m", *quadratic_minimax(settings), 160, lr_x=0.1, lr_y=0.1, alpha=1.0, beta=1.0, local_steps=1
     ).state
     mp, mb, mq = sum(p) / 3, b.mean(0), sum(q) / 3
     system = torch.cat([torch.cat([mp, mb], 1), torch.cat([mb.T, -mq], 1)])
