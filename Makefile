@@ -1,16 +1,26 @@
-# Two commands for newcomers: make quickstart, make test. The environment is made once, in .venv; what only
-# tests need (Ray, Parquet, TensorBoard, linters) is added by the first target that needs it.
+# make quickstart  run the quickstart suite and write its report to results/quickstart
+# make test        run all tests, on two processes
+# make test-fast   run the unit tests without the slow ones: under a minute, for the inner loop
+# make check       run the linters, the type checker and the contract of the layers
+# make format      format the code and apply safe fixes
+# make clean       delete results and caches
+#
+# The first command creates the environment in .venv. The packages that only tests need (Ray, Parquet,
+# TensorBoard, linters) are installed by the first target that uses them.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test check format clean
+.PHONY: quickstart test test-fast check format clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m harness suite quickstart --out results
 
 test: .venv/ready-to-test
 	$(BIN)/pytest -n 2
+
+test-fast: .venv/ready-to-test
+	$(BIN)/pytest -n 2 -m "not slow" tests/unit tests/golden
 
 check: .venv/ready-to-test
 	$(BIN)/ruff format --check .
@@ -23,7 +33,7 @@ format: .venv/ready-to-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# torch goes first: a later, looser request must not replace it.
+# Install torch first, so that a looser requirement does not replace it.
 .venv/ready: constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"fedfrontier needs Python 3.11 to 3.13, this is {v[0]}.{v[1]}; use make PYTHON=python3.11" if not (3, 11) <= v < (3, 14) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

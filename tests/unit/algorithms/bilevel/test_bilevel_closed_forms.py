@@ -35,7 +35,8 @@ def test_the_bias_of_local_steps_vanishes_with_the_step_size():
     assert close(state.x, 0.7499978, 2e-7)
 
 
-@pytest.mark.parametrize(("terms", "expected", "rounds"),
+@pytest.mark.parametrize(
+    ("terms", "expected", "rounds"),
     [(0, 0.230769, 170), (1, 0.36, 150), (5, 0.599688, 120), (20, 0.744804, 100)],
 )
 def test_a_truncated_neumann_series_moves_the_limit(terms, expected, rounds):

@@ -31,7 +31,7 @@ PROBLEMS = {
         Setting(REGISTRY["random_quadratic"].settings(clients=3, dims=(3, 2)), None, None)
     ),
 }
-APART = {"vertical"}  # its loss is of embeddings; tests/hand/test_split_network.py
+APART = {"vertical"}  # its loss is of embeddings; tests/unit/algorithms/vertical/test_split_network.py
 
 WRITTEN_OUT = {"quadratic_minimax", "quadratic_bilevel"}  # all their numbers are settings
 
