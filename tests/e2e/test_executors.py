@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from killing import CANCER, tiny
 
-import harness.executors as executors
 from harness.config.run import read_spec
 from harness.core.registry import UserError
-from harness.executors import forkserver
+from harness.executors import forkserver, scheduler
+from harness.executors import ray as on_ray
 from harness.executors.forkserver import start_server
 from harness.executors.processes import Processes
 from harness.executors.ray import _work
@@ -77,7 +77,7 @@ def test_a_run_that_kills_its_worker_is_given_up_alone(tmp_path):
     def end(unit, outcomes):
         found.update(zip(unit, outcomes, strict=True))
 
-    executors._share_out(specs, tmp_path, workers, Execution(), None, end)
+    scheduler._share_out(specs, tmp_path, workers, Execution(), None, end)
     assert workers.begun[:2] == [([0, 1, 2], False), ([3, 4, 5], False)]
     assert sorted(workers.begun[2:]) == [([3], True), ([4], True), ([4], True), ([5], True)]
     assert [found[number].status for number in range(6)] == ["done"] * 4 + ["failed", "done"]
@@ -288,7 +288,7 @@ def test_an_interrupted_suite_on_a_cluster_resumes(cluster, tmp_path, alone):
 @pytest.mark.slow
 def test_a_task_that_sees_another_folder_says_so(cluster, tmp_path, monkeypatch):
     """As on a node with a folder of that name of its own: nothing is computed there."""
-    monkeypatch.setattr(executors.on_ray.Store, "made", 12345)
+    monkeypatch.setattr(on_ray.Store, "made", 12345)
     with pytest.raises(
         UserError, match=r"sees another folder at .*the results folder must be one that all nodes share"
     ):

@@ -58,7 +58,7 @@ def test_every_registered_kind_takes_part_in_the_property_test() -> None:
 @settings(max_examples=20, deadline=None)
 @given(
     clients=st.integers(1, 6),
-    rebroadcast=st.integers(1, 6),
+    known=st.integers(1, 6),
     extra=st.integers(0, 60),
     seed=st.integers(0, 2**32),
 )

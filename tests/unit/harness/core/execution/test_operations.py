@@ -59,7 +59,7 @@ def test_derivatives_of_derivatives_cost_what_torch_counts():
 
 def test_a_command_starts_without_what_only_some_commands_need():
     script = (
-        "import sys; from harness.cli import main; main(['plan', '--data', 'synthetic', '--algorithm', 'fedavg',"
+        "import sys; from harness.cli.parser import main; main(['plan', '--data', 'synthetic', '--algorithm', 'fedavg',"
         " '--rounds', '2']);"
         "print({'torch._dynamo', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'opacus'} & set(sys.modules))"
     )

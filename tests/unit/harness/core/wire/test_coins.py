@@ -5,12 +5,14 @@ import torch
 
 from harness.core.registry import Incompatible
 from tests.support.wire import cohort, record
+from tests.support.worlds import iid_federation, logistic
 
 
 def test_a_coin_shows_one_as_often_as_it_should() -> None:
     """4000 tosses with p = 0.3: 1200 expected, standard deviation sqrt(4000 * .3 * .7) = 29; 5 of them allowed."""
-    each = sum(int(cohort(round=t).coin(0.3, "a", each=True).sum()) for t in range(1000))
-    common = sum(int(cohort(round=t).coin(0.3, "a")) for t in range(4000))
+    world = {"data": iid_federation(), "problem": logistic()}
+    each = sum(int(cohort(round=t, **world).coin(0.3, "a", each=True).sum()) for t in range(1000))
+    common = sum(int(cohort(round=t, **world).coin(0.3, "a")) for t in range(4000))
     assert abs(each - 1200) < 145
     assert abs(common - 1200) < 145
 
