@@ -37,7 +37,7 @@ PLACEMENTS = {
     "central": "the server adds the noise, to averages of clipped messages",
     "local": "each client adds the noise itself",
 }
-UNITS = {"client": "all data of one client", "record": "one record of one client"}
+UNITS = {"client": "one client with all its data", "record": "one record of a client"}
 CHANGES = {"replace": "replaced", "add-remove": "added or removed"}
 
 
@@ -97,14 +97,14 @@ def compare_protection(
     """Return the comparison that says most about privacy and compression, None if there is nothing to compare.
 
     Cells with a value count. Those of the baseline come first, then the comparison with the most protected
-    cells, then the one whose unprotected cell is best.
+    cells, then the one whose unprotected cell is best, then the first by name.
     """
     families: dict[str, list[Cell]] = {}
     for cell in cells(records):
         if cell.values(measure):
             families.setdefault(_family(cell), []).append(cell)
     found = []
-    for members in families.values():
+    for members in sorted(families.values(), key=lambda members: _name(members[0])):
         plain = [cell for cell in members if not _protected(cell)]
         protected = sorted((cell for cell in members if _protected(cell)), key=_order)
         if plain and protected:
@@ -165,7 +165,7 @@ def label(cell: Cell) -> str:
         epsilon = claim.get("epsilon_total")
         known = epsilon is not None and epsilon < float("inf")
         parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
-    for name, what in (("alpha", "of the hidden units pruned"), ("beta", "of each message dropped")):
+    for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
         if ratio := largest_ratio(compression.get(name)):
             parts.append(f"{100 * ratio:.3g} % {what}")
     if _coded(compression):
@@ -210,7 +210,7 @@ def _setting(cell: Cell) -> str:
         f"{spec.get('rounds')} rounds",
         f"{seeds} seed{'' if seeds == 1 else 's'}",
     ]
-    return f"Measured: {', '.join(fact for fact in facts if fact)}."
+    return f"Measured on {', '.join(fact for fact in facts if fact)}."
 
 
 def _statements(protected: Sequence[Cell]) -> list[str]:
@@ -220,7 +220,7 @@ def _statements(protected: Sequence[Cell]) -> list[str]:
         placement, unit, change = (str(claim.get(name)) for name in ("placement", "unit", "adjacency"))
         text = (
             f"Privacy: {placement} placement ({PLACEMENTS.get(placement, placement)}); "
-            f"protects {UNITS.get(unit, unit)}, {CHANGES.get(change, change)}; "
+            f"the unit is {UNITS.get(unit, unit)}, {CHANGES.get(change, change)}; "
             f"ε is the total of the run at delta {claim.get('delta')}."
         )
         found[text] = None
@@ -230,7 +230,7 @@ def _statements(protected: Sequence[Cell]) -> list[str]:
 def _in_points(measure: str) -> bool:
     """Return whether a measure is a share, so that differences are percentage points."""
     metric = described(measure)
-    return metric is not None and "0 to 1)" in metric.description
+    return metric is not None and metric.description.endswith(", 0 to 1]")
 
 
 def _spread(values: Sequence[float], scale: float, form: str) -> str:
