@@ -124,7 +124,8 @@ def write_all(store: Store, name: str | None, look: ReportSpec) -> None:
     frame = leaderboard(records, look.by, look.baseline, look.target)
     print_summary(records, frame, look.by, look.baseline, out)
     others = ", ".join(name for name in paths if name != "index.html" and not name.endswith(".svg"))
-    out.print(f"\nPage: {paths['index.html']}\nIn the same folder: {others}", markup=False)
+    out.print(f"\nPage: {paths['index.html']}", markup=False)
+    out.print(f"Also in {folder}: {others}", markup=False, soft_wrap=False)
 
 
 def command_of(record: RunRecord) -> str:

@@ -75,8 +75,6 @@ def print_summary(
     console : Console
         Where to print; its width decides.
     """
-    from rich.text import Text
-
     comparison = compare_protection(records, by, baseline)
     shown = comparison is None or len(frame) <= SHORT or fits(frame, console.width)
     if shown:
@@ -86,9 +84,9 @@ def print_summary(
     if not shown:
         done, asked = int(frame["done"].sum()), int(frame["seeds"].sum())
         algorithms = frame["algorithm"].nunique()
-        console.print(Text(f"{done} of {asked} runs finished; {algorithms} algorithms, {len(frame)} rows."))
+        _say(console, f"{done} of {asked} runs finished; {algorithms} algorithms, {len(frame)} rows.")
         for text in reasons(frame):
-            console.print(Text(text))
+            _say(console, text)
 
 
 def compare_protection(
@@ -122,12 +120,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print what was measured and what protection costs; fits 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
     measure, plain, protected = comparison
-    console.print(Text(_setting(plain)))
+    _say(console, _setting(plain))
     for text in _statements(protected):
-        console.print(Text(text))
+        _say(console, text)
     points = _in_points(measure)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(_name(plain))
@@ -148,7 +145,14 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     more = len(protected) - MOST_ROWS
     left = f" {more} more such rows are in the table." if more > 0 else ""
     spread = "± is the sample standard deviation over seeds; changes are paired by seed."
-    console.print(Text(spread + left))
+    _say(console, spread + left)
+
+
+def _say(console: Console, text: str) -> None:
+    """Print a sentence, wrapped even where the output is a file."""
+    from rich.text import Text
+
+    console.print(Text(text), soft_wrap=False)
 
 
 def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
@@ -215,7 +219,7 @@ def _setting(cell: Cell) -> str:
 
 def _statements(protected: Sequence[Cell]) -> list[str]:
     """Return in words what every epsilon of these cells refers to."""
-    found = {}
+    found: dict[str, None] = {}
     for claim in filter(None, (cell.privacy() for cell in protected)):
         placement, unit, change = (str(claim.get(name)) for name in ("placement", "unit", "adjacency"))
         text = (
