@@ -36,7 +36,7 @@ LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one command and return the exit code."""
+    """Run one command and return its exit code."""
     given = parser().parse_args(arguments)
     torch.set_num_threads(1)  # more must be asked for: torch threads that share a busy core cost a lot
     logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
@@ -53,17 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.print(f"error: {error.filename or ''} {error.strerror or error}", style="red", markup=False)
         return 2
     except KeyboardInterrupt:
-        log.print("interrupted; the same command goes on from here", markup=False)
+        log.print("interrupted; the same command continues from here", markup=False)
         return 130
     return code
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the whole grammar."""
+    """Return the argument parser."""
     top = argparse.ArgumentParser(
-        prog="python -m harness", description="What do privacy and compression cost?"
+        prog="python -m harness",
+        description="Measure what privacy and compression cost in federated learning.",
     )
-    top.add_argument("--verbose", action="store_true", help="say more about what is loaded")
+    top.add_argument("--verbose", action="store_true", help="report what is loaded")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, do: Any, help: str) -> argparse.ArgumentParser:
@@ -83,21 +84,21 @@ def parser() -> argparse.ArgumentParser:
     many.add_argument("suite", metavar="NAME|FILE")
     many.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
     _strict_option(many)
-    swept = command("sweep", suite_command, "run a benchmark over lists of values, as a suite of its own")
+    swept = command("sweep", suite_command, "run a benchmark over lists of values, as a suite")
     _spec_options(swept)
     for each in (many, swept):
         _sweep_options(each)
         _jobs_options(each)
         _execution_options(each)
 
-    planned = command("plan", plan_command, "say what a suite or run would cost, before it runs")
+    planned = command("plan", plan_command, "estimate the cost of a run or suite")
     planned.add_argument("suite", nargs="?", metavar="NAME|FILE")
     planned.add_argument("--profile", default="smoke", help="size: smoke or paper")
     planned.add_argument("--json", action="store_true", help="print JSON")
     _spec_options(planned)
     _sweep_options(planned)
 
-    status = command("status", status_command, "say how far the runs of a results folder are")
+    status = command("status", status_command, "show the progress of the runs of a results folder")
     status.add_argument("dir", type=Path, metavar="DIR")
     status.add_argument("--suite", help="only this suite's runs")
     status.add_argument("--json", action="store_true", help="print JSON")
@@ -106,10 +107,12 @@ def parser() -> argparse.ArgumentParser:
         "leaderboard", leaderboard_command, "print and write the comparison table of a results folder"
     )
     board.add_argument("dir", type=Path, metavar="DIR")
-    board.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
-    board.add_argument("--by", help="ranking: a metric, bytes, flops, seconds, epsilon")
-    board.add_argument("--baseline", help="algorithm to take paired differences to")
-    board.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
+    board.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
+    board.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
+    board.add_argument("--baseline", help="algorithm to compare with, paired by seed")
+    board.add_argument(
+        "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
+    )
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
     board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
@@ -118,16 +121,18 @@ def parser() -> argparse.ArgumentParser:
 
     report = command("report", report_command, "write table, pictures and HTML page of a results folder")
     report.add_argument("dir", type=Path, metavar="DIR")
-    report.add_argument("--suite", help="only this suite's runs, as its file wants them reported")
-    report.add_argument("--by", help="ranking: a metric, bytes, flops, seconds, epsilon")
-    report.add_argument("--baseline", help="algorithm to take paired differences to")
-    report.add_argument("--target", metavar="MEASURE=VALUE", help="say what it took to get there")
+    report.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
+    report.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
+    report.add_argument("--baseline", help="algorithm to compare with, paired by seed")
+    report.add_argument(
+        "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
+    )
     report.add_argument(
         "--pivot",
         action="append",
         default=[],
         metavar="ROWS,COLUMNS[,MEASURE]",
-        help="a table by two settings, as algorithm.local_steps,algorithm.alpha (may be repeated)",
+        help="tabulate two settings, such as algorithm.local_steps,algorithm.alpha (repeatable)",
     )
 
     export = command("export", export_command, "write every evaluation of a results folder for other tools")
@@ -137,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per evaluation")
     export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
 
-    listing = command("list", list_command, "list what there is")
+    listing = command("list", list_command, "list algorithms, data sets, metrics, models, ...")
     listing.add_argument("what", choices=LISTS)
     listing.add_argument("--json", action="store_true", help="print JSON")
 
@@ -147,7 +152,7 @@ def parser() -> argparse.ArgumentParser:
     listed.add_argument("--json", action="store_true", help="print JSON")
     fetched = what.add_parser("fetch", help="make data sets available")
     fetched.add_argument("names", nargs="+", metavar="NAME")
-    drawn = what.add_parser("draw", help="draw which client holds which classes")
+    drawn = what.add_parser("draw", help="draw the classes of every client")
     drawn.add_argument("file", type=Path, metavar="FILE.png|svg")
     _spec_options(drawn)
 
@@ -156,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
     checked.add_argument("--json", action="store_true", help="print JSON")
 
     audited = command(
-        "audit", audit_command, "test a run's privacy claim: its mechanism, and a run with canaries"
+        "audit", audit_command, "test a run's privacy claim: its mechanism, and a training with canaries"
     )
     _spec_options(audited)
     audited.add_argument(
@@ -175,13 +180,13 @@ def parser() -> argparse.ArgumentParser:
                 default=[],
                 type=Path,
                 metavar="FILE.py",
-                help="a file that registers algorithms, metrics, data sets or partitions (may be repeated)",
+                help="file that registers algorithms, metrics, data sets or partitions (repeatable)",
             )
     return top
 
 
 def _stack(text: str) -> int | None:
-    """Read how many runs may be stacked; None: as many as pay."""
+    """Read the largest number of stacked runs; None leaves it to the harness."""
     if text in ("auto", "off"):
         return None if text == "auto" else 1
     if not text.isdecimal() or int(text) < 1:
@@ -190,22 +195,26 @@ def _stack(text: str) -> int | None:
 
 
 def _spec_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below change it")
+    to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below override it")
     for name in SECTIONS:
         to.add_argument(
             f"--{name}", metavar="NAME|YAML", help=f"{name}: a name, or YAML such as '{{kind: ...}}'"
         )
     _strict_option(to)
-    to.add_argument("--clients", type=int, help="number of clients (default 10 where it is free)")
+    to.add_argument(
+        "--clients", type=int, help="number of clients (default: 10, if the partition leaves it open)"
+    )
     for name in NUMBERS:
         to.add_argument(f"--{name}", type=int, metavar="N")
-    to.add_argument("--precision", choices=list(DTYPES), help="bfloat16: of networks alone")
+    to.add_argument(
+        "--precision", choices=list(DTYPES), help="number format; bfloat16 applies to networks only"
+    )
     to.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any field by its dotted path, repeatable",
+        help="set any field by its dotted path (repeatable)",
     )
 
 
@@ -216,41 +225,45 @@ def _sweep_options(to: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE,...",
-        help="values of any field, instead of those in the file; 0..9 is a range; repeated, their cross product",
+        help="values of a field, replacing those in the file; 0..9 is a range; several options give the product",
     )
     to.add_argument(
         "--random",
         action="append",
         default=[],
         metavar="KEY={KIND: [LOW, HIGH]}",
-        help="draw a field: uniform, log_uniform or integer between bounds, choice from a list; repeatable",
+        help="draw a field: uniform, log_uniform or integer between bounds, or choice from a list (repeatable)",
     )
-    to.add_argument("--draws", type=int, metavar="N", help="how many draws (default: 10)")
+    to.add_argument("--draws", type=int, metavar="N", help="number of draws (default: 10)")
     to.add_argument(
-        "--limit-hours", type=float, metavar="H", help="refuse to start what is estimated to take longer"
+        "--limit-hours", type=float, metavar="H", help="refuse to start if the estimate is longer"
     )
-    to.add_argument("--trim", action="store_true", help="leave out seeds until the others fit --limit-hours")
+    to.add_argument("--trim", action="store_true", help="leave out seeds until the rest fits --limit-hours")
 
 
 def _jobs_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
-        "--jobs", type=int, help="workers (default: one a core; with ray one a CPU of the cluster)"
+        "--jobs",
+        type=int,
+        help="number of workers (default: one per core; with ray one per CPU of the cluster)",
     )
     to.add_argument(
         "--executor",
         choices=EXECUTORS,
-        help="who computes: this process, worker processes, or a Ray cluster whose nodes share the results folder "
-        "with its file locks (default: processes if there are several jobs)",
+        help="compute in this process, in worker processes, or on a Ray cluster whose nodes share the results "
+        "folder with its file locks (default: processes if there are several jobs)",
     )
     to.add_argument(
-        "--address", metavar="HOST:PORT", help="of a running Ray cluster (default: Ray on this machine)"
+        "--address",
+        metavar="HOST:PORT",
+        help="address of a running Ray cluster (default: start Ray on this machine)",
     )
     to.add_argument(
         "--stack",
         default="auto",
         type=_stack,
         metavar="auto|off|N",
-        help="runs that differ in seed or noise are computed side by side: as many as pay, none, or at most N",
+        help="compute runs that differ in seed or noise together: as many as is faster, none, or at most N",
     )
 
 
@@ -258,7 +271,7 @@ def _strict_option(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--strict",
         action="store_true",
-        help="private runs take nothing of the data as public; those that must are refused (privacy.strict)",
+        help="treat nothing about the data as public; refuse runs that need it (privacy.strict)",
     )
 
 
@@ -266,12 +279,15 @@ def _execution_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
     to.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     to.add_argument(
-        "--vectorize", default="auto", choices=("auto", "vmap", "loop"), help="how clients are run"
+        "--vectorize",
+        default="auto",
+        choices=("auto", "vmap", "loop"),
+        help="run clients together (vmap) or one after another (loop)",
     )
-    to.add_argument("--threads", type=int, default=1, help="torch threads of a run (default: 1)")
+    to.add_argument("--threads", type=int, default=1, help="torch threads per run (default: 1)")
     to.add_argument(
         "--secure-rng",
         action="store_true",
         help="draw privacy noise from the system's entropy; such a run cannot be repeated",
     )
-    to.add_argument("--retry", action="store_true", help="run failed runs again")
+    to.add_argument("--retry", action="store_true", help="repeat failed runs")

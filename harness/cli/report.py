@@ -20,6 +20,7 @@ from harness.report import (
     ReportSpec,
     cell_key,
     leaderboard,
+    print_summary,
     print_table,
     read_choice,
     read_target,
@@ -58,8 +59,7 @@ def report_command(given: argparse.Namespace) -> int:
     pivots = [text.split(",") for text in given.pivot]
     if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(given.pivot)}")
-    for name, path in write_all(Store(given.dir), given.suite, given_look(given, pivots)).items():
-        out.print(f"{name}: {path}", markup=False)
+    write_all(Store(given.dir), given.suite, given_look(given, pivots))
     return 0
 
 
@@ -112,8 +112,8 @@ def read_look(wanted: Mapping[str, Any]) -> ReportSpec:
     )
 
 
-def write_all(store: Store, name: str | None, look: ReportSpec) -> dict[str, Path]:
-    """Write the report of a suite, or of all runs of the folder, and print its table."""
+def write_all(store: Store, name: str | None, look: ReportSpec) -> None:
+    """Write the report of a suite or of a whole folder, print what it shows in short, and where it is."""
     records = store.some_records(name)
     commands = {cell_key(record): command_of(record) for record in records if record.id}
     folder = store.root / (name or "all")
@@ -121,8 +121,11 @@ def write_all(store: Store, name: str | None, look: ReportSpec) -> dict[str, Pat
     whole = store.report_settings(name).get("command") if name else None
     provenance = {"the whole suite": whole} if whole else {}
     paths = write_report(records, folder, look, commands=commands, provenance=provenance)
-    print_table(leaderboard(records, look.by, look.baseline, look.target), out)
-    return paths
+    frame = leaderboard(records, look.by, look.baseline, look.target)
+    print_summary(records, frame, look.by, look.baseline, out)
+    others = ", ".join(name for name in paths if name != "index.html" and not name.endswith(".svg"))
+    out.print(f"\nPage: {paths['index.html']}", markup=False)
+    out.print(f"Also in {folder}: {others}", markup=False, soft_wrap=False)
 
 
 def command_of(record: RunRecord) -> str:

@@ -133,9 +133,7 @@ def suite_command(given: argparse.Namespace) -> int:
         log.print(
             f"{elsewhere} runs are with another process; when they are done, the same command reports on them"
         )
-    paths = write_all(store, chosen.name, look)
-    for name, path in paths.items():
-        out.print(f"{name}: {path}", markup=False)
+    write_all(store, chosen.name, look)
     return 1 if board.ends["failed"] or elsewhere else 0
 
 

@@ -5,6 +5,7 @@ from harness.report.data.export import write_parquet, write_tensorboard, write_t
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.model_selection import Choice, read_choice
 from harness.report.data.pivot import Pivot
+from harness.report.data.summary import print_summary
 from harness.report.data.tables import print_table, write_csv, write_latex, write_markdown
 from harness.report.data.target import read_target
 from harness.report.data.tidy import tidy
@@ -22,6 +23,7 @@ __all__ = [
     "cell_key",
     "leaderboard",
     "learning_curves",
+    "print_summary",
     "print_table",
     "read_choice",
     "read_target",

@@ -119,7 +119,7 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
     console = console or Console()
     rows = rows_of(frame)
     shown, dropped = columns(frame), []
-    widths = {c.heading: max([len(c.heading), *(len(c.text(row)) for row in rows)]) + 3 for c in shown}
+    widths = _widths(frame)
     complete = bool((frame["done"] == frame["seeds"]).all())  # a missing run is never left out of the picture
     for heading in (*EXPENDABLE, *(["Runs"] if complete else []), "Model"):
         if sum(widths.values()) + 1 > console.width and widths.pop(heading, None) is not None:
@@ -136,6 +136,17 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
         console.print(Text(f"Not shown for want of width: {', '.join(dropped)}."))
     for text in reasons(frame):
         console.print(Text(text))
+
+
+def fits(frame: pd.DataFrame, width: int) -> bool:
+    """Return whether the terminal table needs no more than `width` columns of text."""
+    return sum(_widths(frame).values()) + 1 <= width
+
+
+def _widths(frame: pd.DataFrame) -> dict[str, int]:
+    """Return heading -> width of a column of the terminal table, with its border."""
+    rows = rows_of(frame)
+    return {c.heading: max([len(c.heading), *(len(c.text(row)) for row in rows)]) + 3 for c in columns(frame)}
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:

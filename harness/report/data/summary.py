@@ -1,0 +1,248 @@
+"""Summary of a suite for a terminal: what privacy and compression cost one algorithm.
+
+The full table of a suite rarely fits on a screen. The summary compares the protected cells of one algorithm
+with the same cell without privacy and compression, seed by seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.metrics import described
+from harness.report.data.cells import (
+    Cell,
+    better_is_higher,
+    cells,
+    clients,
+    digest,
+    largest_ratio,
+    part_name,
+    partition_text,
+)
+from harness.report.data.columns import size, words
+from harness.report.data.tables import fits, print_table, reasons
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from harness.storage.store import RunRecord
+
+SHORT = 12  # rows; a table this short is printed on a narrow terminal too, with fewer columns
+MOST_ROWS = 8  # more protected cells are counted, not listed
+#: What the placement of the noise and the unit of privacy mean; see docs/privacy.md.
+PLACEMENTS = {
+    "central": "the server adds the noise, to averages of clipped messages",
+    "local": "each client adds the noise itself",
+}
+UNITS = {"client": "one client with all its data", "record": "one record of a client"}
+CHANGES = {"replace": "replaced", "add-remove": "added or removed"}
+
+
+class Comparison(NamedTuple):
+    """Protected cells of one algorithm and the same cell without protection.
+
+    Attributes
+    ----------
+    measure : str
+        What is compared.
+    plain : Cell
+        No privacy, no compression.
+    protected : tuple[Cell, ...]
+        The same spec but for privacy and compression; at least one.
+    """
+
+    measure: str
+    plain: Cell
+    protected: tuple[Cell, ...]
+
+
+def print_summary(
+    records: Sequence[RunRecord], frame: pd.DataFrame, by: str, baseline: str | None, console: Console
+) -> None:
+    """Print what protection costs, and the table of all rows where it is short or the terminal is wide enough.
+
+    Parameters
+    ----------
+    records : Sequence[RunRecord]
+        Run records of the suite.
+    frame : pd.DataFrame
+        Their leaderboard.
+    by, baseline
+        As for `leaderboard`.
+    console : Console
+        Where to print; its width decides.
+    """
+    comparison = compare_protection(records, by, baseline)
+    shown = comparison is None or len(frame) <= SHORT or fits(frame, console.width)
+    if shown:
+        print_table(frame, console)
+    if comparison is not None:
+        print_comparison(comparison, console)
+    if not shown:
+        done, asked = int(frame["done"].sum()), int(frame["seeds"].sum())
+        algorithms = frame["algorithm"].nunique()
+        _say(console, f"{done} of {asked} runs finished; {algorithms} algorithms, {len(frame)} rows.")
+        for text in reasons(frame):
+            _say(console, text)
+
+
+def compare_protection(
+    records: Iterable[RunRecord], measure: str = "accuracy", baseline: str | None = None
+) -> Comparison | None:
+    """Return the comparison that says most about privacy and compression, None if there is nothing to compare.
+
+    Cells with a value count. Those of the baseline come first, then the comparison with the most protected
+    cells, then the one whose unprotected cell is best, then the first by name.
+    """
+    families: dict[str, list[Cell]] = {}
+    for cell in cells(records):
+        if cell.values(measure):
+            families.setdefault(_family(cell), []).append(cell)
+    found = []
+    for members in sorted(families.values(), key=lambda members: _name(members[0])):
+        plain = [cell for cell in members if not _protected(cell)]
+        protected = sorted((cell for cell in members if _protected(cell)), key=_order)
+        if plain and protected:
+            found.append(Comparison(measure, plain[0], tuple(protected)))
+    sign = 1 if better_is_higher(measure) else -1
+
+    def weight(one: Comparison) -> tuple[bool, int, float]:
+        value = fmean(one.plain.values(measure).values())
+        return _name(one.plain) == baseline, len(one.protected), sign * value
+
+    return max(found, key=weight, default=None)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print what was measured and what protection costs; fits 80 columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    measure, plain, protected = comparison
+    _say(console, _setting(plain))
+    for text in _statements(protected):
+        _say(console, text)
+    points = _in_points(measure)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(_name(plain))
+    for heading in (words(measure), "change, points" if points else "change", "bytes up"):
+        table.add_column(heading, justify="right")
+    for cell in (plain, *protected[:MOST_ROWS]):
+        sent = cell.values("bytes_up").values()
+        change = _spread(
+            differences(plain, cell, measure), 100 if points else 1, "+.1f" if points else "+.3g"
+        )
+        table.add_row(
+            label(cell),
+            _spread(list(cell.values(measure).values()), 1, ".3f" if points else ".4g"),
+            "" if cell is plain else change,
+            size(fmean(sent)) if sent else "",
+        )
+    console.print(table)
+    more = len(protected) - MOST_ROWS
+    left = f" {more} more such rows are in the table." if more > 0 else ""
+    spread = "± is the sample standard deviation over seeds; changes are paired by seed."
+    _say(console, spread + left)
+
+
+def _say(console: Console, text: str) -> None:
+    """Print a sentence, wrapped even where the output is a file."""
+    from rich.text import Text
+
+    console.print(Text(text), soft_wrap=False)
+
+
+def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
+    """Return by how much a cell differs from the plain one, for each common seed."""
+    reference = plain.values(measure)
+    return [value - reference[seed] for seed, value in cell.values(measure).items() if seed in reference]
+
+
+def label(cell: Cell) -> str:
+    """Return in words how a cell is protected."""
+    compression, claim = cell.spec.get("compression") or {}, cell.privacy()
+    parts = []
+    if claim is not None:
+        epsilon = claim.get("epsilon_total")
+        known = epsilon is not None and epsilon < float("inf")
+        parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
+    for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
+        if ratio := largest_ratio(compression.get(name)):
+            parts.append(f"{100 * ratio:.3g} % {what}")
+    if _coded(compression):
+        parts.append(f"sent as {compression['codec']}")
+    return ", ".join(parts) or "no privacy, nothing pruned"
+
+
+def _family(cell: Cell) -> str:
+    """Return a digest of all but seed, privacy and compression."""
+    spec = {k: v for k, v in cell.spec.items() if k not in {"seed", "privacy", "compression"}}
+    return digest([cell.records[0].suite, cell.records[0].profile, spec])
+
+
+def _protected(cell: Cell) -> bool:
+    compression = cell.spec.get("compression") or {}
+    pruned = any(largest_ratio(compression.get(name)) for name in ("alpha", "beta"))
+    return bool(cell.spec.get("privacy")) or pruned or _coded(compression)
+
+
+def _coded(compression: Mapping[str, Any]) -> bool:
+    return compression.get("codec") not in (None, "float32", "float64")
+
+
+def _order(cell: Cell) -> tuple[bool, bool, float, str]:
+    """Sort privacy alone first, then compression alone, then both; weaker protection first."""
+    claim = cell.privacy() or {}
+    compression = cell.spec.get("compression") or {}
+    pruned = [largest_ratio(compression.get(name)) or 0.0 for name in ("alpha", "beta")]
+    alone = not (claim and any(pruned))
+    return not alone, not claim, -(claim.get("epsilon_total") or 0) or sum(pruned), cell.key
+
+
+def _setting(cell: Cell) -> str:
+    """Return what was run, in one sentence."""
+    spec, seeds = cell.spec, len(cell.done)
+    count = clients(spec)
+    facts = [
+        f"{part_name(spec.get('data')) or part_name(spec.get('problem'))}",
+        f"{count} clients" if count else "",
+        partition_text(spec.get("partition")) or "",
+        f"model {part_name(spec['model'])}" if spec.get("model") else "",
+        f"{spec.get('rounds')} rounds",
+        f"{seeds} seed{'' if seeds == 1 else 's'}",
+    ]
+    return f"Measured on {', '.join(fact for fact in facts if fact)}."
+
+
+def _statements(protected: Sequence[Cell]) -> list[str]:
+    """Return in words what every epsilon of these cells refers to."""
+    found: dict[str, None] = {}
+    for claim in filter(None, (cell.privacy() for cell in protected)):
+        placement, unit, change = (str(claim.get(name)) for name in ("placement", "unit", "adjacency"))
+        text = (
+            f"Privacy: {placement} placement ({PLACEMENTS.get(placement, placement)}); "
+            f"the unit is {UNITS.get(unit, unit)}, {CHANGES.get(change, change)}; "
+            f"ε is the total of the run at delta {claim.get('delta')}."
+        )
+        found[text] = None
+    return list(found)
+
+
+def _in_points(measure: str) -> bool:
+    """Return whether a measure is a share, so that differences are percentage points."""
+    metric = described(measure)
+    return metric is not None and metric.description.endswith(", 0 to 1]")
+
+
+def _spread(values: Sequence[float], scale: float, form: str) -> str:
+    if not values:
+        return ""
+    mean = format(scale * fmean(values), form)
+    return f"{mean} ± {format(scale * stdev(values), form.lstrip('+'))}" if len(values) > 1 else mean
+
+
+def _name(cell: Cell) -> str:
+    return part_name(cell.spec["algorithm"]) or ""

@@ -1,0 +1,116 @@
+"""The summary of a suite on a terminal: what is compared with what, and that it fits 80 columns."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from harness.report import leaderboard, print_summary
+from harness.report.data.summary import compare_protection, differences, label
+from harness.storage.store import RunRecord
+
+DENSE = {"alpha": 0.0, "beta": 0.0, "codec": "float32"}
+CENTRAL = {"unit": "client", "placement": "central", "delta": 1e-5, "clip": 0.5}
+
+
+def run(seed, accuracy, algorithm="fedavg", epsilon=None, status="done", **compression):
+    """Return a record of one run on Adult."""
+    privacy = epsilon and CENTRAL | {"epsilon": epsilon}
+    spec = {
+        "data": {"name": "adult"},
+        "partition": {"kind": "dirichlet", "clients": 100, "alpha": 0.5, "at_least": 5},
+        "problem": {"kind": "classify"},
+        "model": {"name": "logistic"},
+        "algorithm": {"name": algorithm, "lr": 0.1},
+        "privacy": privacy,
+        "compression": DENSE | compression,
+        "rounds": 20,
+        "seed": seed,
+    }
+    claim = privacy and CENTRAL | {"epsilon_total": epsilon, "adjacency": "replace"}
+    line = {
+        "round": 20,
+        "metrics": {"accuracy": accuracy, "auroc": 0.9, "eqopp": 0.1, "worst_client": 0.2},
+        **{"bytes_up": 1000, "bytes_down": 1000, "flops": 10, "oracle_calls": 5},
+        "privacy": claim,
+    }
+    name = f"{algorithm}{epsilon}{compression}{seed}"
+    rounds = [line] if status == "done" else []
+    reason = None if rounds else "it broke"
+    return RunRecord(name, "small", "smoke", spec, status, reason, "made up", rounds, {})
+
+
+def ladder(algorithm="fedavg"):
+    """Return three seeds of a run without protection, at two budgets, and pruned."""
+    noise = (-0.01, 0.0, 0.01)
+    return [
+        run(seed, value + noise[seed], algorithm, **protection)
+        for seed in range(3)
+        for value, protection in (
+            (0.8, {}),
+            (0.7, {"epsilon": 2}),
+            (0.79, {"epsilon": 8}),
+            (0.78, {"beta": 0.9}),
+        )
+    ]
+
+
+def printed(records, width=80, **options):
+    console = Console(file=io.StringIO(), width=width)
+    given = {"by": "accuracy", "baseline": None} | options
+    frame = leaderboard(records, given["by"], given["baseline"])
+    print_summary(records, frame, given["by"], given["baseline"], console)
+    return console.file.getvalue()
+
+
+def test_protected_cells_are_compared_with_the_same_cell_without_protection_seed_by_seed():
+    found = compare_protection(ladder())
+    assert [label(cell) for cell in found.protected] == ["ε = 8", "ε = 2", "90 % of messages dropped"]
+    assert label(found.plain) == "no privacy, nothing pruned"
+    for cell, change in zip(found.protected, (-0.01, -0.1, -0.02), strict=True):
+        assert differences(found.plain, cell, "accuracy") == pytest.approx([change] * 3)
+
+
+def test_the_baseline_is_compared_and_else_the_algorithm_with_most_protected_cells():
+    others = [run(seed, 0.9, "ditto", **more) for seed in range(3) for more in ({}, {"alpha": 0.5})]
+    assert compare_protection([*ladder(), *others]).plain.spec["algorithm"]["name"] == "fedavg"
+    found = compare_protection([*ladder(), *others], baseline="ditto")
+    assert found.plain.spec["algorithm"]["name"] == "ditto"
+    assert [label(cell) for cell in found.protected] == ["50 % of hidden units pruned"]
+
+
+def test_without_an_unprotected_or_a_protected_cell_there_is_nothing_to_compare():
+    assert compare_protection([run(0, 0.8), run(0, 0.8, "ditto", epsilon=8)]) is None
+    assert compare_protection([run(0, 0.8, status="failed"), run(0, 0.7, epsilon=8)]) is None
+    assert "fedavg" in printed([run(0, 0.8)])  # the table then
+
+
+def test_a_long_suite_is_summarized_in_80_columns_with_setting_guarantee_and_spread():
+    names = ("fedavg", "ditto", "scaffold", "fedprox", "local")
+    records = [one for name in names for one in ladder(name)]
+    records.append(run(3, None, "afl", status="failed"))
+    text = printed(records, baseline="fedavg")
+    assert all(len(line) <= 80 for line in text.splitlines())
+    told = " ".join(text.split())
+    assert "adult, 100 clients, dirichlet(alpha=0.5, at_least=5), model logistic, 20 rounds, 3 seeds" in told
+    assert "central placement" in told and "delta 1e-05" in told and "total of the run" in told
+    assert "ε = 2 0.700 ± 0.010 -10.0 ± 0.0" in told and "± is the sample standard deviation" in told
+    assert "60 of 61 runs finished; 6 algorithms, 21 rows" in told and "it broke" in told
+    assert "scaffold" not in told
+
+
+def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
+    assert "Not shown" in printed(ladder()) and "change, points" in printed(ladder())
+    many = [one for name in ("fedavg", "fedprox", "scaffold", "sagda") for one in ladder(name)]
+    assert "scaffold" not in printed(many) and "scaffold" in printed(many, width=250)
+
+
+def test_more_rows_than_a_screen_holds_are_counted():
+    records = [run(0, 0.8), *(run(0, 0.7, epsilon=e, beta=b) for e in (1, 2, 4, 8, 16) for b in (0.0, 0.5))]
+    records += [run(0, 0.6, name) for name in ("ditto", "scaffold")]
+    assert "2 more such rows" in " ".join(printed(records).split())
+
+
+def test_a_measure_without_a_scale_is_compared_in_its_own_unit():
+    text = printed(ladder(), by="oracle_calls")
+    assert "change, points" not in text and "+0 ± 0" in text

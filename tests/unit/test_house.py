@@ -1,0 +1,43 @@
+"""The shape of the package: few rooms, one direction of imports, short files."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("harness", "privacy", "compression", "datasets", "algorithms")
+
+
+def module_name(file: Path) -> str:
+    """Return the dotted name of a file of ours."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def files() -> dict[str, Path]:
+    return {module_name(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
+
+
+def imported(file: Path) -> set[str]:
+    """Return the modules of ours that a file imports, also inside functions and for types only."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner & files().keys() or {node.module}
+    return found & files().keys()
+
+
+def test_no_two_files_import_each_other():
+    graph = {name: imported(file) for name, file in files().items()}
+    assert graph["harness.core.clients"], "the search for imports finds nothing"
+    pairs = sorted({tuple(sorted((a, b))) for a in graph for b in graph[a] if a != b and a in graph[b]})
+    assert pairs == []
+
+
+def test_harness_has_at_most_a_dozen_rooms():
+    entries = {path.stem for path in (ROOT / "harness").iterdir() if not path.name.startswith(("_", "py."))}
+    assert len(entries) <= 12, sorted(entries)
