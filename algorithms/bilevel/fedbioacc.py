@@ -122,7 +122,7 @@ class FedBiOAcc(Algorithm):
         t = clients.round * (self.local_steps or 1)
         if self.dedupe:
             xp, nu_t = channel.down(state.xp, state.nu)
-            last = self.lr_x / self.lr_decay  # step size of the round before, which the server has used
+            last = self.lr_x / self.change(clients.round)  # of the round before, which the server has used
             x_t = clients.project_x(xp - last * self.alpha(t) * nu_t)
         else:
             xp, nu_t, x_t = channel.down(state.xp, state.nu, state.x)

@@ -22,12 +22,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Descent):
+class FedProx(Descent, ServerUpdate):
     """FedAvg with the penalty ``mu / 2 ||x - x_t||^2`` in every local loss.
 
     Attributes
@@ -55,11 +55,13 @@ class FedProx(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
-        return self.State(start["x"])
+        return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Proximal local SGD at every client, then the mean increment."""
         x = x_t = channel.down(state.x)
+        m = None
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch) + batch.active * self.mu * (x - x_t))
-        return self.State(state.x + channel.mean(x, base=x_t))
+            pull = self.mu * (x - x_t)
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, plus=pull)
+        return self.server_step(state, x=channel.mean(x, base=x_t))

@@ -25,12 +25,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DecentralizedLocalSGDA(Algorithm):
+class DecentralizedLocalSGDA(Descent):
     """Local descent in x and ascend in y, both from the same point, and gossip of where that led.
 
     Attributes
@@ -70,9 +70,11 @@ class DecentralizedLocalSGDA(Algorithm):
         """Simultaneous local steps, then the exchange."""
         x, y = state
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
-            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+            (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         _, (x, y), _ = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach)
         return self.State(x, clients.project(y))

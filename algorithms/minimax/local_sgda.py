@@ -22,12 +22,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDA(Algorithm):
+class LocalSGDA(Descent, ServerUpdate):
     """Descend in x and ascend in y, both from the same point, and average after some steps.
 
     Attributes
@@ -56,15 +56,17 @@ class LocalSGDA(Algorithm):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
-        return self.State(start["x"], start["y"])
+        return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Simultaneous local steps, then the mean increments."""
         x, y = sent = channel.down(state.x, state.y)
         batches = clients.batches(self)
+        m = None
         for batch in batches:
-            gx, gy = clients.grads(x, y, batch)
-            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+            (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
-        return self.State(state.x + dx, clients.project(state.y + dy))
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(y=clients.project(new.y))

@@ -26,12 +26,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDAPlus(Algorithm):
+class LocalSGDAPlus(Descent, ServerUpdate):
     """Descend in x at the client's point, ascend in y as seen from the snapshot, and average after some steps.
 
     Attributes
@@ -62,7 +62,7 @@ class LocalSGDAPlus(Algorithm):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""
-        return self.State(start["x"], start["y"], start["x"])
+        return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps with two points of view, then the mean increments."""
@@ -70,9 +70,12 @@ class LocalSGDAPlus(Algorithm):
         x, y = sent = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot)
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
-            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+            (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
-        return self.State(state.x + dx, clients.project(state.y + dy), snapshot)
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(y=clients.project(new.y), xs=snapshot)

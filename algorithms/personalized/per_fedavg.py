@@ -23,12 +23,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Descent):
+class PerFedAvg(Descent, ServerUpdate):
     """Follow the gradient at the point one step ahead.
 
     Attributes
@@ -58,15 +58,16 @@ class PerFedAvg(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
-        return self.State(start["x"])
+        return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Two gradients a local step, then the mean increment."""
         x = x_t = channel.down(state.x)
+        m = None
         for inner, batch in zip(clients.batches(self, stream="inner"), clients.batches(self), strict=True):
             ahead = x - self.lr_inner * self.clip(clients.grad(x, inner))
-            x = x - self.lr * self.clip(clients.grad(ahead, batch))
-        return self.State(state.x + channel.mean(x, base=x_t))
+            x, m = self.step(x, clients.grad(ahead, batch), batch, m, lr=self.lr)
+        return self.server_step(state, x=channel.mean(x, base=x_t))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Take the steps of a newcomer on a copy."""
