@@ -1,7 +1,8 @@
 """FedBiO: federated bilevel optimization with local inner problems.
 
 Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-arXiv 2205.01608, Algorithm 1.
+Algorithm 1.
+https://arxiv.org/abs/2205.01608
 
 =======================  =========================================================
 paper                    here
@@ -54,7 +55,15 @@ class FedBiO(Descent, ServerUpdate):
         Step size of the second stage, in which the common model is evaluated.
     """
 
-    meta: ClassVar = Meta("fedbio", "bilevel", ("bilevel",), "Li et al. 2022", version=2, epochs=False)
+    meta: ClassVar = Meta(
+        "fedbio",
+        "bilevel",
+        ("bilevel",),
+        "Li et al. 2022",
+        "https://arxiv.org/abs/2205.01608",
+        version=2,
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.1

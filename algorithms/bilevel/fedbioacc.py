@@ -1,7 +1,8 @@
 """FedBiOAcc: FedBiO with momentum-based variance reduction.
 
 Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-arXiv 2205.01608, Algorithm 2.
+Algorithm 2.
+https://arxiv.org/abs/2205.01608
 
 =======================  =========================================================
 paper                    here
@@ -55,7 +56,14 @@ class FedBiOAcc(Algorithm):
         As in FedBiO.
     """
 
-    meta: ClassVar = Meta("fedbioacc", "bilevel", ("bilevel",), "Li et al. 2022", epochs=False)
+    meta: ClassVar = Meta(
+        "fedbioacc",
+        "bilevel",
+        ("bilevel",),
+        "Li et al. 2022",
+        "https://arxiv.org/abs/2205.01608",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 1.0

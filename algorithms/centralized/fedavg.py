@@ -2,6 +2,7 @@
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas: "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.
+https://arxiv.org/abs/1602.05629
 
 ===================  =========================================================
 paper                here
@@ -41,7 +42,14 @@ class FedAvg(Descent, ServerUpdate):
         What they train; of a model without hidden layers, all.
     """
 
-    meta: ClassVar = Meta("fedavg", "centralized", ("erm",), "McMahan et al. 2017", parts=True)
+    meta: ClassVar = Meta(
+        "fedavg",
+        "centralized",
+        ("erm",),
+        "McMahan et al. 2017",
+        "https://arxiv.org/abs/1602.05629",
+        parts=True,
+    )
 
     lr: float = 0.1
     finetune_epochs: int = 0

@@ -2,6 +2,7 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
 Algorithm 2.
+https://arxiv.org/abs/1812.06127
 
 ===================  =========================================================
 paper                here
@@ -38,7 +39,9 @@ class FedProx(Descent, ServerUpdate):
         Weight of the penalty; 0 is FedAvg.
     """
 
-    meta: ClassVar = Meta("fedprox", "centralized", ("erm",), "Li et al. 2020", parts=True)
+    meta: ClassVar = Meta(
+        "fedprox", "centralized", ("erm",), "Li et al. 2020", "https://arxiv.org/abs/1812.06127", parts=True
+    )
 
     lr: float = 0.1
     mu: float = 0.01

@@ -2,6 +2,7 @@
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, Algorithm 1 with option II.
+https://arxiv.org/abs/1910.06378
 
 ===================  =========================================================
 paper                here
@@ -39,7 +40,9 @@ class Scaffold(Descent, ServerUpdate):
         Local step size.
     """
 
-    meta: ClassVar = Meta("scaffold", "centralized", ("erm",), "Karimireddy et al. 2020")
+    meta: ClassVar = Meta(
+        "scaffold", "centralized", ("erm",), "Karimireddy et al. 2020", "https://arxiv.org/abs/1910.06378"
+    )
 
     lr: float = 0.1
 

@@ -3,6 +3,7 @@
 The baseline that gradient tracking is measured against: Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent:
 Convergence Analysis and Communication Efficiency", AISTATS 2021, Algorithm 1, with a mixing matrix in place of the
 server's average.
+https://arxiv.org/abs/2102.13152
 
 ===================  =========================================================
 paper                here
@@ -44,6 +45,7 @@ class DecentralizedLocalSGDA(Descent):
         "decentralized",
         ("minimax",),
         "after Deng, Mahdavi 2021",
+        "https://arxiv.org/abs/2102.13152",
         gossip=True,
         epochs=False,
     )

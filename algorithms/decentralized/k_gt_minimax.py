@@ -2,6 +2,7 @@
 
 "Fast decentralized gradient tracking for federated learning with local updates: from mini to minimax
 optimization", Algorithm 1.
+https://arxiv.org/abs/2405.04566
 
 =======================  =========================================================
 paper                    here
@@ -50,7 +51,13 @@ class KGTMinimax(Descent):
     """
 
     meta: ClassVar = Meta(
-        "k_gt_minimax", "decentralized", ("minimax",), "K-GT-Minimax", gossip=True, epochs=False
+        "k_gt_minimax",
+        "decentralized",
+        ("minimax",),
+        "K-GT-Minimax",
+        "https://arxiv.org/abs/2405.04566",
+        gossip=True,
+        epochs=False,
     )
 
     local_steps: int | None = 10

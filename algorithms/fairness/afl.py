@@ -2,6 +2,7 @@
 
 Mohri, Sivek, Suresh: "Agnostic Federated Learning", ICML 2019, the stochastic algorithm, with local steps as in
 federated averaging; written from knowledge of the paper, which could not be read here.
+https://arxiv.org/abs/1902.00146
 
 ===================  =========================================================
 paper                here
@@ -40,7 +41,9 @@ class AFL(Descent, ServerUpdate):
         Step sizes of the model and of the mixture.
     """
 
-    meta: ClassVar = Meta("afl", "fairness", ("erm",), "Mohri et al. 2019")
+    meta: ClassVar = Meta(
+        "afl", "fairness", ("erm",), "Mohri et al. 2019", "https://arxiv.org/abs/1902.00146"
+    )
 
     lr: float = 0.1
     lr_weights: float = 0.1

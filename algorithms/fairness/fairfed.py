@@ -1,6 +1,7 @@
 """FairFed: clients whose own equal-opportunity gap is far from everybody's count less.
 
 Ezzeldin, Yan, He, Ferrara, Avestimehr: "FairFed: Enabling Group Fairness in Federated Learning", AAAI 2023.
+https://arxiv.org/abs/2110.00857
 
 ===================  ================================================================
 paper                here
@@ -45,7 +46,14 @@ class FairFed(Descent, ServerUpdate):
         How fast weights follow; 0 is federated averaging.
     """
 
-    meta: ClassVar = Meta("fairfed", "fairness", ("erm",), "Ezzeldin et al. 2023", groups=True)
+    meta: ClassVar = Meta(
+        "fairfed",
+        "fairness",
+        ("erm",),
+        "Ezzeldin et al. 2023",
+        "https://arxiv.org/abs/2110.00857",
+        groups=True,
+    )
 
     lr: float = 0.1
     budget: float = 1.0

@@ -2,6 +2,7 @@
 
 Cui, Pan, Liang, Zhang, Wang: "Addressing Algorithmic Disparity and Performance Inconsistency in Federated
 Learning", NeurIPS 2021, Algorithm 1.
+https://arxiv.org/abs/2108.08435
 
 =========================  ==================================================================
 paper                      here
@@ -54,7 +55,16 @@ class FCFL(ServerUpdate):
         What pulls the model to 0.
     """
 
-    meta: ClassVar = Meta("fcfl", "fairness", ("erm",), "Cui et al. 2021", epochs=False, steps=1, groups=True)
+    meta: ClassVar = Meta(
+        "fcfl",
+        "fairness",
+        ("erm",),
+        "Cui et al. 2021",
+        "https://arxiv.org/abs/2108.08435",
+        epochs=False,
+        steps=1,
+        groups=True,
+    )
 
     local_steps: int | None = 1
     lr: float = 0.1

@@ -2,6 +2,7 @@
 
 Papadaki, Martinez, Bertran, Sapiro, Rodrigues: "Minimax Demographic Group Fairness in Federated Learning",
 FAccT 2022, Algorithm 1.
+https://arxiv.org/abs/2201.08304
 
 =========================  ==================================================================
 paper                      here
@@ -43,7 +44,14 @@ class FedMinMax(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "fedminmax", "fairness", ("erm",), "Papadaki et al. 2022", epochs=False, steps=1, groups=True
+        "fedminmax",
+        "fairness",
+        ("erm",),
+        "Papadaki et al. 2022",
+        "https://arxiv.org/abs/2201.08304",
+        epochs=False,
+        steps=1,
+        groups=True,
     )
 
     local_steps: int | None = 1

@@ -1,7 +1,8 @@
 """FedReg: federated averaging with a penalty on each client's own equal-opportunity gap.
 
 Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-arXiv 2205.01608, section 6, which describes it as a baseline.
+section 6, which describes it as a baseline.
+https://arxiv.org/abs/2205.01608
 
 ===================  =========================================================
 paper                here
@@ -42,7 +43,15 @@ class FedReg(Descent, ServerUpdate):
         Steepness of the sigmoid.
     """
 
-    meta: ClassVar = Meta("fedreg", "fairness", ("erm",), "Li et al. 2022", parts=True, groups=True)
+    meta: ClassVar = Meta(
+        "fedreg",
+        "fairness",
+        ("erm",),
+        "Li et al. 2022",
+        "https://arxiv.org/abs/2205.01608",
+        parts=True,
+        groups=True,
+    )
 
     lr: float = 0.1
     penalty: float = 0.1

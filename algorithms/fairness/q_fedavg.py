@@ -1,6 +1,7 @@
 """q-FedAvg: resources for clients with a large loss.
 
 Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020, Algorithm 2.
+https://arxiv.org/abs/1905.10497
 
 ===================  =========================================================
 paper                here
@@ -45,7 +46,9 @@ class QFedAvg(Descent, ServerUpdate):
         Power of the loss; 0 is federated averaging of clients that count alike.
     """
 
-    meta: ClassVar = Meta("q_fedavg", "fairness", ("erm",), "Li et al. 2020", version=2)
+    meta: ClassVar = Meta(
+        "q_fedavg", "fairness", ("erm",), "Li et al. 2020", "https://arxiv.org/abs/1905.10497", version=2
+    )
 
     lr: float = 0.1
     q: float = 1.0

@@ -2,6 +2,7 @@
 
 Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
 Complexity", ICML 2021; CODA: Guo, Liu, Yuan, Shen, Liu, Yang, ICML 2020.
+https://arxiv.org/abs/2102.04635
 
 ===================  =========================================================
 paper                here
@@ -48,7 +49,14 @@ class CODAPlus(Descent, ServerUpdate):
         The step sizes are divided by it from stage to stage.
     """
 
-    meta: ClassVar = Meta("coda_plus", "minimax", ("minimax",), "Yuan et al. 2021", epochs=False)
+    meta: ClassVar = Meta(
+        "coda_plus",
+        "minimax",
+        ("minimax",),
+        "Yuan et al. 2021",
+        "https://arxiv.org/abs/2102.04635",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01

@@ -2,6 +2,7 @@
 
 Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
 Complexity", ICML 2021.
+https://arxiv.org/abs/2102.04635
 
 ===================  =========================================================
 paper                here
@@ -50,7 +51,14 @@ class CODASCA(Descent, ServerUpdate):
         The local step sizes are divided by it from stage to stage.
     """
 
-    meta: ClassVar = Meta("codasca", "minimax", ("minimax",), "Yuan et al. 2021", epochs=False)
+    meta: ClassVar = Meta(
+        "codasca",
+        "minimax",
+        ("minimax",),
+        "Yuan et al. 2021",
+        "https://arxiv.org/abs/2102.04635",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01

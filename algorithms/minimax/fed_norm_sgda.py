@@ -1,6 +1,7 @@
 """Fed-Norm-SGDA: local descent ascent whose clients, taking unequal numbers of steps, report normalized directions.
 
 Sharma, Panda, Joshi: "Federated Minimax Optimization with Client Heterogeneity", TMLR 2023.
+https://arxiv.org/abs/2302.04249
 
 ===================  =========================================================
 paper                here
@@ -50,7 +51,14 @@ class FedNormSGDA(Descent, ServerUpdate):
         Variant +: take ascent gradients at a snapshot of x that is renewed every so many rounds.
     """
 
-    meta: ClassVar = Meta("fed_norm_sgda", "minimax", ("minimax",), "Sharma et al. 2023", epochs=False)
+    meta: ClassVar = Meta(
+        "fed_norm_sgda",
+        "minimax",
+        ("minimax",),
+        "Sharma et al. 2023",
+        "https://arxiv.org/abs/2302.04249",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01

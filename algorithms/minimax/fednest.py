@@ -3,6 +3,7 @@
 Tarzanagh, Li, Thrampoulidis, Oymak: "FedNest: Federated Bilevel, Minimax, and Compositional Optimization", ICML
 2022, Algorithms 1 (FedNest), 2 (FedOut) and 3 (FedInn); with inner problems of minus the objective the outer
 gradient is direct.
+https://arxiv.org/abs/2205.02215
 
 ===================  =========================================================
 paper                here
@@ -44,7 +45,14 @@ class FedNest(Descent, ServerUpdate):
         Correct local gradients by those at the anchor, and exchange these; without, plain local steps.
     """
 
-    meta: ClassVar = Meta("fednest", "minimax", ("minimax",), "Tarzanagh et al. 2022", epochs=False)
+    meta: ClassVar = Meta(
+        "fednest",
+        "minimax",
+        ("minimax",),
+        "Tarzanagh et al. 2022",
+        "https://arxiv.org/abs/2205.02215",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01

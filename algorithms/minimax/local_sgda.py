@@ -3,6 +3,7 @@
 Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
 AISTATS 2021, Algorithm 1; Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence
 Analyses and Algorithms", ICML 2022.
+https://arxiv.org/abs/2102.13152, https://arxiv.org/abs/2203.04850
 
 ===================  =========================================================
 paper                here
@@ -37,7 +38,13 @@ class LocalSGDA(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "local_sgda", "minimax", ("minimax",), "Deng, Mahdavi 2021", parts=True, epochs=False
+        "local_sgda",
+        "minimax",
+        ("minimax",),
+        "Deng, Mahdavi 2021",
+        "https://arxiv.org/abs/2102.13152",
+        parts=True,
+        epochs=False,
     )
 
     local_steps: int | None = 10

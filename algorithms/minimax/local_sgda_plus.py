@@ -3,6 +3,7 @@
 Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
 AISTATS 2021, Algorithm 2; Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence
 Analyses and Algorithms", ICML 2022.
+https://arxiv.org/abs/2102.13152, https://arxiv.org/abs/2203.04850
 
 ===================  =========================================================
 paper                here
@@ -42,7 +43,14 @@ class LocalSGDAPlus(Descent, ServerUpdate):
         The snapshot becomes the server's x every so many rounds.
     """
 
-    meta: ClassVar = Meta("local_sgda_plus", "minimax", ("minimax",), "Deng, Mahdavi 2021", epochs=False)
+    meta: ClassVar = Meta(
+        "local_sgda_plus",
+        "minimax",
+        ("minimax",),
+        "Deng, Mahdavi 2021",
+        "https://arxiv.org/abs/2102.13152",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01

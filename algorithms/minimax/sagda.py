@@ -2,6 +2,7 @@
 
 Yang, Zhang, Bao, Liu, Liu, Ding, Xu: "SAGDA: Achieving O(eps^-2) Communication Complexity in Federated Min-Max
 Learning", NeurIPS 2022.
+https://arxiv.org/abs/2210.00611
 
 =====================  =======================================================
 paper                  here
@@ -41,7 +42,9 @@ class SAGDA(Descent, ServerUpdate):
         Take a client's gradient at the server's point on each step's batch, instead of once.
     """
 
-    meta: ClassVar = Meta("sagda", "minimax", ("minimax",), "Yang et al. 2022", epochs=False)
+    meta: ClassVar = Meta(
+        "sagda", "minimax", ("minimax",), "Yang et al. 2022", "https://arxiv.org/abs/2210.00611", epochs=False
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01

@@ -1,6 +1,7 @@
 """APFL: a mixture of a personal and the global model.
 
-Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", arXiv 2003.13461, 2020, Algorithm 1.
+Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020, Algorithm 1.
+https://arxiv.org/abs/2003.13461
 
 =======================  =========================================================
 paper                    here
@@ -49,7 +50,9 @@ class APFL(Descent, ServerUpdate):
         First weight of the personal model, between 0 and 1.
     """
 
-    meta: ClassVar = Meta("apfl", "personalized", ("erm",), "Deng et al. 2020")
+    meta: ClassVar = Meta(
+        "apfl", "personalized", ("erm",), "Deng et al. 2020", "https://arxiv.org/abs/2003.13461"
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0

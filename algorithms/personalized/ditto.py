@@ -1,6 +1,7 @@
 """Ditto: a personal model that is held near the global one.
 
 Li, Hu, Beirami, Smith: "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1.
+https://arxiv.org/abs/2012.04221
 
 =======================  =========================================================
 paper                    here
@@ -41,7 +42,9 @@ class Ditto(Descent, ServerUpdate):
         Passes over the data for the personal model; None: as much work as for the global one.
     """
 
-    meta: ClassVar = Meta("ditto", "personalized", ("erm",), "Li et al. 2021")
+    meta: ClassVar = Meta(
+        "ditto", "personalized", ("erm",), "Li et al. 2021", "https://arxiv.org/abs/2012.04221"
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0

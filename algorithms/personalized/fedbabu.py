@@ -1,6 +1,7 @@
 """FedBABU: federate the body under a head that nobody trains; fine-tune afterwards.
 
 Oh, Kim, Yun: "FedBABU: Towards Enhanced Representation for Federated Image Classification", ICLR 2022, Algorithm 1.
+https://arxiv.org/abs/2106.06042
 
 =======================  =========================================================
 paper                    here
@@ -51,7 +52,15 @@ class FedBABU(Descent, ServerUpdate):
         What they train.
     """
 
-    meta: ClassVar = Meta("fedbabu", "personalized", ("erm",), "Oh et al. 2022", version=2, parts=True)
+    meta: ClassVar = Meta(
+        "fedbabu",
+        "personalized",
+        ("erm",),
+        "Oh et al. 2022",
+        "https://arxiv.org/abs/2106.06042",
+        version=2,
+        parts=True,
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0

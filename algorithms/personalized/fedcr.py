@@ -2,6 +2,7 @@
 
 Zhang, Guo, Wang, Zhang, Yang: "FedCR: Personalized Federated Learning Based on Across-Client Common Representation
 with Conditional Mutual Information Regularization", ICML 2023, Algorithm 1, and the authors' public code.
+https://proceedings.mlr.press/v202/zhang23w.html
 
 =======================  =========================================================
 paper                    here
@@ -69,7 +70,14 @@ class FedCR(Descent, ServerUpdate):
         KL(encoder || prior) or KL(prior || encoder).
     """
 
-    meta: ClassVar = Meta("fedcr", "personalized", ("erm",), "Zhang et al. 2023", version=2)
+    meta: ClassVar = Meta(
+        "fedcr",
+        "personalized",
+        ("erm",),
+        "Zhang et al. 2023",
+        "https://proceedings.mlr.press/v202/zhang23w.html",
+        version=2,
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0

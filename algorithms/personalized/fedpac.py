@@ -2,6 +2,7 @@
 
 Xu, Tong, Huang: "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", ICLR 2023,
 Algorithm 1, and the authors' public code.
+https://arxiv.org/abs/2306.11867
 
 =======================  =========================================================
 paper                    here
@@ -65,7 +66,9 @@ class FedPAC(Descent, ServerUpdate):
         Whether clients get a combination of heads or keep their own.
     """
 
-    meta: ClassVar = Meta("fedpac", "personalized", ("erm",), "Xu et al. 2023", version=2)
+    meta: ClassVar = Meta(
+        "fedpac", "personalized", ("erm",), "Xu et al. 2023", "https://arxiv.org/abs/2306.11867", version=2
+    )
 
     lr_u: float = 0.01
     lr_v: float = 0.01

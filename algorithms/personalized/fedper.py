@@ -1,7 +1,8 @@
 """FedPer: base layers in common, personal layers trained along with them.
 
-Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", arXiv 1912.00818, 2019,
+Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", 2019,
 Algorithms 1 and 2.
+https://arxiv.org/abs/1912.00818
 
 =======================  =========================================================
 paper                    here
@@ -47,7 +48,9 @@ class FedPer(Descent, ServerUpdate):
         Step size.
     """
 
-    meta: ClassVar = Meta("fedper", "personalized", ("erm",), "Arivazhagan et al. 2019")
+    meta: ClassVar = Meta(
+        "fedper", "personalized", ("erm",), "Arivazhagan et al. 2019", "https://arxiv.org/abs/1912.00818"
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0

@@ -2,6 +2,7 @@
 
 Collins, Hassani, Mokhtari, Shakkottai: "Exploiting Shared Representations for Personalized Federated Learning",
 ICML 2021, Algorithm 1.
+https://arxiv.org/abs/2102.07078
 
 =======================  =========================================================
 paper                    here
@@ -52,7 +53,9 @@ class FedRep(Descent, ServerUpdate):
         Passes over the data for the head; None: as many steps as for the extractor.
     """
 
-    meta: ClassVar = Meta("fedrep", "personalized", ("erm",), "Collins et al. 2021")
+    meta: ClassVar = Meta(
+        "fedrep", "personalized", ("erm",), "Collins et al. 2021", "https://arxiv.org/abs/2102.07078"
+    )
 
     lr_u: float = 0.01
     lr_v: float = 0.01

@@ -2,6 +2,7 @@
 
 Fallah, Mokhtari, Ozdaglar: "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, Algorithm 1 with the first-order approximation.
+https://arxiv.org/abs/2002.07948
 
 =======================  =========================================================
 paper                    here
@@ -39,7 +40,14 @@ class PerFedAvg(Descent, ServerUpdate):
         Steps of a client before it is evaluated; 0 evaluates the common model.
     """
 
-    meta: ClassVar = Meta("per_fedavg", "personalized", ("erm",), "Fallah et al. 2020", parts=True)
+    meta: ClassVar = Meta(
+        "per_fedavg",
+        "personalized",
+        ("erm",),
+        "Fallah et al. 2020",
+        "https://arxiv.org/abs/2002.07948",
+        parts=True,
+    )
 
     lr: float = 0.01
     lr_inner: float = 0.01

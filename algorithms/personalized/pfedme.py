@@ -1,6 +1,7 @@
 """pFedMe: personal models by Moreau envelopes.
 
 Dinh, Tran, Nguyen: "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1.
+https://arxiv.org/abs/2006.08848
 
 =======================  =========================================================
 paper                    here
@@ -41,7 +42,9 @@ class PFedMe(Descent, ServerUpdate):
         Steps of the personal model on every batch.
     """
 
-    meta: ClassVar = Meta("pfedme", "personalized", ("erm",), "Dinh et al. 2020")
+    meta: ClassVar = Meta(
+        "pfedme", "personalized", ("erm",), "Dinh et al. 2020", "https://arxiv.org/abs/2006.08848"
+    )
 
     lr: float = 0.005
     lr_inner: float = 0.01

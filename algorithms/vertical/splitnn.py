@@ -2,6 +2,7 @@
 
 Vepakomma, Gupta, Swedish, Raskar: "Split learning for health: Distributed deep learning without sharing raw
 patient data", 2018, the configuration for vertically partitioned data.
+https://arxiv.org/abs/1812.00564
 
 =======================  =========================================================
 paper                    here
@@ -37,7 +38,14 @@ class SplitNN(Descent):
         Step size of parties and server.
     """
 
-    meta: ClassVar = Meta("splitnn", "vertical", ("vertical",), "Vepakomma et al. 2018", stackable=False)
+    meta: ClassVar = Meta(
+        "splitnn",
+        "vertical",
+        ("vertical",),
+        "Vepakomma et al. 2018",
+        "https://arxiv.org/abs/1812.00564",
+        stackable=False,
+    )
 
     lr: float = 0.01
 
