@@ -128,7 +128,7 @@ class Algorithm:
                 f"algorithm {self.meta.name}: lr_decay must be above 0 and at most 1, given {self.lr_decay}"
             )
         periodic = self.lr_schedule in ("step", "cosine")
-        if periodic != (self.lr_period is not None) or (self.lr_period or 1) < 1:
+        if periodic != (self.lr_period is not None) or (self.lr_period is not None and self.lr_period < 1):
             raise UserError(
                 f"algorithm {self.meta.name}: lr_period, at least 1, goes with lr_schedule step or cosine, "
                 f"given {self.lr_period} with {self.lr_schedule}"

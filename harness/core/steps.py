@@ -125,9 +125,11 @@ def reach(num_steps: int | Tensor, momentum: float) -> float | Tensor:
     """
     if not momentum:
         return num_steps
-    log = math.log(momentum)
-    last = (num_steps * log).exp() if isinstance(num_steps, Tensor) else math.exp(num_steps * log)
-    return (num_steps - momentum * (1 - last) / (1 - momentum)) / (1 - momentum)
+    if isinstance(num_steps, Tensor):
+        exact = num_steps.double()
+        last = (exact * math.log(momentum)).exp()
+        return ((exact - momentum * (1 - last) / (1 - momentum)) / (1 - momentum)).to(num_steps)
+    return (num_steps - momentum * (1 - momentum**num_steps) / (1 - momentum)) / (1 - momentum)
 
 
 def server_start(x: Tensor, optimizer: ServerOptimizer, tau: float) -> list[Tensor]:
