@@ -1,7 +1,8 @@
 """FedBiO: federated bilevel optimization with local inner problems.
 
 Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-arXiv 2205.01608, Algorithm 1.
+Algorithm 1.
+https://arxiv.org/abs/2205.01608
 
 =======================  =========================================================
 paper                    here
@@ -30,14 +31,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.bilevel import draws, hypergradient, train
 from harness.core.methods.derivatives import inner_gradient
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedBiO(Algorithm):
+class FedBiO(Descent, ServerUpdate):
     """Local steps on inner variable and hypergradient; average the outer variable only.
 
     Attributes
@@ -54,7 +55,15 @@ class FedBiO(Algorithm):
         Step size of the second stage, in which the common model is evaluated.
     """
 
-    meta: ClassVar = Meta("fedbio", "bilevel", ("bilevel",), "Li et al. 2022", version=2, epochs=False)
+    meta: ClassVar = Meta(
+        "fedbio",
+        "bilevel",
+        ("bilevel",),
+        "Li et al. 2022",
+        "https://arxiv.org/abs/2205.01608",
+        version=2,
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.1
@@ -85,7 +94,7 @@ class FedBiO(Algorithm):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
         x, y = start["x"], start["y"]
-        return self.State(x, clients.rows(y), y, torch.zeros_like(y[..., :1]))
+        return self.server_init(self.State(x, clients.rows(y), y, torch.zeros_like(y[..., :1])), "x")
 
     def model(self, state: Any) -> Any:
         """Return the clients' own models, in the second stage the common one."""
@@ -99,8 +108,11 @@ class FedBiO(Algorithm):
         phi = hypergradient(clients.problem, self.neumann_terms, self.neumann_step)
         omega = inner_gradient(clients.problem)
         x, y = x_t, _ = channel.down(state.x), clients.take(state.y)
+        m_x = m_y = None
         for lower, outer in draws(self, clients, self.neumann_terms):
             step, nu = clients.each(omega, x, y, lower), clients.each(phi, x, y, *outer)
-            x, y = clients.project_x(x - self.lr_x * nu), y - self.lr_y * step
-        x_new = clients.project_x(state.x + channel.mean(x, base=x_t, weighting="uniform"))
-        return state._replace(x=x_new, y=clients.put(state.y, y))
+            x, m_x = self.step(x, nu, lower, m_x, lr=self.lr_x)
+            y, m_y = self.step(y, step, lower, m_y, lr=self.lr_y)
+            x = clients.project_x(x)
+        new = self.server_step(state, x=channel.mean(x, base=x_t, weighting="uniform"))
+        return new._replace(x=clients.project_x(new.x), y=clients.put(state.y, y))

@@ -1,7 +1,8 @@
 """FedBiOAcc: FedBiO with momentum-based variance reduction.
 
 Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-arXiv 2205.01608, Algorithm 2.
+Algorithm 2.
+https://arxiv.org/abs/2205.01608
 
 =======================  =========================================================
 paper                    here
@@ -55,7 +56,14 @@ class FedBiOAcc(Algorithm):
         As in FedBiO.
     """
 
-    meta: ClassVar = Meta("fedbioacc", "bilevel", ("bilevel",), "Li et al. 2022", epochs=False)
+    meta: ClassVar = Meta(
+        "fedbioacc",
+        "bilevel",
+        ("bilevel",),
+        "Li et al. 2022",
+        "https://arxiv.org/abs/2205.01608",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 1.0
@@ -122,7 +130,7 @@ class FedBiOAcc(Algorithm):
         t = clients.round * (self.local_steps or 1)
         if self.dedupe:
             xp, nu_t = channel.down(state.xp, state.nu)
-            last = self.lr_x / self.lr_decay  # step size of the round before, which the server has used
+            last = self.lr_x / self.change(clients.round)  # of the round before, which the server has used
             x_t = clients.project_x(xp - last * self.alpha(t) * nu_t)
         else:
             xp, nu_t, x_t = channel.down(state.xp, state.nu, state.x)

@@ -47,6 +47,7 @@ class Centralized(Descent):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Train a little further."""
         x = clients.rows(state.x)
+        m = None
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch))
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         return self.State(x.squeeze(-2))

@@ -2,6 +2,7 @@
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas: "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.
+https://arxiv.org/abs/1602.05629
 
 ===================  =========================================================
 paper                here
@@ -14,7 +15,7 @@ n_k / n              the weights of ``channel.mean``
 
 Travels: x down, x up (its increment); 2 P scalars a client and round.
 
-Deviations: the server adds the mean increment times ``server_lr``; with 1 it is the average of the models.
+Deviations: the server steps along the mean increment; with the default step that gives the average of the models.
 """
 
 from dataclasses import dataclass
@@ -23,30 +24,34 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Descent):
+class FedAvg(Descent, ServerUpdate):
     """Average the clients' models after some local SGD.
 
     Attributes
     ----------
     lr : float
         Local step size.
-    server_lr : float
-        Step size of the server along the mean increment.
     finetune_epochs : int
         Passes over a client's data before it is evaluated, on a copy (FedAvg-FT); 0 evaluates the common model.
     finetune : {"head", "all"}
         What they train; of a model without hidden layers, all.
     """
 
-    meta: ClassVar = Meta("fedavg", "centralized", ("erm",), "McMahan et al. 2017", parts=True)
+    meta: ClassVar = Meta(
+        "fedavg",
+        "centralized",
+        ("erm",),
+        "McMahan et al. 2017",
+        "https://arxiv.org/abs/1602.05629",
+        parts=True,
+    )
 
     lr: float = 0.1
-    server_lr: float = 1.0
     finetune_epochs: int = 0
     finetune: Literal["head", "all"] = "head"
 
@@ -57,26 +62,28 @@ class FedAvg(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "server_lr")
+        positive(self, "lr")
         not_negative(self, "finetune_epochs")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
-        return self.State(start["x"])
+        return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local SGD at every client, then the mean increment."""
         x = x_t = channel.down(state.x)
+        m = None
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch))
-        return self.State(state.x + self.server_lr * channel.mean(x, base=x_t))
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        return self.server_step(state, x=channel.mean(x, base=x_t))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Return the common model, or what fine-tuning at home makes of it."""
         if self.finetune_epochs == 0:
             return state.x
         x, cut = clients.rows(state.x), clients.problem.cut if self.finetune == "head" else 0
-        trained = torch.arange(x.shape[-1], device=x.device) >= (cut or 0)
+        trained, m = torch.arange(x.shape[-1], device=x.device) >= (cut or 0), None
         for batch in clients.batches(self, epochs=self.finetune_epochs, stream="finetune"):
-            x = x - self.lr * trained * self.clip(clients.grad(x, batch))
+            way, m = self.direction(x, clients.grad(x, batch), batch, m)
+            x = x - self.lr * trained * way
         return x

@@ -2,6 +2,7 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
 Algorithm 2.
+https://arxiv.org/abs/1812.06127
 
 ===================  =========================================================
 paper                here
@@ -22,12 +23,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Descent):
+class FedProx(Descent, ServerUpdate):
     """FedAvg with the penalty ``mu / 2 ||x - x_t||^2`` in every local loss.
 
     Attributes
@@ -38,7 +39,9 @@ class FedProx(Descent):
         Weight of the penalty; 0 is FedAvg.
     """
 
-    meta: ClassVar = Meta("fedprox", "centralized", ("erm",), "Li et al. 2020", parts=True)
+    meta: ClassVar = Meta(
+        "fedprox", "centralized", ("erm",), "Li et al. 2020", "https://arxiv.org/abs/1812.06127", parts=True
+    )
 
     lr: float = 0.1
     mu: float = 0.01
@@ -55,11 +58,13 @@ class FedProx(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
-        return self.State(start["x"])
+        return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Proximal local SGD at every client, then the mean increment."""
         x = x_t = channel.down(state.x)
+        m = None
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch) + batch.active * self.mu * (x - x_t))
-        return self.State(state.x + channel.mean(x, base=x_t))
+            pull = self.mu * (x - x_t)
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, plus=pull)
+        return self.server_step(state, x=channel.mean(x, base=x_t))

@@ -2,6 +2,7 @@
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, Algorithm 1 with option II.
+https://arxiv.org/abs/1910.06378
 
 ===================  =========================================================
 paper                here
@@ -9,7 +10,7 @@ paper                here
 x, c                 ``state.x``, ``state.c``
 c_i                  ``state.ci``, one row a client
 eta_l, eta_g         ``lr``, ``server_lr``
-K                    the client's own number of local steps
+K                    the client's own number of local steps (with momentum, their `reach`)
 |S| / N              ``clients.n / clients.total``
 ===================  =========================================================
 
@@ -24,26 +25,26 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Scaffold(Algorithm):
+class Scaffold(Descent, ServerUpdate):
     """Local SGD corrected by what the others' gradients were last time.
 
     Attributes
     ----------
     lr : float
         Local step size.
-    server_lr : float
-        Step size of the server along the mean increment.
     """
 
-    meta: ClassVar = Meta("scaffold", "centralized", ("erm",), "Karimireddy et al. 2020")
+    meta: ClassVar = Meta(
+        "scaffold", "centralized", ("erm",), "Karimireddy et al. 2020", "https://arxiv.org/abs/1910.06378"
+    )
 
     lr: float = 0.1
-    server_lr: float = 1.0
 
     class State(NamedTuple):
         """Model and control variate ``(..., P)``; the clients' control variates ``(..., total, P)``."""
@@ -54,23 +55,25 @@ class Scaffold(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "server_lr")
+        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and from control variates of zero."""
         x = start["x"]
-        return self.State(x, torch.zeros_like(x), torch.zeros_like(clients.rows(x)))
+        return self.server_init(self.State(x, torch.zeros_like(x), torch.zeros_like(clients.rows(x))), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Corrected local SGD, then the mean increments of model and control variate."""
         x_t, c = channel.down(state.x, state.c)
-        x, ci = x_t, clients.take(state.ci)
-        batches = clients.batches(self)
+        x, m, ci = x_t, None, clients.take(state.ci)
+        batches, correction = clients.batches(self), c - ci
         for batch in batches:
-            x = x - self.lr * (clients.grad(x, batch) + batch.active * (c - ci))
-        ci_new = ci - c + (x_t - x) / (batches.num_steps.clamp(min=1) * self.lr)
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, plus=correction)
+        ci_new = ci - c + (x_t - x) / (reach(batches.num_steps.clamp(min=1), self.momentum) * self.lr)
         dx, dc = channel.mean(
             x, ci_new, base=(x_t, ci), scale=(1.0, 1 / (len(batches) * self.lr)), weighting="uniform"
         )
         share = clients.n / clients.total
-        return self.State(state.x + self.server_lr * dx, state.c + share * dc, clients.put(state.ci, ci_new))
+        return self.server_step(state, x=dx)._replace(
+            c=state.c + share * dc, ci=clients.put(state.ci, ci_new)
+        )

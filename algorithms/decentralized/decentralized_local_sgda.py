@@ -3,6 +3,7 @@
 The baseline that gradient tracking is measured against: Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent:
 Convergence Analysis and Communication Efficiency", AISTATS 2021, Algorithm 1, with a mixing matrix in place of the
 server's average.
+https://arxiv.org/abs/2102.13152
 
 ===================  =========================================================
 paper                here
@@ -25,12 +26,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class DecentralizedLocalSGDA(Algorithm):
+class DecentralizedLocalSGDA(Descent):
     """Local descent in x and ascend in y, both from the same point, and gossip of where that led.
 
     Attributes
@@ -44,6 +45,7 @@ class DecentralizedLocalSGDA(Algorithm):
         "decentralized",
         ("minimax",),
         "after Deng, Mahdavi 2021",
+        "https://arxiv.org/abs/2102.13152",
         gossip=True,
         epochs=False,
     )
@@ -70,9 +72,11 @@ class DecentralizedLocalSGDA(Algorithm):
         """Simultaneous local steps, then the exchange."""
         x, y = state
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
-            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+            (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         _, (x, y), _ = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach)
         return self.State(x, clients.project(y))

@@ -2,6 +2,7 @@
 
 Xian, Huang, Zhang, Huang: "A Faster Decentralized Algorithm for Nonconvex Minimax Problems", NeurIPS 2021; one
 iteration is one round.
+https://openreview.net/forum?id=rjIjkiyAJao
 
 ===================  =====================================================================
 formula              here
@@ -49,7 +50,14 @@ class DMHSGD(Algorithm):
     """
 
     meta: ClassVar = Meta(
-        "dm_hsgd", "decentralized", ("minimax",), "Xian et al. 2021", gossip=True, epochs=False, steps=1
+        "dm_hsgd",
+        "decentralized",
+        ("minimax",),
+        "Xian et al. 2021",
+        "https://openreview.net/forum?id=rjIjkiyAJao",
+        gossip=True,
+        epochs=False,
+        steps=1,
     )
 
     local_steps: int | None = 1

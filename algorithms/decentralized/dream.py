@@ -2,6 +2,7 @@
 
 Chen, Ye, Luo: "An Efficient Stochastic Algorithm for Decentralized Nonconvex-Strongly-Concave Minimax
 Optimization", AISTATS 2024; one iteration is one round.
+https://arxiv.org/abs/2212.02387
 
 ===================  =====================================================================
 formula              here
@@ -61,6 +62,7 @@ class DREAM(Algorithm):
         "decentralized",
         ("minimax",),
         "Chen, Ye, Luo 2024",
+        "https://arxiv.org/abs/2212.02387",
         stackable=False,  # runs side by side would have to go both ways: the common coin falls for each
         gossip=True,
         epochs=False,

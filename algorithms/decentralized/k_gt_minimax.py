@@ -2,6 +2,7 @@
 
 "Fast decentralized gradient tracking for federated learning with local updates: from mini to minimax
 optimization", Algorithm 1.
+https://arxiv.org/abs/2405.04566
 
 =======================  =========================================================
 paper                    here
@@ -10,7 +11,7 @@ x_i, y_i                 ``state.x``, ``state.y``, one row a node
 c_i^x, c_i^y             ``state.cx``, ``state.cy``: corrections, mean zero
 eta_c^x, eta_c^y         ``lr_x``, ``lr_y``
 eta_s^x, eta_s^y         ``server_lr`` (one value for both)
-K                        ``local_steps``
+K                        ``local_steps`` (with momentum, their `reach`)
 Delta^x, Delta^y         ``dx``, ``dy``
 =======================  =========================================================
 
@@ -30,12 +31,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class KGTMinimax(Algorithm):
+class KGTMinimax(Descent):
     """Corrected local descent ascent, then one exchange with the neighbors.
 
     Attributes
@@ -49,7 +51,13 @@ class KGTMinimax(Algorithm):
     """
 
     meta: ClassVar = Meta(
-        "k_gt_minimax", "decentralized", ("minimax",), "K-GT-Minimax", gossip=True, epochs=False
+        "k_gt_minimax",
+        "decentralized",
+        ("minimax",),
+        "K-GT-Minimax",
+        "https://arxiv.org/abs/2405.04566",
+        gossip=True,
+        epochs=False,
     )
 
     local_steps: int | None = 10
@@ -88,13 +96,16 @@ class KGTMinimax(Algorithm):
         x, y, cx, cy = state
         dx, dy = torch.zeros_like(x), torch.zeros_like(y)
         batches = clients.batches(self)
-        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        length, m = reach(len(batches), self.momentum), None
         for batch in batches:
-            gx, gy = clients.grads(x + dx, clients.project(y + dy), batch)
-            dx, dy = dx - self.lr_x * (gx + cx), dy + self.lr_y * (gy + cy)
-        (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, rebroadcast=(x, y), scale=reach)
-        cx = cx + (dx - wdx) / (len(batches) * self.lr_x)
-        cy = cy - (dy - wdy) / (len(batches) * self.lr_y)
+            at = x + dx, clients.project(y + dy)
+            gx, gy = clients.grads(*at, batch)
+            (gx, gy), m = self.direction(at, (gx + cx, gy + cy), batch, m, ascend=(False, True))
+            dx, dy = dx - self.lr_x * gx, dy + self.lr_y * gy
+        scale = len(batches) * self.lr_x, len(batches) * self.lr_y
+        (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, rebroadcast=(x, y), scale=scale)
+        cx = cx + (dx - wdx) / (length * self.lr_x)
+        cy = cy - (dy - wdy) / (length * self.lr_y)
         return self.State(wx + self.server_lr * wdx, clients.project(wy + self.server_lr * wdy), cx, cy)
 
     def model(self, state: State) -> Tensor:

@@ -2,6 +2,7 @@
 
 Mohri, Sivek, Suresh: "Agnostic Federated Learning", ICML 2019, the stochastic algorithm, with local steps as in
 federated averaging; written from knowledge of the paper, which could not be read here.
+https://arxiv.org/abs/1902.00146
 
 ===================  =========================================================
 paper                here
@@ -25,13 +26,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.derivatives import project_simplex
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class AFL(Descent):
+class AFL(Descent, ServerUpdate):
     """Descend the mixture of the clients' losses, ascend in the mixture.
 
     Attributes
@@ -40,7 +41,9 @@ class AFL(Descent):
         Step sizes of the model and of the mixture.
     """
 
-    meta: ClassVar = Meta("afl", "fairness", ("erm",), "Mohri et al. 2019")
+    meta: ClassVar = Meta(
+        "afl", "fairness", ("erm",), "Mohri et al. 2019", "https://arxiv.org/abs/1902.00146"
+    )
 
     lr: float = 0.1
     lr_weights: float = 0.1
@@ -59,17 +62,20 @@ class AFL(Descent):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and equal weights."""
         x = start["x"]
-        return self.State(x, torch.ones_like(clients.rows(x[..., :1])) / clients.total)
+        state = self.State(x, torch.ones_like(clients.rows(x[..., :1])) / clients.total)
+        return self.server_init(state, "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local SGD, the mixture of its increments, and a step of the mixture along the losses."""
         x = x_t = channel.down(state.x)
+        m = None
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1)
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch))
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         dx, risk = channel.gather(x, risk, base=(x_t, None), stateless=True)
         weights = clients.take(state.weights)
         mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # of the cohort, which keeps it
         raised = (weights + self.lr_weights * risk) / mass
         raised = mass * project_simplex(raised.squeeze(-1)).unsqueeze(-1)
-        return self.State(state.x + (weights / mass * dx).sum(-2), clients.put(state.weights, raised))
+        new = self.server_step(state, x=(weights / mass * dx).sum(-2))
+        return new._replace(weights=clients.put(state.weights, raised))

@@ -1,6 +1,7 @@
 """FairFed: clients whose own equal-opportunity gap is far from everybody's count less.
 
 Ezzeldin, Yan, He, Ferrara, Avestimehr: "FairFed: Enabling Group Fairness in Federated Learning", AAAI 2023.
+https://arxiv.org/abs/2110.00857
 
 ===================  ================================================================
 paper                here
@@ -26,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.fairness import decisions
 
 LEAST = 1e-3  # divisor, which only noise and weights of zero can come to
@@ -34,7 +35,7 @@ LEAST = 1e-3  # divisor, which only noise and weights of zero can come to
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FairFed(Descent):
+class FairFed(Descent, ServerUpdate):
     """Average the clients' models by weights that follow how much their gap differs from the global one.
 
     Attributes
@@ -45,7 +46,14 @@ class FairFed(Descent):
         How fast weights follow; 0 is federated averaging.
     """
 
-    meta: ClassVar = Meta("fairfed", "fairness", ("erm",), "Ezzeldin et al. 2023", groups=True)
+    meta: ClassVar = Meta(
+        "fairfed",
+        "fairness",
+        ("erm",),
+        "Ezzeldin et al. 2023",
+        "https://arxiv.org/abs/2110.00857",
+        groups=True,
+    )
 
     lr: float = 0.1
     budget: float = 1.0
@@ -63,20 +71,22 @@ class FairFed(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and weights in proportion to samples."""
-        return self.State(start["x"], clients.shares.to(start["x"]))
+        return self.server_init(self.State(start["x"], clients.shares.to(start["x"])), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Compare decisions with everybody's, adapt the weight, then local SGD."""
         x = x_t = channel.down(state.x)
+        m = None
         own = clients.each(decisions(clients.problem, clients.groups), x_t, clients.data())
         apart = _distance(own, channel.down(channel.mean(own, stateless=True)), clients.groups)
         usual = channel.down(channel.mean(apart, weighting="uniform", stateless=True))
         weights = (clients.take(state.weights) - self.budget * (apart - usual)).clamp(min=0.0)
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch))
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         share = clients.total * weights  # near 1, whatever the number of clients
         push, mass = channel.mean(share * (x - x_t), share, weighting="uniform", stateless=True)
-        return self.State(state.x + push / mass.clamp(min=LEAST), clients.put(state.weights, weights))
+        new = self.server_step(state, x=push / mass.clamp(min=LEAST))
+        return new._replace(weights=clients.put(state.weights, weights))
 
 
 def _distance(own: Tensor, every: Tensor, groups: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 Cui, Pan, Liang, Zhang, Wang: "Addressing Algorithmic Disparity and Performance Inconsistency in Federated
 Learning", NeurIPS 2021, Algorithm 1.
+https://arxiv.org/abs/2108.08435
 
 =========================  ==================================================================
 paper                      here
@@ -28,14 +29,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.fairness import soft_gap
 from harness.core.methods.multi_objective import best_of_two, common_descent, smooth_maximum
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FCFL(Algorithm):
+class FCFL(ServerUpdate):
     """Lower the worst client's loss while no client's gap exceeds the budget, then everybody's loss together.
 
     Attributes
@@ -54,7 +55,16 @@ class FCFL(Algorithm):
         What pulls the model to 0.
     """
 
-    meta: ClassVar = Meta("fcfl", "fairness", ("erm",), "Cui et al. 2021", epochs=False, steps=1, groups=True)
+    meta: ClassVar = Meta(
+        "fcfl",
+        "fairness",
+        ("erm",),
+        "Cui et al. 2021",
+        "https://arxiv.org/abs/2108.08435",
+        epochs=False,
+        steps=1,
+        groups=True,
+    )
 
     local_steps: int | None = 1
     lr: float = 0.1
@@ -79,7 +89,7 @@ class FCFL(Algorithm):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and wide maxima."""
         width = torch.full_like(start["x"][..., :1], self.width)
-        return self.State(start["x"], width, width)
+        return self.server_init(self.State(start["x"], width, width), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Everybody's losses, gaps and gradients, and a step of the server's choice."""
@@ -90,7 +100,7 @@ class FCFL(Algorithm):
             clients.each(clients.problem.loss, x_t, batch).unsqueeze(-1),
             clients.each(disparity(clients.problem), x_t, batch).unsqueeze(-1),
             clients.grad(x_t, batch),
-            clients.gradient(disparity, x_t, batch=batch, alone=False),
+            clients.gradient(disparity, x_t, batch=batch),
             stateless=True,
         )
         unfair = smooth_maximum(gaps.squeeze(-1), by_gap, state.width_gap)
@@ -98,17 +108,17 @@ class FCFL(Algorithm):
         if clients.round >= self.minmax_rounds:
             usual = by_loss.mean(-2)
             every = torch.cat([by_loss, (unfair * over).unsqueeze(-2)], -2)
-            return state._replace(x=self._step(state.x, common_descent(every, usual)))
+            return self._along(state, common_descent(every, usual))
         worst = smooth_maximum(losses.squeeze(-1), by_loss, state.width_loss)
         way = torch.where(
             over, best_of_two(worst, unfair, unfair, keep=worst), best_of_two(worst, unfair, worst)
         )
-        return self.State(
-            self._step(state.x, way), _narrower(state.width_loss, worst), _narrower(state.width_gap, unfair)
+        return self._along(state, way)._replace(
+            width_loss=_narrower(state.width_loss, worst), width_gap=_narrower(state.width_gap, unfair)
         )
 
-    def _step(self, x: Tensor, way: Tensor) -> Tensor:
-        return x - self.lr * (way + self.weight_decay * x)
+    def _along(self, state: State, way: Tensor) -> State:
+        return self.server_step(state, x=-self.lr * (way + self.weight_decay * state.x))
 
 
 def _narrower(width: Tensor, gradient: Tensor) -> Tensor:

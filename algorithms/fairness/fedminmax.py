@@ -2,6 +2,7 @@
 
 Papadaki, Martinez, Bertran, Sapiro, Rodrigues: "Minimax Demographic Group Fairness in Federated Learning",
 FAccT 2022, Algorithm 1.
+https://arxiv.org/abs/2201.08304
 
 =========================  ==================================================================
 paper                      here
@@ -26,14 +27,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.derivatives import project_simplex
 from harness.core.methods.fairness import group_shares, weighed_loss
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedMinMax(Algorithm):
+class FedMinMax(Descent, ServerUpdate):
     """One descent step on the weighed risk, one ascent step on the groups' mixture.
 
     Attributes
@@ -43,7 +44,14 @@ class FedMinMax(Algorithm):
     """
 
     meta: ClassVar = Meta(
-        "fedminmax", "fairness", ("erm",), "Papadaki et al. 2022", epochs=False, steps=1, groups=True
+        "fedminmax",
+        "fairness",
+        ("erm",),
+        "Papadaki et al. 2022",
+        "https://arxiv.org/abs/2201.08304",
+        epochs=False,
+        steps=1,
+        groups=True,
     )
 
     local_steps: int | None = 1
@@ -66,17 +74,17 @@ class FedMinMax(Algorithm):
         """Start from the problem's model and the groups' shares, which the clients tell once."""
         shares = clients.each(group_shares(clients.groups), clients.data())
         rho = project_simplex(channel.mean(shares, stateless=True))
-        return self.State(start["x"], rho, rho)
+        return self.server_init(self.State(start["x"], rho, rho), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Descend the weighed risk, and tell the groups' risks of the model that was received."""
         x_t, w = channel.down(state.x, _ratio(state.mu, state.rho))
         (batch,) = clients.batches(self)
         gradient, risks = clients.gradient(weighed_loss, x_t, w, batch=batch, by=(0, 1))
-        x = x_t - self.lr * gradient
+        x, _ = self.step(x_t, gradient, batch, lr=self.lr)
         dx, total = channel.mean(x, risks, base=(x_t, None), scale=(self.lr, 1.0), stateless=True)
         mu = project_simplex(state.mu + self.lr_mu * _ratio(total, state.rho))
-        return self.State(state.x + dx, mu, state.rho)
+        return self.server_step(state, x=dx)._replace(mu=mu)
 
 
 def _ratio(of: Tensor, rho: Tensor) -> Tensor:

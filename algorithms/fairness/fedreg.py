@@ -1,7 +1,8 @@
 """FedReg: federated averaging with a penalty on each client's own equal-opportunity gap.
 
 Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-arXiv 2205.01608, section 6, which describes it as a baseline.
+section 6, which describes it as a baseline.
+https://arxiv.org/abs/2205.01608
 
 ===================  =========================================================
 paper                here
@@ -23,13 +24,13 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.fairness import penalized_loss
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedReg(Descent):
+class FedReg(Descent, ServerUpdate):
     """Average the clients' models after some local SGD on a penalized loss.
 
     Attributes
@@ -42,7 +43,15 @@ class FedReg(Descent):
         Steepness of the sigmoid.
     """
 
-    meta: ClassVar = Meta("fedreg", "fairness", ("erm",), "Li et al. 2022", parts=True, groups=True)
+    meta: ClassVar = Meta(
+        "fedreg",
+        "fairness",
+        ("erm",),
+        "Li et al. 2022",
+        "https://arxiv.org/abs/2205.01608",
+        parts=True,
+        groups=True,
+    )
 
     lr: float = 0.1
     penalty: float = 0.1
@@ -60,12 +69,13 @@ class FedReg(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
-        return self.State(start["x"])
+        return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local SGD on loss and penalty, then the mean increment."""
         loss = partial(penalized_loss, groups=clients.groups, weight=self.penalty, slope=self.slope)
         x = x_t = channel.down(state.x)
+        m = None
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.gradient(loss, x, batch=batch, alone=False))
-        return self.State(state.x + channel.mean(x, base=x_t))
+            x, m = self.step(x, clients.gradient(loss, x, batch=batch), batch, m, lr=self.lr)
+        return self.server_step(state, x=channel.mean(x, base=x_t))

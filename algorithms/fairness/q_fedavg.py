@@ -1,6 +1,7 @@
 """q-FedAvg: resources for clients with a large loss.
 
 Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020, Algorithm 2.
+https://arxiv.org/abs/1905.10497
 
 ===================  =========================================================
 paper                here
@@ -26,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.problem import power
 
 LEAST = 1e-3  # loss below which the divisor no longer falls
@@ -34,7 +35,7 @@ LEAST = 1e-3  # loss below which the divisor no longer falls
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class QFedAvg(Descent):
+class QFedAvg(Descent, ServerUpdate):
     """Weigh increments by a power of the loss, and divide by a bound on the curvature of its power.
 
     Attributes
@@ -45,7 +46,9 @@ class QFedAvg(Descent):
         Power of the loss; 0 is federated averaging of clients that count alike.
     """
 
-    meta: ClassVar = Meta("q_fedavg", "fairness", ("erm",), "Li et al. 2020", version=2)
+    meta: ClassVar = Meta(
+        "q_fedavg", "fairness", ("erm",), "Li et al. 2020", "https://arxiv.org/abs/1905.10497", version=2
+    )
 
     lr: float = 0.1
     q: float = 1.0
@@ -62,18 +65,19 @@ class QFedAvg(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
-        return self.State(start["x"])
+        return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local SGD, then the ratio of two averages."""
         x = x_t = channel.down(state.x)
+        m = None
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1).clamp(min=1e-10)
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch))
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         weight = power(risk, self.q)
         push = weight * (x - x_t)
         length = (x - x_t).square().sum(-1, keepdim=True)
         mass = self.q * power(risk, self.q - 1) * length / self.lr + weight
         push, mass = channel.mean(push, mass, weighting="uniform", stateless=True)
         step = push / mass.clamp(min=LEAST ** max(self.q, 1.0))
-        return self.State(state.x + torch.where(mass > 0, step, 0.0))
+        return self.server_step(state, x=torch.where(mass > 0, step, 0.0))

@@ -2,6 +2,7 @@
 
 Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
 Complexity", ICML 2021; CODA: Guo, Liu, Yuan, Shen, Liu, Yang, ICML 2020.
+https://arxiv.org/abs/2102.04635
 
 ===================  =========================================================
 paper                here
@@ -28,12 +29,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CODAPlus(Algorithm):
+class CODAPlus(Descent, ServerUpdate):
     """Local descent ascent with a proximal term in x and step sizes that fall from stage to stage.
 
     Attributes
@@ -48,7 +49,14 @@ class CODAPlus(Algorithm):
         The step sizes are divided by it from stage to stage.
     """
 
-    meta: ClassVar = Meta("coda_plus", "minimax", ("minimax",), "Yuan et al. 2021", epochs=False)
+    meta: ClassVar = Meta(
+        "coda_plus",
+        "minimax",
+        ("minimax",),
+        "Yuan et al. 2021",
+        "https://arxiv.org/abs/2102.04635",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -71,7 +79,7 @@ class CODAPlus(Algorithm):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
-        return self.State(start["x"], start["y"], start["x"])
+        return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps towards the saddle and the stage's beginning, then the mean increments."""
@@ -81,9 +89,13 @@ class CODAPlus(Algorithm):
         x, y = sent = channel.down(state.x, state.y)
         xr = channel.rebroadcast(began)
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
-            x, y = x - lr_x * (gx + self.prox * (x - xr)), clients.project(y + lr_y * gy)
+            gx = gx + self.prox * (x - xr)
+            (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(lr_x, -lr_y))
+            y = clients.project(y)
         reach = len(batches) * lr_x, len(batches) * lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
-        return self.State(state.x + dx, clients.project(state.y + dy), began)
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(y=clients.project(new.y), xr=began)

@@ -2,6 +2,7 @@
 
 Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
 Complexity", ICML 2021.
+https://arxiv.org/abs/2102.04635
 
 ===================  =========================================================
 paper                here
@@ -30,20 +31,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class CODASCA(Algorithm):
+class CODASCA(Descent, ServerUpdate):
     """Staged proximal descent ascent corrected by what the others' directions were last time.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Local step sizes of the first stage.
-    server_lr : float
-        Step size of the server along the mean increments.
     prox : float
         Weight of the pull towards the point at which the stage began; 0 for none.
     stage_rounds : int
@@ -52,12 +51,18 @@ class CODASCA(Algorithm):
         The local step sizes are divided by it from stage to stage.
     """
 
-    meta: ClassVar = Meta("codasca", "minimax", ("minimax",), "Yuan et al. 2021", epochs=False)
+    meta: ClassVar = Meta(
+        "codasca",
+        "minimax",
+        ("minimax",),
+        "Yuan et al. 2021",
+        "https://arxiv.org/abs/2102.04635",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01
     lr_y: float = 0.01
-    server_lr: float = 1.0
     prox: float = 0.002
     stage_rounds: int = 200
     decay: float = 3.0
@@ -75,14 +80,14 @@ class CODASCA(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "server_lr", "stage_rounds", "decay")
+        positive(self, "lr_x", "lr_y", "stage_rounds", "decay")
         not_negative(self, "prox")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, with control variates of zero."""
         x, y = start["x"], start["y"]
         zeros = [torch.zeros_like(part) for part in (x, y, clients.rows(x), clients.rows(y))]
-        return self.State(x, y, x, *zeros)
+        return self.server_init(self.State(x, y, x, *zeros), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Corrected local steps, then the server's step and the mean change of the control variates."""
@@ -93,21 +98,24 @@ class CODASCA(Algorithm):
         xr, cxi, cyi = channel.rebroadcast(began), clients.take(state.cxi), clients.take(state.cyi)
         sent, total_x, total_y = (x, y, cxi, cyi), 0 * x, 0 * y
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
             gx = gx + self.prox * (x - xr)
             total_x, total_y = total_x + gx, total_y + gy
-            x, y = x - lr_x * (gx - cxi + cx), clients.project(y + lr_y * (gy - cyi + cy))
+            corrected = gx - cxi + cx, gy - cyi + cy
+            (x, y), m = self.step((x, y), corrected, batch, m, lr=(lr_x, -lr_y))
+            y = clients.project(y)
         cxi, cyi = total_x / len(batches), total_y / len(batches)
         reach = len(batches) * lr_x, len(batches) * lr_y, 1.0, 1.0
         dx, dy, dcx, dcy = channel.mean(x, y, cxi, cyi, base=sent, scale=reach, weighting="uniform")
         share = clients.n / clients.total
-        return self.State(
-            state.x + self.server_lr * dx,
-            clients.project(state.y + self.server_lr * dy),
-            began,
-            state.cx + share * dcx,
-            state.cy + share * dcy,
-            clients.put(state.cxi, cxi),
-            clients.put(state.cyi, cyi),
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(
+            y=clients.project(new.y),
+            xr=began,
+            cx=state.cx + share * dcx,
+            cy=state.cy + share * dcy,
+            cxi=clients.put(state.cxi, cxi),
+            cyi=clients.put(state.cyi, cyi),
         )

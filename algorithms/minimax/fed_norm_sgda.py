@@ -1,6 +1,7 @@
 """Fed-Norm-SGDA: local descent ascent whose clients, taking unequal numbers of steps, report normalized directions.
 
 Sharma, Panda, Joshi: "Federated Minimax Optimization with Client Heterogeneity", TMLR 2023.
+https://arxiv.org/abs/2302.04249
 
 ===================  =========================================================
 paper                here
@@ -8,7 +9,7 @@ paper                here
 x, y                 ``state.x``, ``state.y``
 eta_x, eta_y         ``lr_x``, ``lr_y``
 tau_i                ``own_steps``, by client number; else ``local_steps``
-a_i                  1 for every step
+a_i                  1 for every step; with momentum, what it makes of a gradient that stays
 tau_eff              mean of all clients' numbers of steps
 gamma_x, gamma_y     ``lr_x``, ``lr_y``
 x hat (variant +)    ``state.xs``, renewed every ``snapshot_rounds``
@@ -28,12 +29,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, UserError, positive, register
+from harness.core.steps import reach
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedNormSGDA(Algorithm):
+class FedNormSGDA(Descent, ServerUpdate):
     """Local descent ascent, each client's direction divided by its own number of steps.
 
     Attributes
@@ -49,7 +51,14 @@ class FedNormSGDA(Algorithm):
         Variant +: take ascent gradients at a snapshot of x that is renewed every so many rounds.
     """
 
-    meta: ClassVar = Meta("fed_norm_sgda", "minimax", ("minimax",), "Sharma et al. 2023", epochs=False)
+    meta: ClassVar = Meta(
+        "fed_norm_sgda",
+        "minimax",
+        ("minimax",),
+        "Sharma et al. 2023",
+        "https://arxiv.org/abs/2302.04249",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -73,7 +82,7 @@ class FedNormSGDA(Algorithm):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""
-        return self.State(start["x"], start["y"], start["x"])
+        return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Own numbers of local steps, then a step along the mean of the normalized directions."""
@@ -85,15 +94,17 @@ class FedNormSGDA(Algorithm):
         x, y = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot) if self.snapshot_rounds is not None else None
         total_x, total_y = 0 * x, 0 * y
+        m = None
         for batch in batches:
             if xs is None:
                 gx, gy = clients.grads(x, y, batch)
             else:
                 gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
+            (gx, gy), m = self.direction((x, y), (gx, gy), batch, m, ascend=(False, True))
             total_x, total_y = total_x + gx, total_y + gy
             x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
-        taken = batches.num_steps.clamp(min=1) if self.normalize else 1.0
+        taken = reach(batches.num_steps.clamp(min=1), self.momentum) if self.normalize else 1.0
         dx, dy = channel.mean(total_x / taken, total_y / taken)
-        tau = float(steps.double().mean()) if self.normalize else 1.0
-        y = clients.project(state.y + tau * self.lr_y * dy)
-        return self.State(state.x - tau * self.lr_x * dx, y, snapshot)
+        tau = float(torch.as_tensor(reach(steps.double(), self.momentum)).mean()) if self.normalize else 1.0
+        new = self.server_step(state, x=-tau * self.lr_x * dx, y=tau * self.lr_y * dy)
+        return new._replace(y=clients.project(new.y), xs=snapshot)

@@ -3,6 +3,7 @@
 Tarzanagh, Li, Thrampoulidis, Oymak: "FedNest: Federated Bilevel, Minimax, and Compositional Optimization", ICML
 2022, Algorithms 1 (FedNest), 2 (FedOut) and 3 (FedInn); with inner problems of minus the objective the outer
 gradient is direct.
+https://arxiv.org/abs/2205.02215
 
 ===================  =========================================================
 paper                here
@@ -26,12 +27,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedNest(Algorithm):
+class FedNest(Descent, ServerUpdate):
     """Ascend in y at a fixed x, then descend in x at the new y.
 
     Attributes
@@ -44,7 +45,14 @@ class FedNest(Algorithm):
         Correct local gradients by those at the anchor, and exchange these; without, plain local steps.
     """
 
-    meta: ClassVar = Meta("fednest", "minimax", ("minimax",), "Tarzanagh et al. 2022", epochs=False)
+    meta: ClassVar = Meta(
+        "fednest",
+        "minimax",
+        ("minimax",),
+        "Tarzanagh et al. 2022",
+        "https://arxiv.org/abs/2205.02215",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -64,15 +72,16 @@ class FedNest(Algorithm):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
-        return self.State(start["x"], start["y"])
+        return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Climb in the inner rounds, then descend once."""
-        x, y, rows_y = channel.down(state.x), state.y, channel.rebroadcast(state.y)
+        x, y = channel.down(state.x), channel.rebroadcast(state.y)
         for number in range(self.inner_rounds):
-            y = clients.project(y + self._ascent(x, rows_y, number, clients, channel))
-            rows_y = channel.down(y)
-        return self.State(state.x + self._descent(x, rows_y, clients, channel), y)
+            state = self.server_step(state, y=self._ascent(x, y, number, clients, channel))
+            state = state._replace(y=clients.project(state.y))
+            y = channel.down(state.y)
+        return self.server_step(state, x=self._descent(x, y, clients, channel))
 
     def _ascent(self, x: Tensor, y_t: Tensor, number: int, clients: Clients, channel: Channel) -> Tensor:
         """FedInn: return the mean increment of y."""
@@ -80,11 +89,12 @@ class FedNest(Algorithm):
         if self.svrg:
             (anchor,) = clients.batches(self, steps=1, stream=f"inner anchor {number}")
             b = channel.down(channel.mean(clients.grad_y(x, y_t, anchor), weighting="uniform"))
-        batches = clients.batches(self, stream=f"inner {number}")
+        batches, m = clients.batches(self, stream=f"inner {number}"), None
         for batch in batches:
             g = clients.grad_y(x, y, batch)
             g = g - clients.grad_y(x, y_t, batch) + b if self.svrg else g
-            y = clients.project(y + self.lr_y * g)
+            y, m = self.step(y, g, batch, m, lr=-self.lr_y)
+            y = clients.project(y)
         moved: Tensor = channel.mean(y, base=y_t, scale=(len(batches) * self.lr_y,), weighting="uniform")
         return moved
 
@@ -94,10 +104,10 @@ class FedNest(Algorithm):
         if self.svrg:
             (anchor,) = clients.batches(self, steps=1, stream="outer anchor")
             a = channel.down(channel.mean(clients.grad_x(x_t, y, anchor), weighting="uniform"))
-        batches = clients.batches(self)
+        batches, m = clients.batches(self), None
         for batch in batches:
             g = clients.grad_x(x, y, batch)
             g = g - clients.grad_x(x_t, y, batch) + a if self.svrg else g
-            x = x - self.lr_x * g
+            x, m = self.step(x, g, batch, m, lr=self.lr_x)
         moved: Tensor = channel.mean(x, base=x_t, scale=(len(batches) * self.lr_x,), weighting="uniform")
         return moved

@@ -26,20 +26,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedSGDAPlus(Algorithm):
+class FedSGDAPlus(Descent, ServerUpdate):
     """Descend in x, ascend in y as seen from the snapshot, and let the server step along the mean increments.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Local step sizes.
-    server_lr : float
-        Step size of the server.
     snapshot_rounds : int
         The snapshot becomes the server's x every so many rounds.
     """
@@ -61,11 +59,11 @@ class FedSGDAPlus(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "server_lr", "snapshot_rounds")
+        positive(self, "lr_x", "lr_y", "snapshot_rounds")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""
-        return self.State(start["x"], start["y"], start["x"])
+        return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps with two points of view, then the server's step."""
@@ -73,10 +71,12 @@ class FedSGDAPlus(Algorithm):
         x, y = sent = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot)
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
-            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+            (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
-        y = clients.project(state.y + self.server_lr * dy)
-        return self.State(state.x + self.server_lr * dx, y, snapshot)
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(y=clients.project(new.y), xs=snapshot)

@@ -3,6 +3,7 @@
 Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
 AISTATS 2021, Algorithm 1; Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence
 Analyses and Algorithms", ICML 2022.
+https://arxiv.org/abs/2102.13152, https://arxiv.org/abs/2203.04850
 
 ===================  =========================================================
 paper                here
@@ -22,12 +23,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDA(Algorithm):
+class LocalSGDA(Descent, ServerUpdate):
     """Descend in x and ascend in y, both from the same point, and average after some steps.
 
     Attributes
@@ -37,7 +38,13 @@ class LocalSGDA(Algorithm):
     """
 
     meta: ClassVar = Meta(
-        "local_sgda", "minimax", ("minimax",), "Deng, Mahdavi 2021", parts=True, epochs=False
+        "local_sgda",
+        "minimax",
+        ("minimax",),
+        "Deng, Mahdavi 2021",
+        "https://arxiv.org/abs/2102.13152",
+        parts=True,
+        epochs=False,
     )
 
     local_steps: int | None = 10
@@ -56,15 +63,17 @@ class LocalSGDA(Algorithm):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
-        return self.State(start["x"], start["y"])
+        return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Simultaneous local steps, then the mean increments."""
         x, y = sent = channel.down(state.x, state.y)
         batches = clients.batches(self)
+        m = None
         for batch in batches:
-            gx, gy = clients.grads(x, y, batch)
-            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+            (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
-        return self.State(state.x + dx, clients.project(state.y + dy))
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(y=clients.project(new.y))

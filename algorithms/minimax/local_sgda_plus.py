@@ -3,6 +3,7 @@
 Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
 AISTATS 2021, Algorithm 2; Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence
 Analyses and Algorithms", ICML 2022.
+https://arxiv.org/abs/2102.13152, https://arxiv.org/abs/2203.04850
 
 ===================  =========================================================
 paper                here
@@ -26,12 +27,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalSGDAPlus(Algorithm):
+class LocalSGDAPlus(Descent, ServerUpdate):
     """Descend in x at the client's point, ascend in y as seen from the snapshot, and average after some steps.
 
     Attributes
@@ -42,7 +43,14 @@ class LocalSGDAPlus(Algorithm):
         The snapshot becomes the server's x every so many rounds.
     """
 
-    meta: ClassVar = Meta("local_sgda_plus", "minimax", ("minimax",), "Deng, Mahdavi 2021", epochs=False)
+    meta: ClassVar = Meta(
+        "local_sgda_plus",
+        "minimax",
+        ("minimax",),
+        "Deng, Mahdavi 2021",
+        "https://arxiv.org/abs/2102.13152",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -62,7 +70,7 @@ class LocalSGDAPlus(Algorithm):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""
-        return self.State(start["x"], start["y"], start["x"])
+        return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps with two points of view, then the mean increments."""
@@ -70,9 +78,12 @@ class LocalSGDAPlus(Algorithm):
         x, y = sent = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot)
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
-            x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
+            (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
-        return self.State(state.x + dx, clients.project(state.y + dy), snapshot)
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(y=clients.project(new.y), xs=snapshot)

@@ -2,6 +2,7 @@
 
 Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence Analyses and Algorithms",
 ICML 2022, Algorithm 2.
+https://arxiv.org/abs/2203.04850
 
 ===================  =========================================================
 paper                here
@@ -48,7 +49,14 @@ class MomentumLocalSGDA(Algorithm):
         gradients at the averaged point, not at the clients' own.
     """
 
-    meta: ClassVar = Meta("momentum_local_sgda", "minimax", ("minimax",), "Sharma et al. 2022", epochs=False)
+    meta: ClassVar = Meta(
+        "momentum_local_sgda",
+        "minimax",
+        ("minimax",),
+        "Sharma et al. 2022",
+        "https://arxiv.org/abs/2203.04850",
+        epochs=False,
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01

@@ -2,6 +2,7 @@
 
 Yang, Zhang, Bao, Liu, Liu, Ding, Xu: "SAGDA: Achieving O(eps^-2) Communication Complexity in Federated Min-Max
 Learning", NeurIPS 2022.
+https://arxiv.org/abs/2210.00611
 
 =====================  =======================================================
 paper                  here
@@ -25,30 +26,29 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class SAGDA(Algorithm):
+class SAGDA(Descent, ServerUpdate):
     """Local SGDA whose clients replace their own gradient at the server's point by everybody's mean.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Local step sizes.
-    server_lr : float
-        Step size of the server along the mean increments.
     resample_cv : bool
         Take a client's gradient at the server's point on each step's batch, instead of once.
     """
 
-    meta: ClassVar = Meta("sagda", "minimax", ("minimax",), "Yang et al. 2022", epochs=False)
+    meta: ClassVar = Meta(
+        "sagda", "minimax", ("minimax",), "Yang et al. 2022", "https://arxiv.org/abs/2210.00611", epochs=False
+    )
 
     local_steps: int | None = 10
     lr_x: float = 0.01
     lr_y: float = 0.01
-    server_lr: float = 1.0
     resample_cv: bool = False
 
     class State(NamedTuple):
@@ -59,11 +59,11 @@ class SAGDA(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "server_lr")
+        positive(self, "lr_x", "lr_y")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
-        return self.State(start["x"], start["y"])
+        return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Average the gradients at the server's point, then take corrected local steps from there."""
@@ -72,12 +72,15 @@ class SAGDA(Algorithm):
         ax, ay = clients.grads(x, y, anchor)
         mx, my = channel.down(*channel.mean(ax, ay, weighting="uniform"))
         batches = clients.batches(self)
+        m = None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
             if self.resample_cv:
                 ax, ay = clients.grads(sent[0], sent[1], batch)
-            x = x - self.lr_x * (gx - ax + mx)
-            y = clients.project(y + self.lr_y * (gy - ay + my))
+            corrected = gx - ax + mx, gy - ay + my
+            (x, y), m = self.step((x, y), corrected, batch, m, lr=(self.lr_x, -self.lr_y))
+            y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
-        return self.State(state.x + self.server_lr * dx, clients.project(state.y + self.server_lr * dy))
+        new = self.server_step(state, x=dx, y=dy)
+        return new._replace(y=clients.project(new.y))

@@ -1,6 +1,7 @@
 """APFL: a mixture of a personal and the global model.
 
-Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", arXiv 2003.13461, 2020, Algorithm 1.
+Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020, Algorithm 1.
+https://arxiv.org/abs/2003.13461
 
 =======================  =========================================================
 paper                    here
@@ -23,12 +24,22 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, UserError, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    UserError,
+    not_negative,
+    positive,
+    register,
+)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class APFL(Descent):
+class APFL(Descent, ServerUpdate):
     """Train the global model, and the personal one at the point of the mixture.
 
     Attributes
@@ -39,7 +50,9 @@ class APFL(Descent):
         First weight of the personal model, between 0 and 1.
     """
 
-    meta: ClassVar = Meta("apfl", "personalized", ("erm",), "Deng et al. 2020")
+    meta: ClassVar = Meta(
+        "apfl", "personalized", ("erm",), "Deng et al. 2020", "https://arxiv.org/abs/2003.13461"
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0
@@ -63,20 +76,24 @@ class APFL(Descent):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start both models from the problem's."""
         rows = clients.rows(start["x"])
-        return self.State(start["x"], rows, torch.full_like(rows[..., :1], self.share))
+        state = self.State(start["x"], rows, torch.full_like(rows[..., :1], self.share))
+        return self.server_init(state, "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps on both models, then the mean increment of the global one."""
         x = x_t = channel.down(state.x)
+        m_x = m_p = None
         p, share = clients.take(state.pi), clients.take(state.share)
         for step, batch in enumerate(clients.batches(self)):
-            at_mixture = self.clip(clients.grad(share * p + (1 - share) * x, batch))
+            mixture = share * p + (1 - share) * x
+            at_mixture, m_p = self.direction(mixture, clients.grad(mixture, batch), batch, m_p)
             ahead = ((p - x) * at_mixture).sum(-1, keepdim=True)
-            x, p = x - self.lr * self.clip(clients.grad(x, batch)), p - self.lr * share * at_mixture
+            x, m_x = self.step(x, clients.grad(x, batch), batch, m_x, lr=self.lr)
+            p = p - self.lr * share * at_mixture
             if step == 0:
                 share = (share - self.lr_share * ahead).clamp(0, 1)
-        x_new = state.x + channel.mean(x, base=x_t)
-        return self.State(x_new, clients.put(state.pi, p), clients.put(state.share, share))
+        kept = {"pi": clients.put(state.pi, p), "share": clients.put(state.share, share)}
+        return self.server_step(state, x=channel.mean(x, base=x_t))._replace(**kept)
 
     def model(self, state: State) -> Tensor:
         """Return the mixtures."""

@@ -1,6 +1,7 @@
 """Ditto: a personal model that is held near the global one.
 
 Li, Hu, Beirami, Smith: "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1.
+https://arxiv.org/abs/2012.04221
 
 =======================  =========================================================
 paper                    here
@@ -23,12 +24,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ditto(Descent):
+class Ditto(Descent, ServerUpdate):
     """FedAvg, and beside it local training with a pull to the received global model.
 
     Attributes
@@ -41,7 +42,9 @@ class Ditto(Descent):
         Passes over the data for the personal model; None: as much work as for the global one.
     """
 
-    meta: ClassVar = Meta("ditto", "personalized", ("erm",), "Li et al. 2021")
+    meta: ClassVar = Meta(
+        "ditto", "personalized", ("erm",), "Li et al. 2021", "https://arxiv.org/abs/2012.04221"
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0
@@ -61,18 +64,19 @@ class Ditto(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everything from the problem's model."""
-        return self.State(start["x"], clients.rows(start["x"]))
+        return self.server_init(self.State(start["x"], clients.rows(start["x"])), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps on both models, then the mean increment of the global one."""
         x = x_t = channel.down(state.x)
-        p = clients.take(state.pi)
+        m = None
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch))
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
+        p, m = clients.take(state.pi), None
         for batch in clients.batches(self, epochs=self.personal_epochs):
-            pull = batch.active * self.tie * (p - x_t)
-            p = p - self.lr * self.clip(clients.grad(p, batch) + pull)
-        return self.State(state.x + channel.mean(x, base=x_t), clients.put(state.pi, p))
+            pull = self.tie * (p - x_t)
+            p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr, plus=pull)
+        return self.server_step(state, x=channel.mean(x, base=x_t))._replace(pi=clients.put(state.pi, p))
 
     def model(self, state: State) -> Tensor:
         """Return the personal models."""

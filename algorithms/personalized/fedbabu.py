@@ -1,6 +1,7 @@
 """FedBABU: federate the body under a head that nobody trains; fine-tune afterwards.
 
 Oh, Kim, Yun: "FedBABU: Towards Enhanced Representation for Federated Image Classification", ICLR 2022, Algorithm 1.
+https://arxiv.org/abs/2106.06042
 
 =======================  =========================================================
 paper                    here
@@ -27,6 +28,7 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
+    ServerUpdate,
     join_model,
     not_negative,
     positive,
@@ -37,7 +39,7 @@ from harness.core import (
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(Descent):
+class FedBABU(Descent, ServerUpdate):
     """FedAvg of the extractor under a fixed head.
 
     Attributes
@@ -50,7 +52,15 @@ class FedBABU(Descent):
         What they train.
     """
 
-    meta: ClassVar = Meta("fedbabu", "personalized", ("erm",), "Oh et al. 2022", version=2, parts=True)
+    meta: ClassVar = Meta(
+        "fedbabu",
+        "personalized",
+        ("erm",),
+        "Oh et al. 2022",
+        "https://arxiv.org/abs/2106.06042",
+        version=2,
+        parts=True,
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0
@@ -74,15 +84,16 @@ class FedBABU(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model."""
-        return self.State(start["x"], start["y"])
+        return self.server_init(self.State(start["x"], start["y"]), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps on the extractor alone, then its mean increment."""
         u = u_t = channel.down(state.u)
+        m = None
         v = clients.rows(state.v)
         for batch in clients.batches(self):
-            u = u - self.lr * self.clip(clients.grad_x(u, v, batch))
-        return self.State(state.u + channel.mean(u, base=u_t), state.v)
+            u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr)
+        return self.server_step(state, u=channel.mean(u, base=u_t))
 
     def model(self, state: State) -> Tensor:
         """Return the common model."""
@@ -90,13 +101,12 @@ class FedBABU(Descent):
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Fine-tune a copy at every client."""
-        u, v = clients.rows(state.u), clients.rows(state.v)
+        u, v, m = clients.rows(state.u), clients.rows(state.v), None
         if self.finetune_epochs == 0:
             return join_model(u, v)
         for batch in clients.batches(self, epochs=self.finetune_epochs, stream="finetune"):
             if self.finetune == "head":
-                v = v - self.lr * self.clip(clients.grad_y(u, v, batch))
+                v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr)
             else:
-                gu, gv = self.clip(*clients.grads(u, v, batch))
-                u, v = u - self.lr * gu, v - self.lr * gv
+                (u, v), m = self.step((u, v), clients.grads(u, v, batch), batch, m, lr=(self.lr, self.lr))
         return join_model(u, v)

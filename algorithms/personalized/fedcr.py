@@ -2,6 +2,7 @@
 
 Zhang, Guo, Wang, Zhang, Yang: "FedCR: Personalized Federated Learning Based on Across-Client Common Representation
 with Conditional Mutual Information Regularization", ICML 2023, Algorithm 1, and the authors' public code.
+https://proceedings.mlr.press/v202/zhang23w.html
 
 =======================  =========================================================
 paper                    here
@@ -38,6 +39,7 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
+    ServerUpdate,
     UserError,
     join_model,
     positive,
@@ -49,7 +51,7 @@ from harness.core.methods.gaussian_encoder import class_posteriors, mean_scores,
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedCR(Descent):
+class FedCR(Descent, ServerUpdate):
     """Train encoder and head on draws of the latent vector, near the prior of each sample's class.
 
     Attributes
@@ -68,7 +70,14 @@ class FedCR(Descent):
         KL(encoder || prior) or KL(prior || encoder).
     """
 
-    meta: ClassVar = Meta("fedcr", "personalized", ("erm",), "Zhang et al. 2023", version=2)
+    meta: ClassVar = Meta(
+        "fedcr",
+        "personalized",
+        ("erm",),
+        "Zhang et al. 2023",
+        "https://proceedings.mlr.press/v202/zhang23w.html",
+        version=2,
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0
@@ -104,19 +113,19 @@ class FedCR(Descent):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model and from standard normal priors."""
         m = start["x"].new_zeros(*start["x"].shape[:-1], clients.problem.classes * self.latent)
-        return self.State(start["x"], clients.rows(start["y"]), m, torch.ones_like(m))
+        state = self.State(start["x"], clients.rows(start["y"]), m, torch.ones_like(m))
+        return self.server_init(state, "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local steps on encoder and head; mean increment; priors from the product of all posteriors."""
         loss = partial(variational_loss, draws=self.draws, beta=self.beta, forward=self.kl == "forward")
         u, m, s = channel.down(state.u, state.m, state.s)
-        u_t, v = u, clients.take(state.vi)
+        u_t, v, buffers = u, clients.take(state.vi), None
         for step, batch in enumerate(clients.batches(self)):
             shape = (self.draws, batch.y.shape[-1], self.latent)
             noise = clients.normal("latent", step, *shape)
-            both = clients.gradient(loss, u, v, m, s, noise, batch=batch, by=(0, 1), alone=False)
-            gu, gv = self.clip(*both)
-            u, v = u - self.lr * gu, v - self.lr * gv
+            both = clients.gradient(loss, u, v, m, s, noise, batch=batch, by=(0, 1))
+            (u, v), buffers = self.step((u, v), both, batch, buffers, lr=(self.lr, self.lr))
         precision, weighed = clients.each(class_posteriors(clients.problem), u, clients.data())
         du = channel.mean(u, base=u_t)
         precision, weighed = (
@@ -126,8 +135,8 @@ class FedCR(Descent):
         seen = precision > 0
         rate = self.prior_rate * seen
         m_new, s_new = weighed / (1 + precision), (1 + precision).rsqrt()
-        prior = (1 - rate) * state.m + rate * m_new, (1 - rate) * state.s + rate * s_new
-        return self.State(state.u + du, clients.put(state.vi, v), *prior)
+        m, s = (1 - rate) * state.m + rate * m_new, (1 - rate) * state.s + rate * s_new
+        return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), m=m, s=s)
 
     def model(self, state: State) -> Tensor:
         """Return the common encoder under every client's head."""

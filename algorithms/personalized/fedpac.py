@@ -2,6 +2,7 @@
 
 Xu, Tong, Huang: "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", ICLR 2023,
 Algorithm 1, and the authors' public code.
+https://arxiv.org/abs/2306.11867
 
 =======================  =========================================================
 paper                    here
@@ -34,6 +35,7 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
+    ServerUpdate,
     join_model,
     not_negative,
     positive,
@@ -49,7 +51,7 @@ RARE = 1e-6  # share of a class among all samples below which there is nothing t
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedPAC(Descent):
+class FedPAC(Descent, ServerUpdate):
     """Head, then extractor under a pull of features to their class's prototype; then combine heads.
 
     Attributes
@@ -64,7 +66,9 @@ class FedPAC(Descent):
         Whether clients get a combination of heads or keep their own.
     """
 
-    meta: ClassVar = Meta("fedpac", "personalized", ("erm",), "Xu et al. 2023", version=2)
+    meta: ClassVar = Meta(
+        "fedpac", "personalized", ("erm",), "Xu et al. 2023", "https://arxiv.org/abs/2306.11867", version=2
+    )
 
     lr_u: float = 0.01
     lr_v: float = 0.01
@@ -92,7 +96,8 @@ class FedPAC(Descent):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model, without prototypes."""
         u, size = start["x"], clients.problem.classes * clients.problem.width
-        return self.State(u, clients.rows(start["y"]), u.new_zeros(*u.shape[:-1], size))
+        state = self.State(u, clients.rows(start["y"]), u.new_zeros(*u.shape[:-1], size))
+        return self.server_init(state, "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Statistics, local steps, mean increment and prototypes, combined heads."""
@@ -110,10 +115,13 @@ class FedPAC(Descent):
         ).flatten(-2)
         pull = self.alignment * has.any(-1, keepdim=True).to(c)  # none before there are prototypes
 
+        m = None
         for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v = v - self.lr_v * self.clip(clients.grad_y(u, v, batch))
+            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
+        m = None
         for batch in clients.batches(self):
-            u = u - self.lr_u * self.clip(clients.gradient(aligned_loss, u, v, target, pull, batch=batch))
+            gradient = clients.gradient(aligned_loss, u, v, target, pull, batch=batch)
+            u, m = self.step(u, gradient, batch, m, lr=self.lr_u)
 
         share, mean, _ = clients.each(statistics, u, data)
         du, sums, shares = channel.mean(
@@ -125,7 +133,7 @@ class FedPAC(Descent):
             # The server knows the heads from which the round began: it has made them, or they are the start's.
             steps, spreads, hs = channel.gather(v, spread, h, base=(v_t, None, None), stateless=True)
             v = channel.scatter(combined(combination(spreads, hs).to(v), v_t + steps))
-        return self.State(state.u + du, clients.put(state.vi, v), c_new)
+        return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), c=c_new)
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor under every client's head."""

@@ -1,7 +1,8 @@
 """FedPer: base layers in common, personal layers trained along with them.
 
-Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", arXiv 1912.00818, 2019,
+Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", 2019,
 Algorithms 1 and 2.
+https://arxiv.org/abs/1912.00818
 
 =======================  =========================================================
 paper                    here
@@ -22,12 +23,23 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Problem, join_model, positive, register, split_model
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    Problem,
+    ServerUpdate,
+    join_model,
+    positive,
+    register,
+    split_model,
+)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedPer(Descent):
+class FedPer(Descent, ServerUpdate):
     """SGD on the whole model at home; only the extractor is averaged.
 
     Attributes
@@ -36,7 +48,9 @@ class FedPer(Descent):
         Step size.
     """
 
-    meta: ClassVar = Meta("fedper", "personalized", ("erm",), "Arivazhagan et al. 2019")
+    meta: ClassVar = Meta(
+        "fedper", "personalized", ("erm",), "Arivazhagan et al. 2019", "https://arxiv.org/abs/1912.00818"
+    )
 
     lr: float = 0.01
     grad_clip: float | None = 10.0
@@ -57,16 +71,16 @@ class FedPer(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model."""
-        return self.State(start["x"], clients.rows(start["y"]))
+        return self.server_init(self.State(start["x"], clients.rows(start["y"])), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Joint local steps, then the mean increment of the extractors."""
         u = u_t = channel.down(state.u)
+        m = None
         v = clients.take(state.vi)
         for batch in clients.batches(self):
-            gu, gv = self.clip(*clients.grads(u, v, batch))
-            u, v = u - self.lr * gu, v - self.lr * gv
-        return self.State(state.u + channel.mean(u, base=u_t), clients.put(state.vi, v))
+            (u, v), m = self.step((u, v), clients.grads(u, v, batch), batch, m, lr=(self.lr, self.lr))
+        return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor under every client's head."""

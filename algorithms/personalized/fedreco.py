@@ -32,6 +32,7 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
+    ServerUpdate,
     join_model,
     not_negative,
     positive,
@@ -43,7 +44,7 @@ from harness.core.methods.derivatives import feature_distance, tied_loss
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedReCo(Descent):
+class FedReCo(Descent, ServerUpdate):
     """Head, then extractor under the tie to the common one, which follows the clients' features.
 
     Attributes
@@ -87,24 +88,25 @@ class FedReCo(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model: features of unlike starts cannot be compared."""
-        return self.State(start["x"], clients.rows(start["x"]), clients.rows(start["y"]))
+        state = self.State(start["x"], clients.rows(start["x"]), clients.rows(start["y"]))
+        return self.server_init(state, "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Train head and extractor at home; then take the server's step along the mean of q."""
         tied = partial(tied_loss, weight=self.tie / 2, total=self.total)
         distance = partial(feature_distance, total=self.total)
         u_0, u, v = channel.down(state.u), clients.take(state.ui), clients.take(state.vi)
+        m = None
         for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v = v - self.lr_v * self.clip(clients.grad_y(u, v, batch))
+            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
+        m = None
         for batch in clients.batches(self):
-            u = u - self.lr_u * self.clip(
-                clients.gradient(tied, u, v, u_0, batch=batch, alone=not self.total)
-            )
+            u, m = self.step(u, clients.gradient(tied, u, v, u_0, batch=batch), batch, m, lr=self.lr_u)
         fresh = clients.data() if self.full_q else next(iter(clients.batches(self, steps=1, stream="q")))
-        q = clients.gradient(distance, u, u_0, batch=fresh, by=1, alone=not self.total)
+        q = clients.gradient(distance, u, u_0, batch=fresh, by=1)
         q = channel.mean(q, weighting="uniform")
-        u_new = state.u - self.lr_0 * self.clip(q)
-        return self.State(u_new, clients.put(state.ui, u), clients.put(state.vi, v))
+        kept = {"ui": clients.put(state.ui, u), "vi": clients.put(state.vi, v)}
+        return self.server_step(state, u=-self.lr_0 * self.clip(q))._replace(**kept)
 
     def model(self, state: State) -> Tensor:
         """Return the clients' own extractors and heads."""

@@ -29,6 +29,7 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
+    ServerUpdate,
     join_model,
     not_negative,
     positive,
@@ -40,7 +41,7 @@ from harness.core.methods.derivatives import feature_distance
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedReCoPVR(Descent):
+class FedReCoPVR(Descent, ServerUpdate):
     """FedReCo in which the tie's gradient is corrected by its full value at the start of the round.
 
     Attributes
@@ -83,27 +84,28 @@ class FedReCoPVR(Descent):
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model, where the distance and its gradient are zero."""
         u = clients.rows(start["x"])
-        return self.State(start["x"], u, clients.rows(start["y"]), u, torch.zeros_like(u))
+        state = self.State(start["x"], u, clients.rows(start["y"]), u, torch.zeros_like(u))
+        return self.server_init(state, "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Train head and extractor at home; then take the server's step along the mean of q."""
         u_0 = channel.down(state.u)
-        u, v, before, g = (clients.take(rows) for rows in state[1:])
-        u_t = u
+        u, v, before, g = (clients.take(rows) for rows in state[1:5])
+        u_t, m = u, None
         for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v = v - self.lr_v * self.clip(clients.grad_y(u, v, batch))
+            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
+        m = None
         for batch in clients.batches(self):
             here = clients.gradient(feature_distance, u, u_0, batch=batch)
             there = clients.gradient(feature_distance, u_t, before, batch=batch)
-            tie = self.tie / 2 * (here - there + batch.active * g)
-            u = u - self.lr_u * self.clip(clients.grad_x(u, v, batch) + tie)
+            tie = self.tie / 2 * (here - there + g)
+            u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr_u, plus=tie)
         data = clients.data()
         g = clients.gradient(feature_distance, u, u_0, batch=data)
         q = channel.mean(clients.gradient(feature_distance, u, u_0, batch=data, by=1), weighting="uniform")
-        kept = zip(state[1:], (u, v, u_0, g), strict=True)
-        return self.State(
-            state.u - self.lr_0 * self.clip(q), *(clients.put(full, rows) for full, rows in kept)
-        )
+        kept = {"ui": u, "vi": v, "before": u_0, "gi": g}
+        kept = {name: clients.put(getattr(state, name), rows) for name, rows in kept.items()}
+        return self.server_step(state, u=-self.lr_0 * self.clip(q))._replace(**kept)
 
     def model(self, state: State) -> Tensor:
         """Return the clients' own extractors and heads."""

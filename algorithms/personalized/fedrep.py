@@ -2,6 +2,7 @@
 
 Collins, Hassani, Mokhtari, Shakkottai: "Exploiting Shared Representations for Personalized Federated Learning",
 ICML 2021, Algorithm 1.
+https://arxiv.org/abs/2102.07078
 
 =======================  =========================================================
 paper                    here
@@ -30,6 +31,7 @@ from harness.core import (
     Descent,
     Meta,
     Problem,
+    ServerUpdate,
     join_model,
     not_negative,
     positive,
@@ -40,7 +42,7 @@ from harness.core import (
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedRep(Descent):
+class FedRep(Descent, ServerUpdate):
     """First the head on the received extractor, then the extractor under the new head.
 
     Attributes
@@ -51,7 +53,9 @@ class FedRep(Descent):
         Passes over the data for the head; None: as many steps as for the extractor.
     """
 
-    meta: ClassVar = Meta("fedrep", "personalized", ("erm",), "Collins et al. 2021")
+    meta: ClassVar = Meta(
+        "fedrep", "personalized", ("erm",), "Collins et al. 2021", "https://arxiv.org/abs/2102.07078"
+    )
 
     lr_u: float = 0.01
     lr_v: float = 0.01
@@ -75,17 +79,18 @@ class FedRep(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everybody from the same model."""
-        return self.State(start["x"], clients.rows(start["y"]))
+        return self.server_init(self.State(start["x"], clients.rows(start["y"])), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Heads, then extractors at home; then the mean increment of the extractors."""
         u = u_t = channel.down(state.u)
-        v = clients.take(state.vi)
+        v, m = clients.take(state.vi), None
         for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
-            v = v - self.lr_v * self.clip(clients.grad_y(u, v, batch))
+            v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
+        m = None
         for batch in clients.batches(self):
-            u = u - self.lr_u * self.clip(clients.grad_x(u, v, batch))
-        return self.State(state.u + channel.mean(u, base=u_t), clients.put(state.vi, v))
+            u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr_u)
+        return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor under every client's head."""

@@ -46,6 +46,7 @@ class Local(Descent):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Train a little further at home."""
         x = clients.take(state.x)
+        m = None
         for batch in clients.batches(self):
-            x = x - self.lr * self.clip(clients.grad(x, batch))
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         return self.State(clients.put(state.x, x))

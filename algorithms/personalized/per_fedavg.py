@@ -2,6 +2,7 @@
 
 Fallah, Mokhtari, Ozdaglar: "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, Algorithm 1 with the first-order approximation.
+https://arxiv.org/abs/2002.07948
 
 =======================  =========================================================
 paper                    here
@@ -23,12 +24,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Descent):
+class PerFedAvg(Descent, ServerUpdate):
     """Follow the gradient at the point one step ahead.
 
     Attributes
@@ -39,7 +40,14 @@ class PerFedAvg(Descent):
         Steps of a client before it is evaluated; 0 evaluates the common model.
     """
 
-    meta: ClassVar = Meta("per_fedavg", "personalized", ("erm",), "Fallah et al. 2020", parts=True)
+    meta: ClassVar = Meta(
+        "per_fedavg",
+        "personalized",
+        ("erm",),
+        "Fallah et al. 2020",
+        "https://arxiv.org/abs/2002.07948",
+        parts=True,
+    )
 
     lr: float = 0.01
     lr_inner: float = 0.01
@@ -58,15 +66,16 @@ class PerFedAvg(Descent):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
-        return self.State(start["x"])
+        return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Two gradients a local step, then the mean increment."""
         x = x_t = channel.down(state.x)
+        m = None
         for inner, batch in zip(clients.batches(self, stream="inner"), clients.batches(self), strict=True):
             ahead = x - self.lr_inner * self.clip(clients.grad(x, inner))
-            x = x - self.lr * self.clip(clients.grad(ahead, batch))
-        return self.State(state.x + channel.mean(x, base=x_t))
+            x, m = self.step(x, clients.grad(ahead, batch), batch, m, lr=self.lr)
+        return self.server_step(state, x=channel.mean(x, base=x_t))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Take the steps of a newcomer on a copy."""

@@ -1,6 +1,7 @@
 """pFedMe: personal models by Moreau envelopes.
 
 Dinh, Tran, Nguyen: "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1.
+https://arxiv.org/abs/2006.08848
 
 =======================  =========================================================
 paper                    here
@@ -23,12 +24,12 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class PFedMe(Descent):
+class PFedMe(Descent, ServerUpdate):
     """Move the global model at home toward personal models that are drawn to it.
 
     Attributes
@@ -39,18 +40,17 @@ class PFedMe(Descent):
         Weight of the pull.
     inner_steps : int
         Steps of the personal model on every batch.
-    server_lr : float
-        Step size of the server along the mean increment.
     """
 
-    meta: ClassVar = Meta("pfedme", "personalized", ("erm",), "Dinh et al. 2020")
+    meta: ClassVar = Meta(
+        "pfedme", "personalized", ("erm",), "Dinh et al. 2020", "https://arxiv.org/abs/2006.08848"
+    )
 
     lr: float = 0.005
     lr_inner: float = 0.01
     grad_clip: float | None = 10.0
     tie: float = 15.0
     inner_steps: int = 5
-    server_lr: float = 1.0
 
     class State(NamedTuple):
         """The global model ``(..., P)`` and the clients' own ``(..., total, P)``."""
@@ -60,23 +60,24 @@ class PFedMe(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "lr_inner", "tie", "inner_steps", "server_lr")
+        positive(self, "lr", "lr_inner", "tie", "inner_steps")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start everything from the problem's model."""
-        return self.State(start["x"], clients.rows(start["x"]))
+        return self.server_init(self.State(start["x"], clients.rows(start["x"])), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Personal steps on every batch and a step toward them; then the mean increment."""
         x = x_t = channel.down(state.x)
         p = clients.take(state.pi)
+        m = None
         for batch in clients.batches(self):
             for _ in range(self.inner_steps):
-                pull = batch.active * self.tie * (p - x)
-                p = p - self.lr_inner * self.clip(clients.grad(p, batch) + pull)
+                pull = self.tie * (p - x)
+                p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr_inner, plus=pull)
             x = x - batch.active * self.lr * self.tie * (x - p)
-        x_new = state.x + self.server_lr * channel.mean(x, base=x_t, weighting="uniform")
-        return self.State(x_new, clients.put(state.pi, p))
+        dx = channel.mean(x, base=x_t, weighting="uniform")
+        return self.server_step(state, x=dx)._replace(pi=clients.put(state.pi, p))
 
     def model(self, state: State) -> Tensor:
         """Return the personal models."""

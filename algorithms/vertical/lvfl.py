@@ -29,13 +29,13 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register
 from harness.core.methods.derivatives import linearized_loss, party_loss, told_embeddings, told_gradients
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LVFL(Algorithm):
+class LVFL(Descent):
     """Local iterations on stale embeddings.
 
     Attributes
@@ -79,6 +79,7 @@ class LVFL(Algorithm):
         by_server = torch.func.grad(clients.problem.loss, argnums=(0, 1))
         alike = self.labels == "everywhere"
         x, y = state
+        m_x = m_y = None
         for batch in clients.batches(self, aligned=True):
             h, labels = clients.embed(y, batch), clients.labels(batch)
             if alike:
@@ -95,7 +96,8 @@ class LVFL(Algorithm):
                 else:
                     gy = clients.gradient(linearized_loss, y, batch=told)
                 gx, _ = by_server(x, seen, labels)
-                x, y = x - self.lr * gx, y - self.lr * gy
+                x, m_x = self.step(x, gx, labels, m_x, lr=self.lr)
+                y, m_y = self.step(y, gy, batch, m_y, lr=self.lr)
         return self.State(x, y)
 
     def model(self, state: State) -> tuple[Tensor, Tensor]:

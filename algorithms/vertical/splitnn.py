@@ -2,6 +2,7 @@
 
 Vepakomma, Gupta, Swedish, Raskar: "Split learning for health: Distributed deep learning without sharing raw
 patient data", 2018, the configuration for vertically partitioned data.
+https://arxiv.org/abs/1812.00564
 
 =======================  =========================================================
 paper                    here
@@ -22,13 +23,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, positive, register
 from harness.core.methods.derivatives import linearized_loss, told_gradients
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class SplitNN(Algorithm):
+class SplitNN(Descent):
     """Plain SGD of the joined network, cut at the embeddings.
 
     Attributes
@@ -37,7 +38,14 @@ class SplitNN(Algorithm):
         Step size of parties and server.
     """
 
-    meta: ClassVar = Meta("splitnn", "vertical", ("vertical",), "Vepakomma et al. 2018", stackable=False)
+    meta: ClassVar = Meta(
+        "splitnn",
+        "vertical",
+        ("vertical",),
+        "Vepakomma et al. 2018",
+        "https://arxiv.org/abs/1812.00564",
+        stackable=False,
+    )
 
     lr: float = 0.01
 
@@ -59,12 +67,16 @@ class SplitNN(Algorithm):
         """Forward to the server, backward to the parties, step by step."""
         backward = torch.func.grad(clients.problem.loss, argnums=(0, 1))
         x, y = state
+        m_x = m_y = None
         for batch in clients.batches(self, aligned=True):
             y = clients.prune(y, batch)
             seen = channel.gather(clients.embed(y, batch), per_sample=batch)
-            gx, gh = backward(x, seen, clients.labels(batch))
+            labels = clients.labels(batch)
+            gx, gh = backward(x, seen, labels)
             told = told_gradients(batch, channel.scatter(gh, per_sample=batch))
-            x, y = x - self.lr * gx, y - self.lr * clients.gradient(linearized_loss, y, batch=told)
+            gy = clients.gradient(linearized_loss, y, batch=told)
+            x, m_x = self.step(x, gx, labels, m_x, lr=self.lr)
+            y, m_y = self.step(y, gy, batch, m_y, lr=self.lr)
         return self.State(x, y)
 
     def model(self, state: State) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,13 @@ def list_command(given: argparse.Namespace) -> int:
     if given.what == "algorithms":
         metas = [ALGORITHMS[name].meta for name in ALGORITHMS]
         rows = [
-            {"name": m.name, "family": m.family, "solves": ", ".join(m.solves), "paper": m.paper}
+            {
+                "name": m.name,
+                "family": m.family,
+                "solves": ", ".join(m.solves),
+                "paper": m.paper,
+                "url": m.url,
+            }
             for m in metas
         ]
     elif given.what == "problems":

@@ -10,7 +10,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
@@ -32,7 +32,7 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
         out.print(title, markup=False)
         return
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    heads = [key.replace("_", " ") for key in columns]  # narrow screens break them at the space
+    heads = [Column(key.replace("_", " "), overflow="fold") for key in columns]  # nothing is cut off
     table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in columns))

@@ -1,6 +1,15 @@
 """The core: all that an algorithm may import, with the derivatives of `harness.core.methods.derivatives`."""
 
-from harness.core.algorithm import ALGORITHMS, Algorithm, Descent, Meta, not_negative, positive, register
+from harness.core.algorithm import (
+    ALGORITHMS,
+    Algorithm,
+    Descent,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+)
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.problem import Problem, cross_entropy, join_model, split_model, weighted_mean
@@ -14,6 +23,7 @@ __all__ = [
     "Descent",
     "Meta",
     "Problem",
+    "ServerUpdate",
     "UserError",
     "cross_entropy",
     "join_model",

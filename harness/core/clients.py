@@ -310,7 +310,6 @@ class Clients:
         *points: Tensor,
         batch: Batch | PartyBatch,
         by: int | Points = 0,
-        alone: bool = True,
     ) -> Any:
         """Return the gradient of another objective than the problem's loss.
 
@@ -319,18 +318,16 @@ class Clients:
         objective : Callable[[Problem], Callable]
             Gives ``objective(problem)(*points, batch)``, a scalar for one client; the same object every time for
             one problem (`functools.lru_cache`), as its work is measured once. The problem is the really smaller
-            one where the model is pruned.
+            one where the model is pruned. Record-level privacy refuses one that is not marked as a mean over
+            samples (`harness.core.problem.per_sample`).
         *points : Tensor
             The variables, ``(..., C, n)`` each.
         batch : Batch or Told
             Which samples.
         by : int or tuple of int
             By which of the variables, from 0; several give a tuple of gradients.
-        alone : bool
-            Whether it is an average of what each sample contributes by itself; if not, record-level privacy
-            refuses it.
         """
-        if self._records is not None and not alone:
+        if self._records is not None and not getattr(objective(self.problem), "per_sample", False):
             raise Incompatible(
                 "record-level privacy clips what each sample contributes, and the algorithm's objective is no mean "
                 "over samples"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ class Problem:
     dense : bool
         Whether the computation is dense algebra (vectorizes over clients) or convolution (does not, on a
         CPU).
-    alone : bool
+    per_sample : bool
         Whether the loss of one sample is a function of that sample and of public numbers only. Privacy with
         unit "record" rests on it: it clips what each sample contributes.
     constants : tuple of float or None
@@ -99,11 +99,21 @@ class Problem:
     scores: Callable[[Tensor, Tensor], Tensor] | None = None
     head: Callable[[Tensor, Batch], Tensor] | None = None
     dense: bool = True
-    alone: bool = True
+    per_sample: bool = True
     constants: tuple[float, ...] | None = None
 
 
 Objective = Callable[[Problem], Callable[..., Tensor]]  # what is differentiated, as a function of a problem
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+
+def per_sample(loss: F) -> F:
+    """Mark a one-client objective as a mean over samples, to which each contributes by itself.
+
+    Record-level privacy clips these contributions, and refuses an objective without the mark.
+    """
+    loss.per_sample = True  # type: ignore[attr-defined]
+    return loss
 
 
 def its_loss(problem: Problem) -> Callable[..., Tensor]:

@@ -108,7 +108,7 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
         module=module,
         rebuild=lambda smaller: auroc(smaller, p),
         dense=not any(isinstance(layer, nn.Conv2d) for layer in module.modules()),
-        alone=p.ndim == 0,
+        per_sample=p.ndim == 0,
         constants=tuple(p.flatten().tolist()),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, make_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +15,7 @@ from datasets.topology import Complete, mixing_matrix
 from datasets.vertical import Columns
 from harness import models
 from harness.core import rng
-from harness.core.algorithm import Algorithm
+from harness.core.algorithm import Algorithm, Descent, ServerUpdate
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.batches import Batches
@@ -311,6 +311,29 @@ def _idle(cls: type[Algorithm]) -> None:
         run(algorithm, small, clients=Idle, rounds=1),
         run(algorithm, small, rounds=1),
     )
+
+
+@_check
+def _optimizers(cls: type[Algorithm]) -> None:
+    """Pass the same with momentum, weight decay, clipping and an adaptive server, where these are offered."""
+    on: dict[str, Any] = {}
+    if issubclass(cls, Descent):
+        on |= {"weight_decay": 0.1, "grad_clip": 0.5, "momentum": 0.0 if cls.meta.steps == 1 else 0.5}
+    if issubclass(cls, ServerUpdate):
+        on |= {"server_optimizer": "yogi", "server_lr": 0.1}
+    if not on:
+        return
+    defaults = [(name, Any, field(default=value)) for name, value in on.items()]
+    changed: Any = make_dataclass(cls.__name__, defaults, bases=(cls,), frozen=True, kw_only=True)
+    for one in (_stacked, _resumed, _partial, _idle):
+        one(changed)
+    if all(
+        torch.equal(one, other)
+        for one, other in zip(
+            run(_small(cls), _task(cls), rounds=1), run(_small(changed), _task(cls), rounds=1), strict=False
+        )
+    ):
+        raise Failed("the settings change nothing")
 
 
 @_check

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core.problem import Problem, weighted_mean
+from harness.core.problem import Problem, per_sample, weighted_mean
 
 OneClient = Callable[..., Tensor]
 
@@ -118,6 +118,7 @@ def party_loss(problem: Problem) -> OneClient:
     """Return the loss of a party's fresh embeddings beside those it was told of, of ``(x, y, told)``."""
     embed = embedding(problem)
 
+    @per_sample
     def loss(x: Tensor, y: Tensor, batch: PartyBatch) -> Tensor:
         fresh = embed(y, Batch(*batch[:4]))
         joined = torch.where(batch.own.unsqueeze(-1), fresh.unsqueeze(-2), batch.told)
@@ -132,6 +133,7 @@ def linearized_loss(problem: Problem) -> OneClient:
     """Return the loss of a party's embeddings, linear in them by the gradient it was told, of ``(y, told)``."""
     embed = embedding(problem)
 
+    @per_sample
     def loss(y: Tensor, batch: PartyBatch) -> Tensor:
         return weighted_mean((embed(y, Batch(*batch[:4])) * batch.told).sum(-1), batch.weight)
 
@@ -155,7 +157,7 @@ def feature_distance(problem: Problem, total: bool = False) -> OneClient:
         apart = (features(u, batch.x) - features(u_0, batch.x)).square().sum(-1)
         return (apart * batch.weight).sum() if total else weighted_mean(apart, batch.weight)
 
-    return distance
+    return distance if total else per_sample(distance)
 
 
 @lru_cache(maxsize=64)
@@ -170,7 +172,7 @@ def tied_loss(problem: Problem, weight: float, total: bool = False) -> OneClient
         tie = (apart * batch.weight).sum() if total else weighted_mean(apart, batch.weight)
         return head(v, batch._replace(x=mine)) + weight * tie
 
-    return loss
+    return loss if total else per_sample(loss)
 
 
 @lru_cache(maxsize=64)
@@ -183,6 +185,7 @@ def aligned_loss(problem: Problem) -> OneClient:
     features, head = _features(problem), problem.head
     assert head is not None
 
+    @per_sample
     def loss(u: Tensor, v: Tensor, target: Tensor, pull: Tensor, batch: Batch) -> Tensor:
         mine = features(u, batch.x)
         apart = mine - by_class(problem, batch) @ target.view(problem.classes, problem.width)

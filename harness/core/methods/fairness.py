@@ -9,7 +9,7 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.methods.derivatives import OneClient
-from harness.core.problem import Problem, sigmoid, weighted_mean
+from harness.core.problem import Problem, per_sample, sigmoid, weighted_mean
 from harness.core.registry import Incompatible
 
 
@@ -37,6 +37,7 @@ def weighed_loss(problem: Problem) -> OneClient:
     """
     losses = _losses(problem)
 
+    @per_sample
     def loss(x: Tensor, weights: Tensor, batch: Batch) -> Tensor:
         return weighted_mean(losses(x, batch) * (members(batch, weights.shape[-1]) @ weights), batch.weight)
 
@@ -93,7 +94,7 @@ def decisions(problem: Problem, groups: int) -> OneClient:
 
 def _losses(problem: Problem) -> OneClient:
     """Return every sample's own loss, ``(B,)``, of ``(x, batch)``."""
-    if not problem.alone:
+    if not problem.per_sample:
         raise Incompatible(
             f"the algorithm weighs single samples, and in problem {problem.name} a sample's loss is not its own"
         )

@@ -69,7 +69,7 @@ class Records:
         self._books = privacy_log
         self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> how it was drawn
         self._calls: dict[tuple[str, int], int] = {}  # how often a draw has been used
-        if not problem.alone:
+        if not problem.per_sample:
             raise Incompatible(
                 f"record-level privacy clips what each sample contributes, and in problem {problem.name}, as it is "
                 "set, a sample also changes what the others contribute"
