@@ -20,8 +20,8 @@ from harness.core.wire.settings import Compression, Privacy
 SEEDS = (0, 1, 2)
 EPOCHS = [n for n in ALGORITHMS if ALGORITHMS[n].meta.solves == ("erm",) and ALGORITHMS[n].meta.epochs]
 STACKABLE = [name for name in ALGORITHMS if ALGORITHMS[name].meta.stackable]
-LOCAL = Privacy("client", "local", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
-CENTRAL = Privacy("client", "central", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
+LOCAL = Privacy.of(0.5, clip=1.0)
+CENTRAL = Privacy.of(0.5, clip=1.0, placement="central")
 
 
 def world(name):

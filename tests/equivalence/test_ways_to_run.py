@@ -29,8 +29,8 @@ from harness.problems.classify import classifier
 
 SIZES = [7, 12, 3, 9]
 LOOPS = [("loop", 1, False), ("loop", 2, False), ("loop", 1, True), ("loop", 2, True)]
-NOISY = Privacy("client", "local", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
-CENTRAL = Privacy("client", "central", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
+NOISY = Privacy.of(0.5, clip=1.0)
+CENTRAL = Privacy.of(0.5, clip=1.0, placement="central")
 ERM = [n for n in ALGORITHMS if ALGORITHMS[n].meta.solves == ("erm",) and ALGORITHMS[n].meta.epochs]
 
 

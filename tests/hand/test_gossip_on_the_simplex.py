@@ -12,7 +12,7 @@ from harness.core.wire.settings import Privacy
 
 SHIFTS = [1.0, -2.0, 0.5, 0.5]  # e_i, sum 0
 RING = mixing_matrix(Ring(), 4)
-NOISY = Privacy("client", "local", 1.0, 0.5, "replace", "full", 1.0, 1e-5, "rdp")
+NOISY = Privacy.of(0.5, clip=1.0)
 METHODS = {
     "k_gt_minimax": {"lr_x": 0.02, "lr_y": 0.02, "local_steps": 5},
     "dm_hsgd": {"lr_x": 0.05, "lr_y": 0.05},

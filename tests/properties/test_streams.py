@@ -168,7 +168,7 @@ def test_noise_depends_on_every_bit_of_its_key():
     zeros = torch.zeros(2, 3)
     noise = gaussian_noise(zeros, 1.0, [np.random.default_rng(seed) for seed in (low, high)])
     assert not torch.equal(noise[0], noise[1])
-    mechanism = Privacy("client", "local", 1.0, 1.0, "replace", "full", 1.0, 1e-5, "rdp")
+    mechanism = Privacy.of(1.0, clip=1.0)
     assert isinstance(mechanism.stream(0, "noise", 1), np.random.Generator)
     firsts = {
         mechanism.stream(0, "noise", round, client).random() for round in range(200) for client in range(100)

@@ -20,7 +20,8 @@ from harness.core.wire.model_pruning import Thinned
 from harness.core.wire.settings import Compression, Privacy, PrivacyLog
 from harness.problems.classify import classifier
 from harness.simulation.build import Setup, prepare
-from harness.simulation.loop import Run, settled
+from harness.simulation.calibration import settled
+from harness.simulation.simulation import Simulation
 
 COUNTS = (4, 8, 2, 6)  # samples of each client
 RAW = Compression(codec="float64")
@@ -44,24 +45,13 @@ def federation(counts: Sequence[int] = COUNTS, features: int = 3) -> Federation:
 
 def privacy(placement: Any = "local", clip: Any = 1.0, z: float = 0.0, **others: Any) -> Privacy:
     """Return a mechanism: replacement for local placement, Poisson cohorts of everybody for central."""
-    central = placement == "central"
-    given: dict[str, Any] = {
-        "unit": "client",
-        "placement": placement,
-        "clip": clip,
-        "noise_multiplier": z,
-        "adjacency": "add-remove" if central else "replace",
-        "sampling": "poisson" if central else "full",
-        "rate": 1.0,
-        "delta": 1e-5,
-        "accountant": "rdp",
-    }
-    return Privacy(**(given | others))
+    sampling = "poisson" if placement == "central" else "full"
+    return Privacy.of(z, **{"placement": placement, "clip": clip, "sampling": sampling, **others})
 
 
 def record(clip: float = 1.0, z: float = 0.0, rate: float = 1.0) -> Privacy:
     """Return DP-SGD."""
-    return privacy("local", clip, z, unit="record", adjacency="add-remove", sampling="poisson", rate=rate)
+    return privacy("local", clip, z, unit="record", sampling="poisson", rate=rate)
 
 
 def cohort(
@@ -167,9 +157,9 @@ def ready(data: Path, algorithm: Any = "fedavg", **fields: Any) -> Setup:
     return settled(prepare(read_spec(given(data, algorithm, **fields))))
 
 
-def finished(setup: Setup, rounds: int | None = None) -> Run:
+def finished(setup: Setup, rounds: int | None = None) -> Simulation:
     """Return a run after its rounds."""
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     for _ in range(setup.spec.rounds if rounds is None else rounds):
-        run.advance()
+        run.step()
     return run

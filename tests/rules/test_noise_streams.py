@@ -9,7 +9,7 @@ from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.loop import settled
+from harness.simulation.calibration import settled
 
 LOCAL = {"clip": 1.0, "noise_multiplier": 1.0}
 CENTRAL = {"placement": "central", **LOCAL}

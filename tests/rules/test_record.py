@@ -17,8 +17,8 @@ from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.problems.auroc import auroc
 from harness.problems.classify import classifier
-from harness.simulation.calibration import draft
-from harness.simulation.loop import Run
+from harness.simulation.build import draft
+from harness.simulation.simulation import Simulation
 from privacy import epsilon
 
 FEDAVG, FEDSGDA_M = ALGORITHMS["fedavg"], ALGORITHMS["fedsgda_m"]
@@ -207,7 +207,7 @@ def test_full_batches_are_not_amplified(data) -> None:
 def test_the_cohort_of_clients_keeps_its_size_though_batches_are_poisson(data) -> None:
     """The sampling of a record-level mechanism is that of its batches."""
     setup = ready(data, privacy={"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}, cohort={"size": 3})
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     for round in range(20):
         run.round = round
         clients = run.cohort()
@@ -282,5 +282,5 @@ def test_fair_classification_can_be_protected_record_by_record(data) -> None:
 
 def test_the_draft_knows_the_rate_before_the_noise(data) -> None:
     spec = read_spec(given(data, privacy={"unit": "record", "clip": 1.0, "epsilon": 1.0}))
-    made = draft(spec.privacy, spec, federation((16, 40)))
+    made = draft(spec, federation((16, 40)))
     assert (made.rate, made.noise_multiplier, made.adjacency) == (0.5, 1.0, "add-remove")

@@ -11,7 +11,8 @@ from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.loop import settled, simulate
+from harness.simulation.calibration import settled
+from harness.simulation.loop import simulate
 from harness.simulation.plan import plan, vetted
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
