@@ -26,7 +26,8 @@ from harness.core.execution import tracing
 from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
 from harness.simulation.build import Execution, prepare
-from harness.simulation.loop import Run, settled
+from harness.simulation.calibration import settled
+from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import together
 
 ADULT = {"data": "adult", "model": "logistic"}
@@ -74,7 +75,7 @@ WORK: dict[str, tuple[str, dict[str, Any]]] = {
 SORTS: dict[str, tuple[tuple[type, tuple[str, ...]], ...]] = {
     "data": ((Clients, ("batches", "data")), (Batches, ("__iter__",))),
     "arithmetic": ((Rows, ("map", "gradient", "clipped_sums", "each")),),
-    "channel": ((Channel, ("down", "known", "mean", "gather", "scatter", "mix")),),
+    "channel": ((Channel, ("down", "rebroadcast", "mean", "gather", "scatter", "mix")),),
 }
 REST = "rest"
 WARM_UP = 4  # rounds
@@ -153,14 +154,14 @@ def rate(repeats: int = 7) -> float:
     return best
 
 
-def ready(content: dict[str, Any], stack: int) -> Run:
+def ready(content: dict[str, Any], stack: int) -> Simulation:
     """Return so many runs side by side after some rounds, their functions recorded."""
     tracing.CALLS = 2  # a short measurement would see little else than the calls before
     every = [content | {"rounds": 10_000, "seed": seed} for seed in range(stack)]
     runs = [settled(prepare(read_spec(one), Execution())) for one in every]
-    run = Run(runs[0] if stack == 1 else settled(together(runs)))
+    run = Simulation.from_setup(runs[0] if stack == 1 else settled(together(runs)))
     for _ in range(WARM_UP):
-        run.advance()
+        run.step()
     return run
 
 
@@ -174,7 +175,7 @@ def measure(name: str, rounds: int, repeats: int, stack: int) -> None:
         with clocked() as clock:
             began = time.perf_counter()
             for _ in range(rounds):
-                run.advance()
+                run.step()
             clock.turn(REST)
             spent = time.perf_counter() - began
         seconds.append(spent / rounds / stack)
@@ -193,7 +194,7 @@ def measure(name: str, rounds: int, repeats: int, stack: int) -> None:
     print(f"  {parts}; {peak:.0f} MB at most so far")
 
 
-def _flops(run: Run) -> float:
+def _flops(run: Simulation) -> float:
     return float(run.cost.flops.double().sum())
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +10,11 @@ from torch import Tensor, nn
 from algorithms.centralized.fedavg import FedAvg
 from datasets.federation import Batch, Federation
 from harness import models
-from harness.core import Algorithm, Channel, Clients
-from harness.core.execution.client_chunks import round_in_parts
-from harness.core.execution.sampling import cohort
+from harness.core import Algorithm
 from harness.core.execution.vectorize import Mode, Rows
-from harness.core.wire.cost import Cost
 from harness.core.wire.settings import PLAIN, Compression, Privacy
 from harness.problems.classify import classifier
+from harness.simulation.simulation import Simulation
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,8 @@ W1 = Workload("fedavg_cnn", (1, 28, 28), 10, 50, 980, 4, batch_size=48, local_ep
 FAMILY = Workload("fedreco_cnn", (1, 28, 28), 10, 10, 240, 4, batch_size=48, local_epochs=2, lr=0.01)
 W2 = Workload("logistic", (105,), 2, 100, 300, 2, batch_size=32, local_epochs=5, lr=0.1)
 
-LOCAL = Privacy("client", "local", 1.0, 1.0, "replace", "full", 1.0, 1e-5, "rdp")
-CENTRAL = replace(LOCAL, placement="central", noise_multiplier=0.005)  # so little that something is learned
+LOCAL = Privacy.of(1.0, clip=1.0)
+CENTRAL = Privacy.of(0.005, clip=1.0, placement="central")  # so little that something is learned
 TENTH = Compression(beta=0.9)
 
 
@@ -101,7 +98,7 @@ class Ours:
     work : Workload
         What.
     mode, threads
-        As in `Rows`; a loop runs its cohort in parts, as `harness.simulation.loop` does.
+        As in `Rows`.
     cohort : int or None
         Clients a round, drawn anew every round; None: all.
     privacy, compression
@@ -124,38 +121,26 @@ class Ours:
         computes: torch.dtype | None = None,
     ) -> None:
         usual = FedAvg(lr=work.lr, local_epochs=work.local_epochs, batch_size=work.batch_size)
-        self.algorithm = algorithm or usual
-        self.federation = work.federation()
+        algorithm = algorithm or usual
         module = work.module()
         models.compute_in(computes, module)
-        self.problem = self.algorithm.view(classifier(module))
-        self.rows = Rows(mode, threads)
-        self.cohort = cohort
-        self.privacy, self.compression = privacy, compression
-        self.rounds = 0
-        clients = self._clients(torch.arange(work.clients))
-        start = self.problem.init(torch.Generator().manual_seed(0))
-        self.state: Any = self.algorithm.init(start, clients, Channel(clients))
+        problem = classifier(module)
+        self.run = Simulation(
+            problem,
+            work.federation(),
+            algorithm,
+            privacy,
+            compression,
+            cohort=cohort,
+            start=algorithm.view(problem).init(torch.Generator().manual_seed(0)),
+            rows=Rows(mode, threads),
+        )
 
     def vector(self) -> Tensor:
         """Return the parameters of the common model."""
-        vector: Tensor = self.algorithm.model(self.state)
+        vector: Tensor = self.run.algorithm.model(self.run.state)
         return vector
 
     def __call__(self) -> None:
         """Run one round."""
-        total = self.federation.clients
-        key = torch.tensor(self.rounds)
-        ids = torch.arange(total) if self.cohort is None else cohort(key, total, self.cohort)
-        clients = self._clients(ids)
-        channel = Channel(clients, privacy=self.privacy, compression=self.compression)
-        if self.rows.mode == "loop" and self.algorithm.meta.parts:
-            self.state = round_in_parts(self.algorithm, self.state, clients, channel, self.rows)
-        else:
-            self.state = self.algorithm.round(self.state, clients, channel)
-        self.rounds += 1
-
-    def _clients(self, ids: Tensor) -> Clients:
-        return Clients(
-            self.federation, self.problem, self.rows, seeds=(0,), round=self.rounds, ids=ids, cost=Cost()
-        )
+        self.run.step()

@@ -20,7 +20,7 @@ from harness.executors.scheduler import run_one
 from harness.metrics import recall
 from harness.report import read_target, tidy
 from harness.simulation.build import Execution, prepare
-from harness.simulation.loop import settled
+from harness.simulation.calibration import settled
 from harness.storage.store import RunRecord, Store
 
 __all__ = [

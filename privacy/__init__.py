@@ -8,7 +8,7 @@ reveals, `flags` and `one_run_epsilon` check that against what was really releas
 `classic_sigma`           nominal calibration by the classical formula (as the papers print it)
 `analytic_sigma`          exact calibration of one release
 `gaussian_epsilon`        exact epsilon of one release (`gaussian_delta`: exact delta)
-`noise_multiplier`        calibration of many releases (`calibrate`: several releases per draw)
+`calibrate`               calibration of any mixture of events to one budget
 `epsilon`                 privacy of many alike releases (`account`: of any mixture of events)
 `Ledger`                  what was released from which draw, as a value
 `clip`, `clip_each`       joint clip of a message; clip of each part (`joint_norm`: its total bound)
@@ -19,7 +19,7 @@ reveals, `flags` and `one_run_epsilon` check that against what was really releas
 ========================  ==============================================================================
 """
 
-from privacy.accounting import Account, Event, account, calibrate, compose, epsilon, noise_multiplier
+from privacy.accounting import Account, Event, account, calibrate, compose, epsilon
 from privacy.audit import Separation, flags, one_run_epsilon, project, separation_mu
 from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, joint_norm
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
@@ -47,7 +47,6 @@ __all__ = [
     "gaussian_epsilon",
     "gaussian_noise",
     "joint_norm",
-    "noise_multiplier",
     "one_run_epsilon",
     "project",
     "separation_mu",

@@ -150,12 +150,17 @@ def epsilon(
     return account([Event(noise_multiplier, sampling_rate, releases)], delta, accountant).epsilon
 
 
-def noise_multiplier(
-    epsilon: float, delta: float, releases: int, sampling_rate: float = 1.0, accountant: str = "rdp"
-) -> float:
-    """Smallest noise multiplier, to 1e-6, with which ``releases`` draws stay within the budget.
+def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant: str = "rdp") -> float:
+    """Smallest factor, to 1e-6, for the noise multipliers of all events that keeps them within a budget.
 
-    The arguments are those of the function `epsilon`, whose value at the result is never above the budget.
+    Parameters
+    ----------
+    epsilon, delta : float
+        The budget. What `account` says at the result is never above it.
+    events : sequence of Event
+        Their noise multipliers set the proportions. Without any, the factor is 0.
+    accountant : {"rdp", "prv"}
+        See `account`.
 
     Raises
     ------
@@ -163,47 +168,26 @@ def noise_multiplier(
         If an argument is out of range.
     """
     check_budget(epsilon, delta)
-    if releases < 1:
-        raise ValueError(f"there must be at least one release, got {releases}")
+    _check_accountant(accountant)
+    for event in events:
+        _check_event(event)
+    if not events:
+        return 0.0
 
-    def within(log_multiplier: float) -> bool:
-        event = Event(math.exp(log_multiplier), sampling_rate, releases)
-        return account([event], delta, accountant).epsilon <= epsilon
+    def within(log_factor: float) -> bool:
+        factor = math.exp(log_factor)
+        scaled = [event._replace(noise_multiplier=factor * event.noise_multiplier) for event in events]
+        return account(scaled, delta, accountant).epsilon <= epsilon
 
     # Closed without amplification, and sampling only lowers it. The margin is for rounding.
-    high = math.log(analytic_sigma(epsilon, delta, math.sqrt(releases)) * (1 + 1e-9))
-    if sampling_rate == 1:
-        _check_accountant(accountant)
+    together = compose(event.noise_multiplier / math.sqrt(event.times) for event in events)
+    high = math.log(analytic_sigma(epsilon, delta, 1.0) / together * (1 + 1e-9))
+    if all(event.rate == 1 for event in events):
         return math.exp(high)
     low = high - 1.0
     while within(low):
         low, high = low - 1.0, low
     return math.exp(lowest(within, low, high, tolerance=5e-7))
-
-
-def calibrate(
-    epsilon: float,
-    delta: float,
-    draws: int,
-    releases_per_draw: int = 1,
-    sampling_rate: float = 1.0,
-    accountant: str = "rdp",
-) -> float:
-    """Noise multiplier of each release when every draw makes ``releases_per_draw`` of them.
-
-    The releases of a draw compose inside it, so each needs ``sqrt(releases_per_draw)`` times the multiplier
-    of the draw.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
-    """
-    if releases_per_draw < 1:
-        raise ValueError(f"a draw must make at least one release, got {releases_per_draw}")
-    per_draw = noise_multiplier(epsilon, delta, draws, sampling_rate, accountant)
-    # The margin keeps the composed multiplier from rounding to just below the one that was found.
-    return per_draw * math.sqrt(releases_per_draw) * (1 + 1e-12)
 
 
 def _check_accountant(accountant: str) -> None:

@@ -19,7 +19,7 @@ from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS
 from harness.problems import PROBLEMS
 from harness.simulation.build import make_federation, prepare
-from harness.simulation.loop import settled
+from harness.simulation.calibration import settled
 from harness.testing.conformance import check
 from harness.testing.privacy_audit import audit_mechanism, audit_run
 

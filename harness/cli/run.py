@@ -23,7 +23,7 @@ from harness.executors.scheduler import choose, cores, run_all, run_one
 from harness.metrics import written_down
 from harness.report import leaderboard
 from harness.simulation.build import Execution, identify, prepare
-from harness.simulation.loop import settled
+from harness.simulation.calibration import settled
 from harness.simulation.plan import affordable, plan, vetted
 from harness.simulation.status import overview
 from harness.storage.files import read_json

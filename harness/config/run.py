@@ -23,23 +23,19 @@ from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import (
-    RECORD,
     CohortSpec,
-    CompressionSpec,
     DataSpec,
     Named,
     PartitionSpec,
-    PrivacySpec,
-    Section,
     checked,
     construct,
     defaults,
     settings_of,
-    steps_of,
 )
 from harness.config.yaml import bounded, read, shown
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
+from harness.core.wire.settings import Compression, PrivacySpec, Section, steps_of
 from harness.problems import PROBLEMS
 
 algorithms.load()
@@ -68,7 +64,7 @@ class RunSpec(Section):
     model: Named | None = None
     algorithm: Named
     privacy: PrivacySpec | None = None
-    compression: CompressionSpec = CompressionSpec()
+    compression: Compression = Compression()
     cohort: CohortSpec | None = None
     topology: Named | None = None
     rounds: int = Field(default=100, ge=1)
@@ -170,7 +166,11 @@ class RunSpec(Section):
         if privacy.unit == "record":
             # Parties of a vertical problem all know who is in a batch: nothing is amplified by drawing it.
             known = PROBLEMS[self.problem["kind"]].kind == "vertical"
-            way = {"sampling": "full", "adjacency": "replace"} if known else RECORD
+            way = (
+                {"sampling": "full", "adjacency": "replace"}
+                if known
+                else {"sampling": "poisson", "adjacency": "add-remove"}
+            )
             for name, only in way.items():
                 if getattr(privacy, name) not in (None, only):
                     raise UserError(

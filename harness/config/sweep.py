@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
-from harness.config.fields import BUDGETS
 from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import shown
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
+from harness.core.wire.settings import BUDGETS
 
 LARGEST = 100_000  # runs
 DIGITS = 4  # of a number drawn: it is read by people, in tables

@@ -80,7 +80,9 @@ class Channel:
         state: dict[str, Tensor] | None = None,
         multipliers: Tensor | None = None,
         assembly: Assembly | None = None,
+        diagnose: bool = False,
     ) -> None:
+        self.diagnostics: dict[str, Tensor] = {}
         self.cost = clients.cost
         self.state = dict(state or {})
         self._clients = clients

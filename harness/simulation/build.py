@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ from harness.core.wire.model_pruning import prunable
 from harness.core.wire.settings import Compression, Privacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
-from harness.simulation.calibration import draft
 
 # What parameters and data are kept in, and what networks compute in, where that is another type.
 DTYPES = {
@@ -69,7 +68,7 @@ class Execution:
         try:
             kind = torch.device(self.device).type
         except RuntimeError:
-            raise UserError(f"device: {self.device!r} is none; use cpu, cuda or cuda:N") from None
+            raise UserError(f"device: invalid device {self.device!r}; expected cpu or cuda[:N]") from None
         if kind == "cuda" and not torch.cuda.is_available():
             raise UserError("device: torch finds no CUDA device on this machine; use cpu")
 
@@ -91,18 +90,18 @@ class Setup:
     id : str
         Its identity.
     privacy, compression : Privacy or None, Compression
-        What happens to messages; the noise may still be open, see `harness.simulation.loop.settled`.
+        What happens to messages; `harness.simulation.calibration.settled` calibrates the noise.
     algorithm, problem, federation : Algorithm, Problem, Federation
-        What it names. The centralized reference trains on `training`, where all clients' data are one's.
+        What it names.
     start : dict[str, Tensor]
         Start values.
     mixing : Tensor or None
         Mixing matrix of a gossip algorithm.
     rows : Rows
         How clients are run.
-    runs : tuple of Setup
-        The runs of a stack (`harness.simulation.stacking`), each as it would be alone; what they train on,
-        `start` and `mixing` then have a leading axis. None: it is a single run.
+    members : tuple of Setup
+        The runs of a stack (`harness.simulation.stacking`), each as it would be alone; `federation`, `start` and
+        `mixing` then have a leading axis. Empty for a single run.
     """
 
     spec: RunSpec
@@ -112,27 +111,25 @@ class Setup:
     algorithm: Algorithm
     problem: Problem
     federation: Federation
-    training: Federation
     start: dict[str, Tensor]
     mixing: Tensor | None
     rows: Rows
-    runs: tuple[Setup, ...] = ()
+    members: tuple[Setup, ...] = ()
 
     @property
     def each(self) -> tuple[Setup, ...]:
-        """The single runs this is made of: itself, or those of the stack."""
-        return self.runs or (self,)
-
-    @property
-    def multipliers(self) -> Tensor | None:
-        """Noise multipliers of the runs of a stack, where they differ."""
-        own = [one.privacy.noise_multiplier for one in self.each if one.privacy is not None]
-        return torch.tensor(own, dtype=torch.float64) if len(set(own)) > 1 else None
+        """The single runs: this one, or those of the stack."""
+        return self.members or (self,)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """One a run."""
         return tuple(one.spec.seed for one in self.each)
+
+    @property
+    def training(self) -> Federation:
+        """What a single run trains on: for the centralized reference, one client with everybody's data."""
+        return self.federation.merged() if self.algorithm.meta.pooled else self.federation
 
 
 def prepare(
@@ -166,7 +163,8 @@ def prepare(
             f"precision: problem {kind.name} does not build its network with Setting.net, so {spec.precision} "
             "would not reach it; use float32 or float64"
         )
-    problem = algorithm.view(_known(spec, kind, problem, federation.digest))
+    problem = _known(spec, kind, problem, federation.digest)
+    viewed = algorithm.view(problem)
     if spec.cohort is not None and spec.cohort.size > federation.clients:
         raise UserError(
             f"cohort.size: at most the {federation.clients} clients there are, given {spec.cohort.size}"
@@ -177,7 +175,7 @@ def prepare(
             f"{len(federation.groups) or 'none'}; name an attribute: data.sensitive"
         )
     federation = federation.to(execution.device, dtype)
-    start = problem.init(rng.stream(spec.seed, "start"))
+    start = viewed.init(rng.stream(spec.seed, "start"))
     mixing = None
     if spec.topology is not None:
         given = {k: v for k, v in spec.topology.items() if k != "kind"}
@@ -196,29 +194,44 @@ def prepare(
                     f"compression.{name}: {len(own)} ratios for {federation.clients} clients; give one each"
                 )
     if spec.compression.alpha != 0:
-        prunable(problem)
+        prunable(viewed)
         if len({len(value) for value in start.values()}) < len(start):  # told apart by their lengths
             raise Incompatible(
                 "compression.alpha: x and y have equally many coordinates; change the model a little"
             )
-    privacy = draft(spec.privacy, spec, federation) if spec.privacy is not None else None
-    if privacy is not None:
-        privacy = replace(privacy, secure=execution.secure_rng)
-        if privacy.strict:
-            _strict(spec, algorithm, federation)
+    privacy = draft(spec, federation, execution.secure_rng)
+    if privacy is not None and privacy.strict:
+        _strict(spec, algorithm, federation)
     return Setup(
         spec=spec,
         id=spec.identity(federation.digest),
         privacy=privacy,
-        compression=Compression(**spec.compression.model_dump()),
+        compression=spec.compression,
         algorithm=algorithm,
         problem=problem,
         federation=federation,
-        training=federation.merged() if algorithm.meta.pooled else federation,
         start={name: value.to(execution.device, dtype) for name, value in start.items()},
         mixing=mixing if mixing is None else mixing.to(execution.device),
-        rows=execution.rows(problem),
+        rows=execution.rows(viewed),
     )
+
+
+def draft(spec: RunSpec, federation: Federation, secure: bool = False) -> Privacy | None:
+    """Return a run's mechanism with the noise still open: a multiplier of 1, or the one that is given.
+
+    None if the run has none.
+    The rate at which a record is drawn is that of the client with the fewest.
+    """
+    given, total = spec.privacy, federation.clients
+    if given is None:
+        return None
+    size = spec.cohort.size if spec.cohort is not None else total
+    rate = size / total if given.placement == "central" else 1.0
+    if given.unit == "record" and given.sampling != "full":
+        batch, fewest = spec.algorithm["batch_size"], int(federation.counts().min())
+        rate = 1.0 if batch is None else min(1.0, batch / max(1, fewest))
+    multiplier = 1.0 if given.noise_multiplier is None else given.noise_multiplier
+    return Privacy(given, multiplier, rate, secure)
 
 
 @lru_cache(maxsize=KNOWN)

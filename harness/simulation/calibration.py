@@ -1,110 +1,68 @@
-"""Settle a run's privacy before it starts: how much it will release, and the noise that its budget asks for."""
+"""Noise for a privacy budget."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from datasets.federation import Batch, Federation
-from harness.core.clients import Clients
-from harness.core.execution.vectorize import Points
-from harness.core.problem import Objective, its_loss
-from harness.core.wire.settings import Privacy
-from privacy import Draw, Event, Ledger, account, analytic_sigma, classic_sigma, compose
-from privacy.gaussian import lowest
-
-if TYPE_CHECKING:
-    from harness.config.fields import PrivacySpec
-    from harness.config.run import RunSpec
+from harness.core.wire.settings import PLAIN, Privacy
+from harness.simulation.build import Setup
+from harness.simulation.dry_run import dry_run
+from privacy import Event, Ledger, analytic_sigma, calibrate, classic_sigma
 
 
-class Dry(Clients):
-    """Clients that send messages of the right shape and compute nothing; work is counted as if it were done."""
+def settled(setup: Setup) -> Setup:
+    """Return the setup with the noise that its budget asks for.
 
-    def _gradients(
-        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = its_loss
-    ) -> list[Tensor]:
-        if self._records is not None:
-            self._book(self._records, batch)
-        return self._of_models(_nothing, points, batch, by, objective)
+    A dry round shows how many releases there will be at most, and what gossip or the compression refuses. For unit
+    record it is one of everybody: in a cohort clients may take fewer steps, and release less. Parties all know who
+    is in which batch, so all their rounds are gone through.
 
-    def normal(self, name: str, step: int, *shape: int) -> Tensor:
-        """Return zeros."""
-        return torch.zeros(()).expand(*self.ids.shape, *shape).to(self.federation.pool.x)
-
-    def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
-        one = Batch(*(part[0, :1] for part in batch))  # a single sample tells how long an embedding is
-        return y.new_zeros(*batch.weight.shape, embed(y[0], one).shape[-1])
-
-
-def _nothing(loss: object, axes: int, points: Sequence[Tensor], batch: Batch, by: Points) -> list[Tensor]:
-    return [torch.zeros_like(points[place]) for place in by or range(len(points))]
-
-
-def draft(given: PrivacySpec, spec: RunSpec, federation: Federation) -> Privacy:
-    """Return a run's mechanism with the noise still open (a multiplier of 1, or the one that was given).
-
-    The rate at which a record is drawn is that of the client with the fewest.
+    Raises
+    ------
+    Incompatible
+        If the parts of the run do not go together.
     """
-    total = federation.clients
-    assert given.sampling is not None and given.adjacency is not None  # the spec has settled them
-    size = spec.cohort.size if spec.cohort is not None else total
-    rate = size / total if given.placement == "central" else 1.0
-    if given.unit == "record" and given.sampling != "full":
-        batch, fewest = spec.algorithm["batch_size"], int(federation.counts().min())
-        rate = 1.0 if batch is None else min(1.0, batch / max(1, fewest))
-    return Privacy(
-        unit=given.unit,
-        placement=given.placement,
-        clip=given.clip,
-        noise_multiplier=1.0 if given.noise_multiplier is None else given.noise_multiplier,
-        adjacency=given.adjacency,
-        sampling=given.sampling,
-        rate=rate,
-        delta=given.delta,
-        accountant=given.accountant,
-        server_clip=given.server_clip,
-        strict=given.strict,
-    )
+    if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
+        return setup
+    record = setup.privacy is not None and setup.privacy.unit == "record"
+    found = dry_run(everybody(setup) if record else setup, every_stage=False)
+    each = [
+        one
+        if one.privacy is None
+        else replace(one, privacy=with_noise(one.privacy, found.ledger, found.releases))
+        for one in setup.each
+    ]
+    return replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
 
 
-def settle(mechanism: Privacy, given: PrivacySpec, whole: Ledger) -> float:
-    """Return the noise multiplier that a spec asks for, of a run that releases so much with that of its draft.
+def everybody(setup: Setup) -> Setup:
+    """Return the setup in which all clients take part: nobody can take more local steps, and release more."""
+    return replace(setup, spec=setup.spec.model_copy(update={"cohort": None}))
+
+
+def with_noise(draft: Privacy, ledger: Ledger, releases: int) -> Privacy:
+    """Return a mechanism with the noise that its budget asks for.
 
     The classic formula takes the clip norm as sensitivity; what its noise is really worth is in the ledger.
+
+    Parameters
+    ----------
+    draft : Privacy
+        The mechanism with any noise.
+    ledger : Ledger
+        What a whole run releases under it, or under one that differs in its budget only.
+    releases : int
+        How many releases a round makes at most.
     """
-    if given.noise_multiplier is not None:
-        return given.noise_multiplier
-    if given.epsilon_nominal is not None:
-        return classic_sigma(given.epsilon_nominal, given.delta, 1.0) / mechanism.factor
-    if given.epsilon_release is not None:
-        return analytic_sigma(given.epsilon_release, given.delta, 1.0)
-    assert given.epsilon is not None
-    return mechanism.noise_multiplier * _smallest(
-        whole.all_draws, given.epsilon, given.delta, given.accountant
-    )
-
-
-def _smallest(draws: Sequence[Draw], budget: float, delta: float, accountant: str) -> float:
-    """Return the factor, to 1e-6, by which all noise multipliers must grow to stay within a budget."""
-    if not draws:
-        return 0.0
-
-    def within(log_factor: float) -> bool:
-        factor = math.exp(log_factor)
-        events = [Event(factor * draw.noise_multiplier, draw.rate, draw.times) for draw in draws]
-        return account(events, delta, accountant).epsilon <= budget
-
-    # Closed without amplification, and sampling only lowers it. The margin is for rounding.
-    together = compose(draw.noise_multiplier / math.sqrt(draw.times) for draw in draws)
-    high = math.log(analytic_sigma(budget, delta, 1.0) / together * (1 + 1e-9))
-    if all(draw.rate == 1 for draw in draws):
-        return math.exp(high)
-    low = high - 1.0
-    while within(low):
-        low, high = low - 1.0, low
-    return math.exp(lowest(within, low, high, tolerance=5e-7))
+    spec = draft.spec
+    if spec.noise_multiplier is not None:
+        multiplier = spec.noise_multiplier
+    elif spec.epsilon_nominal is not None:
+        multiplier = classic_sigma(spec.epsilon_nominal, spec.delta, 1.0) / draft.factor
+    elif spec.epsilon_release is not None:
+        multiplier = analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
+    else:
+        assert spec.epsilon is not None
+        events = [Event(draw.noise_multiplier, draw.rate, draw.times) for draw in ledger.all_draws]
+        multiplier = draft.noise_multiplier * calibrate(spec.epsilon, spec.delta, events, spec.accountant)
+    return replace(draft, noise_multiplier=multiplier, releases=releases)

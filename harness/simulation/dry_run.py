@@ -1,29 +1,158 @@
-"""A channel that encodes nothing and counts how long messages will be."""
+"""A run without its computations: what it releases, sends and computes, from the shapes of messages alone."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from compression import Codec, kept_count
+from compression import Codec, kept_count, ratio_at
+from datasets.federation import Batch
 from harness.core.channel import Channel
+from harness.core.clients import Clients
+from harness.core.execution.vectorize import Points
+from harness.core.problem import Objective, its_loss
 from harness.core.wire import masks
+from harness.core.wire.dp_client import Mechanism
+from harness.core.wire.settings import PrivacyLog
+from harness.simulation.build import Setup
+from harness.simulation.simulation import Simulation
+from privacy import Ledger
+
+Count = Literal["expected", "largest"]
 
 
-class Counting(Channel):
-    """Counts bytes from the shapes of messages alone.
+class DryRun(NamedTuple):
+    """What a run amounts to.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        Everything it releases, with the noise of its setup.
+    releases : int
+        How many in one round at most.
+    cost : dict[str, Tensor]
+        Bytes, operations and oracle calls, as `harness.core.wire.cost.Cost.state` returns them.
+    """
+
+    ledger: Ledger
+    releases: int
+    cost: dict[str, Tensor]
+
+
+def dry_run(setup: Setup, count: Count = "expected", *, every_stage: bool = True) -> DryRun:
+    """Go through a run without computing anything.
 
     Parameters
     ----------
-    largest : bool
-        Count what no message exceeds, not what it takes on average; a code of fixed length has both alike.
+    setup : Setup
+        The run, alone or stacked.
+    count : {"expected", "largest"}
+        Where bytes depend on chance, their expected number or the largest possible one.
+    every_stage : bool
+        Make one round of every stretch of rounds of one stage and equal pruning ratios; otherwise the first round
+        stands for all. Where each person is charged by appearance, all rounds are made in any case.
+
+    Raises
+    ------
+    Incompatible
+        If the parts of the run do not go together.
+    """
+    run = Simulation.from_setup(
+        setup,
+        clients=DryClients,
+        channel=partial(DryChannel, count=count),
+        poisson=partial(_poisson, count=count),
+    )
+    rounds, most = setup.spec.rounds, 0
+    if setup.privacy is not None and setup.privacy.unit == "record" and setup.problem.kind == "vertical":
+        while run.round < rounds:
+            before = run.privacy_log.ledger.releases
+            run.step()
+            most = max(most, run.privacy_log.ledger.releases - before)
+        return DryRun(run.privacy_log.ledger, most, run.cost.state())
+    ledger = run.privacy_log.ledger
+    for length in _stretches(setup) if every_stage else [rounds]:
+        cost, first = run.cost.state(), run.round
+        run.privacy_log = PrivacyLog()
+        run.step()
+        ledger = ledger.merge(run.privacy_log.ledger.repeat(length))
+        most = max(most, run.privacy_log.ledger.releases)
+        run.cost.restore({name: old + length * (run.cost.state()[name] - old) for name, old in cost.items()})
+        run.round = first + length
+    return DryRun(ledger, most, run.cost.state())
+
+
+def _stretches(setup: Setup) -> list[int]:
+    """Return the lengths of stretches of rounds that send and compute alike.
+
+    A round in which parties prune their models, on the way, is a stretch of its own.
+    """
+    rounds = range(setup.spec.rounds)
+    alphas = [str(ratio_at(setup.compression.alpha, t)) for t in rounds]
+    betas = [str(ratio_at(setup.compression.beta, t)) for t in rounds]
+    prunes = setup.problem.kind == "vertical" and setup.compression.alpha != 0.0
+    news = [prunes and (t == 0 or alphas[t] != alphas[t - 1]) for t in rounds]
+    stages = [setup.algorithm.stage(t) for t in rounds]
+    return [len(list(same)) for _, same in groupby(zip(alphas, betas, news, stages, strict=True))]
+
+
+def _poisson(keys: Tensor, total: int, rate: float, count: Count) -> tuple[Tensor, Tensor]:
+    """Return cohorts of the expected size, or of everybody."""
+    size = round(rate * total) if count == "expected" else total
+    ids = torch.arange(size).expand(len(keys), -1)
+    return ids, torch.ones_like(ids)
+
+
+class DryClients(Clients):
+    """Clients that send messages of the right shape and compute nothing; work is counted as if it were done."""
+
+    def _gradients(
+        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = its_loss
+    ) -> list[Tensor]:
+        if self._records is not None:
+            self._book(self._records, batch)
+        return self._of_models(_nothing, points, batch, by, objective)
+
+    def normal(self, name: str, step: int, *shape: int) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(()).expand(*self.ids.shape, *shape).to(self.federation.pool.x)
+
+    def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
+        one = Batch(*(part[0, :1] for part in batch))  # a single sample tells how long an embedding is
+        return y.new_zeros(*batch.weight.shape, embed(y[0], one).shape[-1])
+
+
+def _nothing(loss: object, axes: int, points: Sequence[Tensor], batch: Batch, by: Points) -> list[Tensor]:
+    return [torch.zeros_like(points[place]) for place in by or range(len(points))]
+
+
+class Noiseless(Mechanism):
+    """A mechanism that books its releases and draws nothing."""
+
+    def noise(self, like: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        """Return zeros."""
+        return torch.zeros_like(like)
+
+
+class DryChannel(Channel):
+    """A channel that encodes nothing and counts bytes from the shapes of messages.
+
+    Parameters
+    ----------
+    count : {"expected", "largest"}
+        What a message takes on average, or what none exceeds; a code of fixed length has both alike.
     """
 
-    def __init__(self, *arguments: Any, largest: bool, **options: Any) -> None:
+    mechanism = Noiseless
+
+    def __init__(self, *arguments: Any, count: Count, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._size_at_most = largest
+        self._count = count
 
     def _encode(
         self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
@@ -43,12 +172,7 @@ class Counting(Channel):
         sizes = [size[pair] for pair in zip(entries, ratios, strict=True)]
         return joint, torch.tensor(sizes).view(lead)
 
-    def _noise(
-        self, like: Tensor, slot: int, sensitivity: float | Tensor, sender: str, shared: Tensor | None = None
-    ) -> Tensor:
-        return torch.zeros_like(like)
-
     def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
         kept = None if ratio is None else kept_count(entries, ratio)
-        at_most = self._size_at_most
+        at_most = self._count == "largest"
         return codec.largest_size(entries, kept) if at_most else round(codec.expected_size(entries, kept))

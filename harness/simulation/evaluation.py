@@ -12,60 +12,79 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from datasets.federation import Batch
+from datasets.federation import Batch, Federation
 from harness.core.clients import Clients
 from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.cost import Cost
 from harness.metrics import ELSEWHERE, Predictions, consensus_distance, evaluate
-from harness.simulation.build import Setup
 
 CHUNK = 4096  # samples in one forward pass of a single model
 
 
-def measure(setup: Setup, state: Any, round: int) -> tuple[dict[str, float | None], Predictions | None]:
-    """Evaluate a state, of which ``round`` rounds are done; after the last, on training data with groups too.
+def measure(
+    problem: Problem,
+    federation: Federation,
+    rows: Rows,
+    state: Any,
+    model: Any,
+    *,
+    gossip: bool = False,
+    final: bool = False,
+) -> tuple[dict[str, float | None], Predictions | None]:
+    """Evaluate the state of a single run.
+
+    Parameters
+    ----------
+    problem, federation, rows : Problem, Federation, Rows
+        What is optimized, the data, and how one-client functions are run over the clients.
+    state : NamedTuple of tensors
+        The algorithm's.
+    model : Tensor, pair of tensors or None
+        What predicts, see `predict`; None for problems that predict nothing.
+    gossip : bool
+        Whether there is no server, and how far clients agree is a metric.
+    final : bool
+        Evaluate on training data with groups too.
 
     Returns
     -------
     dict
         Every metric; None where it does not apply.
     Predictions or None
-        What they were computed from; None for problems that predict nothing.
+        What they were computed from.
     """
     figures: dict[str, float | None] = {}
-    if setup.problem.measure is not None:
-        data = setup.federation.pool.at(setup.federation.splits["train"])
-        found = setup.problem.measure(average(state), data)
+    if problem.measure is not None:
+        data = federation.pool.at(federation.splits["train"])
+        found = problem.measure(average(state), data)
         figures |= {name: value if math.isfinite(value) else None for name, value in found.items()}
-    if setup.algorithm.meta.gossip:
+    if gossip:
         figures["consensus"] = consensus_distance(state.x)
-    if setup.problem.predict is None:
+    if problem.predict is None:
         return figures, None
-    model, clients = _personal(setup, state, round), setup.federation.clients
-    if setup.problem.kind == "bilevel":
-        figures["outer_loss"] = _outer_loss(setup, state)
-    predictions = predict(setup, model)
-    last = round == setup.spec.rounds and bool(setup.federation.groups)
+    if problem.kind == "bilevel":
+        figures["outer_loss"] = _outer_loss(problem, federation, rows, state)
+    predictions = predict(problem, federation, rows, model)
+    last = final and bool(federation.groups)
     for split, names in ELSEWHERE.items():
-        if split in setup.federation.splits and (split != "train" or last):
-            found = evaluate(predict(setup, model, split), clients)
+        if split in federation.splits and (split != "train" or last):
+            found = evaluate(predict(problem, federation, rows, model, split), federation.clients)
             figures |= {f"{split}_{name}": found[name] for name in names}
-    return {**evaluate(predictions, clients), **figures}, predictions
+    return {**evaluate(predictions, federation.clients), **figures}, predictions
 
 
-def _outer_loss(setup: Setup, state: Any) -> float | None:
+def _outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any) -> float | None:
     """Return the mean over clients of the outer objective at their own y, on all their validation samples."""
-    batch = setup.federation.pool.at(setup.federation.splits["validation"])
-    rows = state.x.expand(setup.federation.clients, -1), state.y
+    batch = federation.pool.at(federation.splits["validation"])
+    points = state.x.expand(federation.clients, -1), state.y
     with torch.no_grad():
-        value = float(setup.rows.map(setup.problem.loss, 1, *rows, batch).mean())
+        value = float(rows.map(problem.loss, 1, *points, batch).mean())
     return value if math.isfinite(value) else None
 
 
-class Home(Clients):
+class EvaluatedClients(Clients):
     """The clients after a round, who may go on training for themselves before they are evaluated."""
 
     def batches(self, *arguments: Any, **options: Any) -> Batches:
@@ -75,21 +94,6 @@ class Home(Clients):
                 "record-level privacy: the algorithm goes on training for an evaluation, on data without noise"
             )
         return super().batches(*arguments, **options)
-
-
-def _personal(setup: Setup, state: Any, round: int) -> Any:
-    """Return what the clients use, after what they still do at home with their own training data."""
-    home = Home(
-        setup.training,
-        setup.problem,
-        setup.rows,
-        seeds=(setup.spec.seed,),
-        round=round,
-        ids=torch.arange(setup.training.clients),
-        cost=Cost(),
-        privacy=setup.privacy,
-    )
-    return setup.algorithm.at(round).personal(state, home)
 
 
 def average(state: Any) -> dict[str, Tensor]:
@@ -112,9 +116,10 @@ def solution(state: Any, *, personal: bool) -> dict[str, list[Any]] | None:
 
 
 @torch.no_grad()
-def predict(setup: Setup, model: Any, split: str = "test") -> Predictions:
+def predict(
+    problem: Problem, federation: Federation, rows: Rows, model: Any, split: str = "test"
+) -> Predictions:
     """Apply one model, one model per client, or a vertical pair (server, parties) to all data of a split."""
-    federation, problem = setup.federation, setup.problem
     index = federation.splits[split]
     if problem.kind == "vertical":
         owner, place, batch = _samples(federation.pool, index[:1])
@@ -122,14 +127,14 @@ def predict(setup: Setup, model: Any, split: str = "test") -> Predictions:
         owner, place, batch = (test_samples if split == "test" else _samples)(federation.pool, index)
     version = batch.x._version
     if problem.kind == "vertical":
-        logits = _vertical(problem, setup.rows, model, federation.pool.at(index[:, place]))
+        logits = _vertical(problem, rows, model, federation.pool.at(index[:, place]))
     elif model.ndim == 1:
         assert problem.predict is not None
         logits = torch.cat([problem.predict(model, x) for x in batch.x.split(CHUNK)])
     else:
         padded = federation.pool.at(index)
         assert problem.predict is not None
-        logits = setup.rows.map(problem.predict, 1, model, padded.x)[owner, place]
+        logits = rows.map(problem.predict, 1, model, padded.x)[owner, place]
     logits = logits.double()
     if batch.x._version != version:  # by a network that works on its input in place
         test_samples.cache_clear()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
-from compression import ratio_at
-from harness.config.fields import CompressionSpec
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.settings import PrivacyLog
+from harness.core.wire.settings import PLAIN
 from harness.simulation.build import Execution, Setup, identify, prepare
-from harness.simulation.evaluation import measure
-from harness.simulation.loop import Run, everybody, settled
+from harness.simulation.calibration import everybody, settled
+from harness.simulation.dry_run import dry_run
+from harness.simulation.simulation import Simulation, claims
 
 
 def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
@@ -52,9 +50,7 @@ def vetted(cells: Sequence[Combination]) -> list[Combination]:
     found = []
     for cell in cells:
         spec = cell.spec
-        if spec is None or (
-            spec.privacy is None and spec.compression == CompressionSpec() and spec.topology is None
-        ):
+        if spec is None or (spec.privacy is None and spec.compression == PLAIN and spec.topology is None):
             found.append(cell)
             continue
         key = _kind(spec)
@@ -136,15 +132,15 @@ def seconds(setup: Setup) -> float:
 
     The first round stands for itself, as it also loads and settles.
     """
-    spec, began, run = setup.spec, time.perf_counter(), Run(setup)
-    run.advance()
+    spec, began, run = setup.spec, time.perf_counter(), Simulation.from_setup(setup)
+    run.step()
     first = again = time.perf_counter() - began
     if spec.rounds > 1:
         began = time.perf_counter()
-        run.advance()
+        run.step()
         again = time.perf_counter() - began
     began = time.perf_counter()
-    measure(setup, run.state, run.round)
+    run.evaluate(final=run.round == spec.rounds)
     evaluation = time.perf_counter() - began
     return first + (spec.rounds - 1) * again + (1 + -(-spec.rounds // spec.eval_every)) * evaluation
 
@@ -161,13 +157,14 @@ def _row(cell: Combination, measured: dict[str, float]) -> dict[str, Any]:
         setup = settled(prepare(cell.spec))
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
-    expected, most = _cost(setup, "expected"), _cost(setup, "largest")
+    expected, most = dry_run(setup), dry_run(setup, "largest")
     kind = _kind(cell.spec)
     if kind not in measured:
         measured[kind] = seconds(setup)
     record = setup.privacy is not None and setup.privacy.unit == "record"
-    privacy = (_cost(everybody(setup), "expected") if record else expected).statement() or {}
-    claims = ("epsilon_release", "epsilon_total", "noise_multiplier", "releases", "accountant", "delta")
+    released = (dry_run(everybody(setup)) if record else expected).ledger
+    privacy = claims(setup.privacy, released) if setup.privacy is not None else {}
+    told = ("epsilon_release", "epsilon_total", "noise_multiplier", "releases", "accountant", "delta")
     return {
         "id": setup.id,
         "data": cell.spec.data.name if cell.spec.data else None,
@@ -178,46 +175,14 @@ def _row(cell: Combination, measured: dict[str, float]) -> dict[str, Any]:
         "seed": cell.spec.seed,
         "clients": setup.federation.clients,
         "rounds": cell.spec.rounds,
-        **{name: privacy.get(name) for name in claims},
-        "bytes_up": int(expected.cost.up),
-        "bytes_up_most": int(most.cost.up),
-        "bytes_down": int(expected.cost.down),
-        "bytes_down_most": int(most.cost.down),
-        "flops": int(expected.cost.flops),
-        "oracle_calls": int(expected.cost.oracle_calls),
+        **{name: privacy.get(name) for name in told},
+        "bytes_up": int(expected.cost["up"]),
+        "bytes_up_most": int(most.cost["up"]),
+        "bytes_down": int(expected.cost["down"]),
+        "bytes_down_most": int(most.cost["down"]),
+        "flops": int(expected.cost["flops"]),
+        "oracle_calls": int(expected.cost["oracle_calls"]),
         "seconds": round(measured[kind], 3),
         "status": "planned",
         "reason": None,
     }
-
-
-def _cost(setup: Setup, count: Literal["expected", "largest"]) -> Run:
-    """Go through a run dryly: one round of every stretch of one stage and equal pruning ratios.
-
-    A round in which parties prune their models, on the way, is a stretch of its own.
-    """
-    run = Run(setup, dry=count)
-    if setup.privacy is not None and setup.privacy.unit == "record" and setup.problem.kind == "vertical":
-        while run.round < setup.spec.rounds:  # each person is charged by appearance
-            run.advance()
-        return run
-    alphas, betas = (
-        [str(ratio_at(ratio, t)) for t in range(setup.spec.rounds)]
-        for ratio in (setup.compression.alpha, setup.compression.beta)
-    )
-    prunes = setup.problem.kind == "vertical" and setup.compression.alpha != 0.0
-    news = [prunes and (t == 0 or alpha != alphas[t - 1]) for t, alpha in enumerate(alphas)]
-    stages = [setup.algorithm.stage(t) for t in range(setup.spec.rounds)]
-    ratios = list(zip(alphas, betas, news, stages, strict=True))
-    for _, stretch in groupby(ratios):
-        length = len(list(stretch))
-        cost, ledger = run.cost.state(), run.privacy_log.ledger
-        run.privacy_log = (
-            PrivacyLog()
-        )  # nobody has been charged: the most charged record may be another in every round
-        first = run.round
-        run.advance()
-        run.privacy_log.ledger = ledger.merge(run.privacy_log.ledger.repeat(length))
-        run.cost.restore({name: old + length * (run.cost.state()[name] - old) for name, old in cost.items()})
-        run.round = first + length
-    return run

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,8 @@ from datasets.client_statistics import count
 from datasets.topology import directed_edges, spectral_gap
 from harness.metrics import Predictions, by_group, write_predictions
 from harness.simulation.build import Setup
-from harness.simulation.evaluation import measure, solution
+from harness.simulation.evaluation import solution
+from harness.simulation.simulation import Diverged, Simulation
 from harness.simulation.stacking import PARTS, Checkpoint, split
 from harness.storage.environment import machine, versions
 from harness.storage.store import RunFolder
@@ -28,33 +28,6 @@ PUBLIC = (
 MOST_NUMBERS = 20_000  # of samples held, by client and class or group, that are written down of one run
 
 Progress = Callable[[int, dict[str, Any]], None]
-
-
-class Diverged(ArithmeticError):
-    """A run's state is no longer finite.
-
-    Parameters
-    ----------
-    round : int
-        In which it was noticed.
-    runs : tuple of int
-        Which of the runs of a stack.
-    """
-
-    def __init__(self, round: int, runs: tuple[int, ...] = (0,)) -> None:
-        super().__init__(f"diverged: loss or state became NaN or infinite in round {round}")
-        self.round = round
-        self.runs = runs
-
-
-class Point(NamedTuple):
-    """Where a run stands: its round, state, cost, claim of privacy, and errors that pruning made at each party."""
-
-    round: int
-    state: Any
-    cost: Mapping[str, int]
-    privacy: dict[str, Any] | None
-    errors: Mapping[str, Tensor]
 
 
 class Journal:
@@ -109,28 +82,26 @@ class Journal:
             self._folder.start({"id": setup.id, **read, **plugged, "spec": spec, **_held(setup)})
             self._folder.keep(self.lines)
 
-    def evaluate(self, point: Point) -> bool:
-        """Evaluate the run and write it down; False if it has diverged."""
-        figures, self._found = measure(self.setup, point.state, point.round)
-        figures |= {name: float(each.mean()) for name, each in sorted(point.errors.items())}
+    def evaluate(self, run: Simulation, number: int) -> bool:
+        """Evaluate one run of a simulation and write it down; False if it has diverged."""
+        figures, self._found = run.evaluate(number, final=run.round == self.setup.spec.rounds)
         if self._found is not None and figures.get("loss") is None:
             return False
+        at = run.snapshot(number)
+        parties = {name: each.tolist() for name, each in at.errors.items()}
         self._line = {
-            "round": point.round,
+            "round": at.round,
             "metrics": figures,
-            "bytes_up": point.cost["up"],
-            "bytes_down": point.cost["down"],
-            "flops": point.cost["flops"],
-            "oracle_calls": point.cost["oracle_calls"],
-            "privacy": point.privacy,
-            **(
-                {"parties": {name: each.tolist() for name, each in point.errors.items()}}
-                if point.errors
-                else {}
-            ),
+            "bytes_up": at.cost["up"],
+            "bytes_down": at.cost["down"],
+            "flops": at.cost["flops"],
+            "oracle_calls": at.cost["oracle_calls"],
+            "privacy": at.privacy,
+            **({"diagnostics": dict(at.diagnostics)} if at.diagnostics else {}),
+            **({"parties": parties} if parties else {}),
             "timing": {"seconds": self.spent},
         }
-        if self.checkpoint is None or point.round > self.checkpoint["round"]:
+        if self.checkpoint is None or at.round > self.checkpoint["round"]:
             self.lines += 1
             if self._folder:
                 self._folder.append(self._line)
@@ -146,20 +117,20 @@ class Journal:
         if self._folder:
             self._folder.save(checkpoint)
 
-    def finish(self, point: Point, stacked: int) -> None:
-        """Write down that the run is done, beside so many others."""
+    def finish(self, run: Simulation, number: int) -> None:
+        """Write down that one run of a simulation is done."""
         setup, found = self.setup, self._found
         if self._predictions and found is not None:
             write_predictions(found, self._predictions)
         final = {k: v for k, v in self._line.items() if k != "timing"} | {"clients": setup.federation.clients}
         # Of a model that predicts, the parameters are no result; the variables of an outer problem are.
         told = setup.problem.predict is None or setup.problem.kind == "bilevel"
-        small = solution(point.state, personal=setup.privacy is None) if told else None
+        small = solution(run.snapshot(number).state, personal=setup.privacy is None) if told else None
         final |= {"solution": small} if small else {}
         final |= {"groups": by_group(found)} if found is not None and found.groups else {}
         final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
         final |= {"public": [*setup.federation.public, *_public(setup)]}
-        final["timing"] = {"seconds": self.spent, **environment(setup), "stacked": stacked}
+        final["timing"] = {"seconds": self.spent, **environment(setup), "stacked": run.num_runs}
         if self._folder:
             self._folder.finish(final)
         self.end = final
@@ -190,11 +161,6 @@ class PendingCheckpoint:
         """Write the checkpoint of every run into its folder."""
         for number, (journal, written) in enumerate(zip(self._journals, self._written, strict=True)):
             journal.save({**split(self._checkpoint, number, self._setup), **written})
-
-
-def finite(value: Any) -> Any:
-    """Write infinity as text: JSON has none."""
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
 
 
 def _held(setup: Setup) -> dict[str, Any]:

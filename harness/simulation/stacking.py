@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from datasets.federation import one_pool, stack
-from harness.config.fields import BUDGETS
 from harness.config.run import RunSpec
+from harness.core.wire.settings import BUDGETS, Privacy
 from harness.simulation.build import Setup
 from privacy import Ledger
 
@@ -30,7 +30,13 @@ EVALUATED = frozenset({"test", "selection"})  # splits from which no batch is dr
 PARTS = frozenset(
     {"round", "state", "channel", "ledger", "charged", "cost", "errors", "pruned", "lines", "seconds"}
 )
-PER_RUN = ("state", "channel", "cost", "errors")  # parts of a checkpoint that hold a tensor a run
+PER_RUN = (
+    "state",
+    "channel",
+    "cost",
+    "errors",
+    "diagnostics",
+)  # parts of a checkpoint that hold a tensor a run
 
 
 def obstacle(setup: Setup) -> str | None:
@@ -63,11 +69,10 @@ def signature(setup: Setup) -> Hashable:
     width, largest = _batch(setup)
     counted = _in_epochs(setup) and not setup.algorithm.meta.parts
     steps = -(-largest // width) if counted else None
-    privacy = setup.privacy and replace(
-        setup.privacy, noise_multiplier=1.0
-    )  # what differs here, `stack_key` keeps
+    rate = setup.privacy and setup.privacy.rate
+    secure = setup.privacy is not None and setup.privacy.secure
     spec = stack_key(setup.spec).model_dump_json()
-    return (spec, privacy, setup.problem.constants, setup.federation.clients, batches, steps)
+    return (spec, rate, secure, setup.problem.constants, setup.federation.clients, batches, steps)
 
 
 def stack_key(spec: RunSpec) -> RunSpec:
@@ -82,13 +87,12 @@ def stack_key(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"seed": 0})
 
 
-def own_ledger(ledger: Ledger, setup: Setup, number: int) -> Ledger:
+def own_ledger(ledger: Ledger, privacies: Sequence[Privacy], number: int) -> Ledger:
     """Return the ledger of one run of a stack, from that of the first: the same releases, with its own noise."""
-    multipliers = setup.multipliers
-    if multipliers is None:
+    if not privacies:
         return ledger
-    first, own = (float(multipliers[place]) for place in (0, number))
-    return ledger.exchanged({first: own})
+    first, own = privacies[0].noise_multiplier, privacies[number].noise_multiplier
+    return ledger if first == own else ledger.exchanged({first: own})
 
 
 def _batch(setup: Setup, split: str = "train") -> tuple[int, int]:
@@ -126,19 +130,14 @@ def together(setups: Sequence[Setup]) -> Setup:
     first = setups[0]
     if len(setups) == 1:
         return first
-    pooled = first.algorithm.meta.pooled
     shared = one_pool([setup.federation for setup in setups])
-    runs = tuple(
-        replace(setup, federation=own, training=own.merged() if pooled else own)
-        for setup, own in zip(setups, shared, strict=True)
-    )
+    members = tuple(replace(setup, federation=own) for setup, own in zip(setups, shared, strict=True))
     return replace(
         first,
         federation=stack(shared),
-        training=stack([run.training for run in runs]),
         start={name: torch.stack([setup.start[name] for setup in setups]) for name in first.start},
         mixing=None if first.mixing is None else torch.stack([_mixing(setup) for setup in setups]),
-        runs=runs,
+        members=members,
     )
 
 
@@ -149,11 +148,12 @@ def _mixing(setup: Setup) -> Tensor:
 
 def split(checkpoint: Checkpoint, number: int, setup: Setup) -> Checkpoint:
     """Return the checkpoint of one run of a stack; a single run's as it is."""
-    if not setup.runs:
+    if not setup.members:
         return checkpoint
     # Cloned: what is written to disk would otherwise be all runs' memory.
     own = {name: {key: part[number].clone() for key, part in checkpoint[name].items()} for name in PER_RUN}
-    ledger = own_ledger(Ledger.from_json(checkpoint["ledger"]), setup, number)
+    privacies = [one.privacy for one in setup.each if one.privacy is not None]
+    ledger = own_ledger(Ledger.from_json(checkpoint["ledger"]), privacies, number)
     return {**checkpoint, **own, "ledger": ledger.to_json()}
 
 
@@ -163,7 +163,7 @@ def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
     if len(checkpoints) == 1:
         return first
     every = {
-        name: {key: torch.stack([one[name][key] for one in checkpoints]) for key in first[name]}
+        name: {key: torch.stack([one[name][key] for one in checkpoints]) for key in first.get(name, {})}
         for name in PER_RUN
     }
     return {**first, **every}
@@ -176,4 +176,5 @@ def at(checkpoint: Checkpoint | None) -> Hashable:
     ledger = Ledger.from_json(checkpoint["ledger"])
     multipliers = sorted({noise for draw in ledger.all_draws for noise, _ in draw.releases})
     releases = ledger.exchanged(dict(zip(multipliers, range(1, len(multipliers) + 1), strict=True)))
-    return checkpoint["round"], releases, tuple(sorted(checkpoint["channel"]))
+    seen = checkpoint.get("diagnostics", {})  # older checkpoints have none
+    return checkpoint["round"], releases, tuple(sorted(checkpoint["channel"])), tuple(sorted(seen))

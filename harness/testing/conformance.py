@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field, make_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from datasets.federation import Batch, Federation, stack
-from datasets.topology import Complete, mixing_matrix
-from datasets.vertical import Columns
-from harness import models
-from harness.core import rng
+from datasets.federation import Batch, stack
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.batches import Batches
-from harness.core.execution.client_chunks import round_in_parts
 from harness.core.execution.vectorize import Rows
-from harness.core.problem import Kind, Problem, cross_entropy
-from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression
-from harness.problems import PROBLEMS, Setting
-from harness.problems.classify import classifier
+from harness.core.problem import cross_entropy
+from harness.simulation.simulation import Simulation
+from harness.testing.conformance_privacy import CHANNEL_CHECKS
+from harness.testing.small_tasks import (
+    CLIENTS,
+    Check,
+    Failed,
+    Task,
+    run,
+    same_state,
+    simulate,
+    small,
+    task_of,
+)
 
-CLIENTS, ROUNDS = 5, 3
-EXACT = 1e-10  # in float64
-
-Task = tuple[Problem, Federation]
-Check = Callable[[type[Algorithm]], None]
 CHECKS: list[Check] = []
-
-
-class Failed(AssertionError):
-    """A check that an algorithm does not pass; the message says which and how."""
 
 
 def check(algorithm: type[Algorithm]) -> list[dict[str, Any]]:
@@ -47,8 +42,6 @@ def check(algorithm: type[Algorithm]) -> list[dict[str, Any]]:
     list of dict
         ``algorithm``, ``check``, ``result`` ("passed" or "failed") and ``why``.
     """
-    from harness.testing.conformance_privacy import CHANNEL_CHECKS  # is made of what this module offers
-
     rows = []
     for one in (*CHECKS, *CHANNEL_CHECKS):
         about = (one.__doc__ or one.__name__).splitlines()[0].rstrip(".")
@@ -101,72 +94,6 @@ class Idle(Clients):
         return replace(made, positions=torch.cat([made.positions, padding]), same=False)
 
 
-def task(kind: Kind, seed: int = 0, changed: int | None = None) -> Task:
-    """Return a small problem of a kind with uneven clients; ``changed``: one client has other data."""
-    if kind in ("minimax", "bilevel"):
-        return _quadratic(kind, changed)
-    generator = rng.stream(seed, "check", "pool")
-    counts = [12] * CLIENTS if kind == "vertical" else [7, 12, 3, 12, 9]
-    total = sum(counts) if kind != "vertical" else 12
-    x = torch.randn(total, 6, generator=generator, dtype=torch.float64)
-    y = (x[:, 0] + 0.3 * torch.randn(total, generator=generator, dtype=torch.float64) > 0).long()
-    group = torch.randint(2, (total,), generator=generator)
-    pool = Batch(x, y, group, torch.ones(total, dtype=torch.float64))
-    module = models.build("mlp", (6,), 2, {"hidden": [4], "activation": "tanh"})
-    if kind == "vertical":
-        index = torch.arange(total)[None]
-        whole = Federation(pool, {"train": index, "test": index}, ("0", "1"), ("a", "b"), "check", "check")
-        federation = Columns()(whole, (), 3)
-        problem, _ = PROBLEMS["vertical"].build(Setting(_embedding(), federation, ("logistic", {})))
-        return problem, _changed(federation, changed, labels=False)
-    ends = torch.tensor(counts).cumsum(0)
-    rows = [torch.arange(end - n, end) for end, n in zip(ends.tolist(), counts, strict=True)]
-    index = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
-    federation = Federation(pool, {"train": index, "test": index}, ("0", "1"), ("a", "b"), "check", "check")
-    return classifier(module), _changed(federation, changed, labels=True)
-
-
-def run(
-    algorithm: Algorithm,
-    task: Task,
-    *,
-    seeds: Sequence[int] = (0,),
-    rounds: int = ROUNDS,
-    mode: Rows | None = None,
-    clients: type[Clients] = Clients,
-    channel: type[Channel] = Channel,
-    parts: bool = False,
-    state: Any = None,
-    first: int = 0,
-    cohort: Sequence[int] | None = None,
-) -> Any:
-    """Run an algorithm in float64 on a small problem and return its state."""
-    (problem, federation), rows = task, mode or Rows("vmap")
-    problem = algorithm.view(problem)
-    stacked = len(seeds) > 1
-    ids = torch.arange(federation.clients)
-    ids = ids.expand(len(seeds), -1) if stacked else ids
-    cost = Cost(tuple(ids.shape[:-1]))
-    mixing = mixing_matrix(Complete(), federation.clients) if algorithm.meta.gossip else None
-
-    def sides(round: int) -> tuple[Clients, Channel]:
-        here = ids if cohort is None or round < 0 else torch.tensor(cohort)
-        made = clients(federation, problem, rows, seeds=tuple(seeds), round=round, ids=here, cost=cost)
-        return made, channel(made, mixing=mixing, compression=Compression(codec="float64"))
-
-    if state is None:
-        drawn = [problem.init(rng.stream(seed, "start")) for seed in seeds]
-        start = {name: torch.stack([d[name].double() for d in drawn]) for name in drawn[0]}
-        start = start if stacked else {name: value[0] for name, value in start.items()}
-        state = algorithm.init(start, *sides(-1))
-    for round in range(first, first + rounds):
-        if parts:
-            state = round_in_parts(algorithm, state, *sides(round), rows)
-        else:
-            state = algorithm.round(state, *sides(round))
-    return state
-
-
 def _check(fn: Check) -> Check:
     CHECKS.append(fn)
     return fn
@@ -183,23 +110,23 @@ def _constructible(cls: type[Algorithm]) -> None:
 @_check
 def _pure(cls: type[Algorithm]) -> None:
     """Change nothing that a round is given, and give the same state twice."""
-    algorithm, small = _small(cls), _task(cls)
-    before = run(algorithm, small, rounds=1)
+    algorithm, task = small(cls), task_of(cls)
+    before = run(algorithm, task, rounds=1)
     kept = [part.clone() for part in before]
-    once, twice = (run(algorithm, small, rounds=1, state=before, first=1) for _ in range(2))
-    _same("its argument after the round", before, type(before)(*kept), exactly=True)
-    _same("the state of the second call", once, twice, exactly=True)
+    once, twice = (run(algorithm, task, rounds=1, state=before, first=1) for _ in range(2))
+    same_state("its argument after the round", before, type(before)(*kept), exactly=True)
+    same_state("the state of the second call", once, twice, exactly=True)
 
 
 @_check
 def _modes(cls: type[Algorithm]) -> None:
     """Give the same vectorized, looped, threaded and, where allowed, in parts."""
-    algorithm, small = _small(cls), _task(cls)
-    expected = run(algorithm, small)
-    _same("the state of the loop", run(algorithm, small, mode=Rows("loop")), expected)
-    _same("the state of the loop on threads", run(algorithm, small, mode=Rows("loop", 2)), expected)
+    algorithm, task = small(cls), task_of(cls)
+    expected = run(algorithm, task)
+    same_state("the state of the loop", run(algorithm, task, rows=Rows("loop")), expected)
+    same_state("the state of the loop on threads", run(algorithm, task, rows=Rows("loop", 2)), expected)
     if cls.meta.parts:
-        _same("the state in parts", run(algorithm, small, mode=Rows("loop", 2), parts=True), expected)
+        same_state("the state in parts", run(algorithm, task, rows=Rows("loop", 2), in_parts=True), expected)
 
 
 @_check
@@ -207,12 +134,12 @@ def _stacked(cls: type[Algorithm]) -> None:
     """Give in runs stacked in front of the client axis what runs apart give."""
     if not cls.meta.stackable:
         return
-    algorithm, seeds = _small(cls), (0, 1, 2)
-    problem = _task(cls)[0]
-    apart = [run(algorithm, (problem, _task(cls, seed)[1]), seeds=(seed,)) for seed in seeds]
-    together = run(algorithm, (problem, stack([_task(cls, seed)[1] for seed in seeds])), seeds=seeds)
+    algorithm, seeds = small(cls), (0, 1, 2)
+    problem = task_of(cls)[0]
+    apart = [run(algorithm, (problem, task_of(cls, seed)[1]), seeds=(seed,)) for seed in seeds]
+    together = run(algorithm, (problem, stack([task_of(cls, seed)[1] for seed in seeds])), seeds=seeds)
     for number, seed in enumerate(seeds):
-        _same(
+        same_state(
             f"the stacked state of seed {seed}",
             type(together)(*(part[number] for part in together)),
             apart[number],
@@ -222,12 +149,12 @@ def _stacked(cls: type[Algorithm]) -> None:
 @_check
 def _resumed(cls: type[Algorithm]) -> None:
     """Stop between rounds and go on without a changed bit."""
-    algorithm, small = _small(cls), _task(cls)
-    half = run(algorithm, small, rounds=2)
-    _same(
+    algorithm, task = small(cls), task_of(cls)
+    half = run(algorithm, task, rounds=2)
+    same_state(
         "the resumed state",
-        run(algorithm, small, rounds=2, state=half, first=2),
-        run(algorithm, small, rounds=4),
+        run(algorithm, task, rounds=2, state=half, first=2),
+        run(algorithm, task, rounds=4),
         exactly=True,
     )
 
@@ -238,9 +165,9 @@ def _silent(cls: type[Algorithm]) -> None:
     if cls.meta.pooled:
         return  # it is the reference without protection, and says so
     for algorithm in _both(cls):
-        plain, seen = _silenced(algorithm, _task(cls))
-        for secret in range(_task(cls)[1].clients):
-            state, seen_now = _silenced(algorithm, _task(cls, changed=secret))
+        plain, seen = _silenced(algorithm, task_of(cls))
+        for secret in range(task_of(cls)[1].clients):
+            state, seen_now = _silenced(algorithm, task_of(cls, changed=secret))
             if seen_now != seen:
                 raise Failed(
                     f"how many messages there are, or their shapes or scales, show client {secret}'s data"
@@ -264,9 +191,9 @@ def _partial(cls: type[Algorithm]) -> None:
     """Leave what clients keep alone while they are not in the cohort."""
     if cls.meta.pooled or cls.meta.gossip or cls.meta.solves[0] == "vertical":
         return  # everybody takes part in every round
-    algorithm, small = _small(cls), _task(cls)
-    before = run(algorithm, small, rounds=1)
-    after = run(algorithm, small, rounds=1, state=before, first=1, cohort=(1, 3))
+    algorithm, task = small(cls), task_of(cls)
+    before = run(algorithm, task, rounds=1)
+    after = run(algorithm, task, rounds=1, state=before, first=1, ids=(1, 3))
     for name, one, other in zip(before._fields, before, after, strict=True):
         if one.shape != other.shape:
             raise Failed(f"{name} has shape {tuple(other.shape)} after a round of two of {CLIENTS} clients")
@@ -279,7 +206,7 @@ def _heard(cls: type[Algorithm]) -> None:
     """Let a client's data have an effect through the open channel."""
     if cls.meta.pooled:
         return
-    states = [run(_small(cls), _task(cls, changed=who)) for who in (None, 1)]
+    states = [run(small(cls), task_of(cls, changed=who)) for who in (None, 1)]
     if all(torch.equal(one, other) for one, other in zip(*states, strict=True)):
         raise Failed("another client's data change nothing at all")
 
@@ -290,12 +217,12 @@ def _relabeled(cls: type[Algorithm]) -> None:
     if cls.meta.pooled or cls.meta.solves[0] == "vertical":
         return  # one client; or parties, which are not exchangeable
     algorithm = cls(local_steps=cls.meta.steps or 2, batch_size=None)
-    problem, federation = _task(cls)
+    problem, federation = task_of(cls)
     order = torch.tensor([3, 0, 4, 1, 2])
     splits = {name: index[order] for name, index in federation.splits.items()}
     plain = run(algorithm, (problem, federation), clients=Equal)
     other = run(algorithm, (problem, replace(federation, splits=splits)), clients=Equal)
-    _same(
+    same_state(
         "the relabeled state", other, type(plain)(*(part[order] if part.ndim > 1 else part for part in plain))
     )
 
@@ -305,11 +232,11 @@ def _idle(cls: type[Algorithm]) -> None:
     """Let a client that has run out of batches stand still."""
     if not cls.meta.epochs or cls.meta.solves[0] == "vertical":
         return  # everybody takes as many steps
-    algorithm, small = cls(local_epochs=1, batch_size=4), _task(cls)
-    _same(
+    algorithm, task = cls(local_epochs=1, batch_size=4), task_of(cls)
+    same_state(
         "the state after idle steps",
-        run(algorithm, small, clients=Idle, rounds=1),
-        run(algorithm, small, rounds=1),
+        run(algorithm, task, clients=Idle, rounds=1),
+        run(algorithm, task, rounds=1),
     )
 
 
@@ -330,7 +257,7 @@ def _optimizers(cls: type[Algorithm]) -> None:
     if all(
         torch.equal(one, other)
         for one, other in zip(
-            run(_small(cls), _task(cls), rounds=1), run(_small(changed), _task(cls), rounds=1), strict=False
+            run(small(cls), task_of(cls), rounds=1), run(small(changed), task_of(cls), rounds=1), strict=False
         )
     ):
         raise Failed("the settings change nothing")
@@ -339,11 +266,8 @@ def _optimizers(cls: type[Algorithm]) -> None:
 @_check
 def _learns(cls: type[Algorithm]) -> None:
     """Bring the objective down, or the saddle nearer."""
-    problem, federation = _task(cls)
     algorithm = cls(local_steps=cls.meta.steps or 2, batch_size=None)
-    before, after = (
-        _objective(cls, problem, federation, run(algorithm, (problem, federation), rounds=n)) for n in (0, 30)
-    )
+    before, after = (_objective(simulate(algorithm, task_of(cls), rounds=n)) for n in (0, 30))
     if not after < before:
         raise Failed(f"after 30 rounds the objective is {after:.4g}, at the start it was {before:.4g}")
 
@@ -353,20 +277,12 @@ def _silenced(algorithm: Algorithm, task: Task) -> tuple[Any, list[object]]:
     return run(algorithm, task, channel=Silent), list(Silent.seen)
 
 
-def _small(cls: type[Algorithm]) -> Algorithm:
-    return cls(local_steps=cls.meta.steps or 2, batch_size=4)
-
-
 def _both(cls: type[Algorithm]) -> tuple[Algorithm, ...]:
-    return (_small(cls), cls(local_epochs=1, batch_size=4)) if cls.meta.epochs else (_small(cls),)
+    return (small(cls), cls(local_epochs=1, batch_size=4)) if cls.meta.epochs else (small(cls),)
 
 
-def _task(cls: type[Algorithm], seed: int = 0, changed: int | None = None) -> Task:
-    problem, federation = task(cls.meta.solves[0], seed, changed)
-    return problem, federation.merged() if cls.meta.pooled else federation
-
-
-def _objective(cls: type[Algorithm], problem: Problem, federation: Federation, state: Any) -> float:
+def _objective(run: Simulation) -> float:
+    problem, state, (federation,) = run.problem, run.state, run.federations
     data = federation.pool.at(federation.splits["train"])
     if problem.measure is not None:
         point = {name: getattr(state, name) for name in ("x", "y")}
@@ -376,57 +292,8 @@ def _objective(cls: type[Algorithm], problem: Problem, federation: Federation, s
         assert problem.embed is not None
         h = Rows("loop").map(problem.embed, 1, state.y, data)
         return float(problem.loss(state.x, h, Batch(*(part[0] for part in data))))
-    algorithm = cls()
-    viewed, everybody = algorithm.view(problem), torch.arange(federation.clients)
-    rows = Rows("loop")
-    home = Clients(federation, viewed, rows, seeds=(0,), round=ROUNDS, ids=everybody, cost=Cost())
-    model = algorithm.personal(state, home)
+    assert run.problem.predict is not None
+    model = run.personal()
     model = model if model.ndim > 1 else model.expand(federation.clients, -1)
-    assert viewed.predict is not None
-    scores = rows.map(viewed.predict, 1, model, data.x)
+    scores = Rows("loop").map(run.problem.predict, 1, model, data.x)
     return float((cross_entropy(scores, data.y) * data.weight).sum() / data.weight.sum())
-
-
-def _same(what: str, found: Any, expected: Any, exactly: bool = False) -> None:
-    for name, one, other in zip(expected._fields, found, expected, strict=True):
-        if one.shape != other.shape:
-            raise Failed(f"{what}: {name} has shape {tuple(one.shape)}, expected {tuple(other.shape)}")
-        gap = float((one - other).abs().max()) if one.numel() else 0.0
-        if not gap <= (0.0 if exactly else EXACT):
-            raise Failed(f"{what}: {name} is off by {gap:.3g}")
-
-
-def _changed(federation: Federation, client: int | None, *, labels: bool) -> Federation:
-    """Give one client other samples."""
-    if client is None:
-        return federation
-    mine = federation.splits["train"][client]
-    mine = mine[mine >= 0]
-    x, y, group = (part.clone() for part in federation.pool[:3])
-    x[mine] = -2.0 * x[mine] + 1.0
-    if labels:
-        y[mine], group[mine] = 1 - y[mine], 1 - group[mine]
-    return replace(federation, pool=federation.pool._replace(x=x, y=y, group=group))
-
-
-def _quadratic(kind: Kind, changed: int | None) -> Task:
-    """Return the quadratic problem of the hand-computed tests with further clients."""
-    if kind == "minimax":
-        entries: dict[str, list[float]] = {
-            "P": [1, -0.5, 0.5, 1, 0.5],
-            "B": [1, 2, 1, 0, 1],
-            "Q": [1, 2, 1, 4, 2],
-        }
-        entries |= {"c": [2, -2, 1, 3, 1], "d": [0, 4, -2, 2, 1]}
-    else:
-        entries = {"A": [2, 4, 3, 2, 1], "B": [2, 4, 1, 1, 1], "b": [0, 4, 1, 2, 0], "t": [3, 1, 0, 2, 1]}
-    if changed is not None:
-        last = "c" if kind == "minimax" else "b"
-        entries[last] = [value + 5 * (n == changed) for n, value in enumerate(entries[last])]
-    found = PROBLEMS[f"quadratic_{kind}"]
-    rho = {"rho": 1.0} if kind == "bilevel" else {}
-    return found.build(Setting(found.settings(**entries, **rho), None, None))
-
-
-def _embedding() -> Any:
-    return PROBLEMS["vertical"].settings(embedding=4)

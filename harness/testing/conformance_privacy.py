@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
@@ -19,11 +19,24 @@ from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.model_pruning import Thinned, thin, thin_own
-from harness.core.wire.settings import Compression, Privacy, PrivacyLog
+from harness.core.wire.model_pruning import thin_own
+from harness.core.wire.settings import Compression, Privacy, Ratio
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
-from harness.testing.conformance import ROUNDS, Check, Failed, Task, _same, _small, _task, run, task
+from harness.simulation.simulation import Diverged, Simulation
+from harness.testing.small_tasks import (
+    RAW,
+    ROUNDS,
+    Check,
+    Failed,
+    Task,
+    run,
+    same_state,
+    simulate,
+    small,
+    task,
+    task_of,
+)
 from privacy import Ledger, gaussian_epsilon
 
 TINY = 1e-9  # clip norm below which nothing of a client's shows
@@ -31,12 +44,12 @@ SHOWS = 1e-5  # what would
 HEAVY = 10.0  # noise multiplier
 DELTA = 1e-5
 
-LOCAL = Privacy("client", "local", 1.0, 0.0, "replace", "full", 1.0, DELTA, "rdp")
-CENTRAL = replace(LOCAL, placement="central", adjacency="add-remove", sampling="poisson")
-RECORD = replace(LOCAL, unit="record", adjacency="add-remove", sampling="poisson")
+LOCAL: dict[str, Any] = {"placement": "local", "delta": DELTA}
+CENTRAL = {**LOCAL, "placement": "central", "sampling": "poisson"}
+RECORD = {**LOCAL, "unit": "record", "sampling": "poisson"}
 MECHANISMS = {"local": LOCAL, "central": CENTRAL, "record": RECORD}
-RAW = Compression(codec="float64")
 SPARSE = Compression(beta=0.5, codec="float64", error_feedback=True)
+FORGETFUL = Compression(beta=0.5, codec="float64")
 
 CHANNEL_CHECKS: list[Check] = []
 
@@ -102,26 +115,26 @@ def _check(fn: Check) -> Check:
 @_check
 def _lossless(cls: type[Algorithm]) -> None:
     """Change nothing under a codec that loses nothing."""
-    algorithm, small = _small(cls), _task(cls)
-    _same("the state", run(algorithm, small, channel=Direct), run(algorithm, small), exactly=True)
+    algorithm, task = small(cls), task_of(cls)
+    same_state("the state", run(algorithm, task, channel=Direct), run(algorithm, task), exactly=True)
 
 
 @_check
 def _unprotected(cls: type[Algorithm]) -> None:
     """Do under an infinite clip norm and no noise what is done without privacy."""
-    algorithm, small = cls(local_steps=cls.meta.steps or 2, batch_size=None), _task(cls)
-    for name, mechanism, state in _protected(cls, algorithm, small, clip=float("inf")):
-        usual = run(algorithm, small, channel=Plain if mechanism.placement == "central" else Channel)
-        _same(f"the state under {name} privacy", state, usual, exactly=name == "local")
+    algorithm, task = cls(local_steps=cls.meta.steps or 2, batch_size=None), task_of(cls)
+    for name, made in _protected(cls, algorithm, task, clip=float("inf")):
+        usual = run(algorithm, task, channel=Plain if name == "central" else Channel)
+        same_state(f"the state under {name} privacy", made.state, usual, exactly=name == "local")
 
 
 @_check
 def _bounded(cls: type[Algorithm]) -> None:
     """Let a client's data change as little for others as the clip norm is small."""
-    algorithm, secret = _small(cls), 1
-    for name, mechanism, state in _protected(cls, algorithm, _task(cls), clip=TINY):
-        other = _run(algorithm, _task(cls, changed=secret), mechanism)
-        for field, one, two in zip(state._fields, state, other, strict=True):
+    algorithm, secret = small(cls), 1
+    for name, made in _protected(cls, algorithm, task_of(cls), clip=TINY):
+        other = run(algorithm, task_of(cls, changed=secret), privacy=made.privacy)
+        for field, one, two in zip(other._fields, made.state, other, strict=True):
             if one.ndim > 1:
                 others = torch.arange(len(one)) != secret
                 one, two = one[others], two[others]
@@ -135,16 +148,18 @@ def _bounded(cls: type[Algorithm]) -> None:
 @_check
 def _refuses(cls: type[Algorithm]) -> None:
     """Book every message under privacy, or be refused."""
-    for _ in _protected(cls, _small(cls), _task(cls), channel=Watched, noise=1.0):
+    for _ in _protected(cls, small(cls), task_of(cls), channel=Watched, noise=1.0):
         pass
 
 
 @_check
 def _heavy_noise(cls: type[Algorithm]) -> None:
     """Keep the state finite under heavy noise."""
-    for name, _, state in _protected(cls, _small(cls), _task(cls), noise=HEAVY):
-        if not all(bool(part.isfinite().all()) for part in state):
-            raise Failed(f"under {name} privacy with noise multiplier {HEAVY} the state is not finite")
+    try:
+        for _ in _protected(cls, small(cls), task_of(cls), noise=HEAVY):
+            pass
+    except Diverged:
+        raise Failed(f"with noise multiplier {HEAVY} the state is not finite") from None
 
 
 @_check
@@ -152,10 +167,10 @@ def _accounted(cls: type[Algorithm]) -> None:
     """Account for every round, by as many releases each."""
     if cls.meta.pooled:
         return  # it is the reference without protection, and says so
-    algorithm, small = _small(cls), _task(cls)
+    algorithm, task = small(cls), task_of(cls)
     for name, mechanism in _mechanisms(cls).items():
-        noisy = replace(mechanism, noise_multiplier=2.0)
-        ledgers = [_ledger(algorithm, small, noisy, rounds) for rounds in range(ROUNDS + 1)]
+        noisy = Privacy.of(2.0, clip=1.0, **mechanism)
+        ledgers = [_ledger(algorithm, task, noisy, rounds) for rounds in range(ROUNDS + 1)]
         releases = [ledger.releases for ledger in ledgers if ledger is not None]
         epsilons = [ledger.report(DELTA)["epsilon_total"] for ledger in ledgers if ledger is not None]
         if len(releases) <= ROUNDS or releases[-1] == 0:
@@ -170,23 +185,18 @@ def _accounted(cls: type[Algorithm]) -> None:
 @_check
 def _sampled(cls: type[Algorithm]) -> None:
     """Book every gradient of sampled records once, at the rate of its batch."""
-    privacy_log, rows = PrivacyLog(), Summed("vmap")
+    rows, algorithm = Summed("vmap"), cls(local_steps=cls.meta.steps or 2, batch_size=2)
+    privacy = Privacy.of(0.0, clip=1.0, **RECORD)
     Noted.rates.clear()
     try:
-        steps = cls.meta.steps or 2
-        _run(
-            cls(local_steps=steps, batch_size=2),
-            _task(cls),
-            RECORD,
-            side=Noted,
-            privacy_log=privacy_log,
-            mode=rows,
-        )
+        ledger = simulate(
+            algorithm, task_of(cls), privacy=privacy, clients=Noted, rows=rows
+        ).privacy_log.ledger
     except Incompatible:
         return
-    if privacy_log.ledger.releases != rows.sums:
-        raise Failed(f"{rows.sums} noisy gradients were made, and {privacy_log.ledger.releases} booked")
-    rates = {draw.rate for draw in privacy_log.ledger.merge(Ledger()).closed}
+    if ledger.releases != rows.sums:
+        raise Failed(f"{rows.sums} noisy gradients were made, and {ledger.releases} booked")
+    rates = {draw.rate for draw in ledger.merge(Ledger()).closed}
     if rates - Noted.rates:
         raise Failed(f"batches drawn at rates {sorted(Noted.rates)} are booked at {sorted(rates)}")
 
@@ -199,110 +209,78 @@ def _pruned(cls: type[Algorithm]) -> None:
     problem = _hidden(cls)
     if problem is None or cls.meta.pooled:
         return  # no problem of this kind has a model that can be pruned; or nothing travels
-    algorithm, federation = _small(cls), task("erm")[1]
-    viewed = algorithm.view(problem)
-    drawn = viewed.init(torch.Generator().manual_seed(0))["x"].double()
-    start = run(algorithm, (problem, federation), rounds=0)
-    own: float | Tensor = torch.linspace(0, 0.75, federation.clients)  # every client a model of its own size
-    ratios = (0.5,) if cls.meta.gossip else (0.5, own)
-    for ratio, compression in product(ratios, (RAW, SPARSE, replace(SPARSE, error_feedback=False))):
-        thinned = thin(viewed, drawn, ratio, None)
-        masked = type(start)(*(thinned.masked(part) for part in start))
-        small = problem, federation
-        options = {"state": masked, "thinned": thinned, "compression": compression}
-        found = {name: state for name, _, state in _protected(cls, algorithm, small, noise=1.0, **options)}
-        with suppress(Incompatible):
-            found["no"] = _run(algorithm, small, None, **options)
-        for name, state in found.items():
-            for field, part in zip(state._fields, state, strict=True):
-                if not torch.equal(thinned.masked(part), part):
-                    raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
+    algorithm, federation = small(cls), task("erm")[1]
+    own = tuple(torch.linspace(0, 0.75, federation.clients).tolist())  # every client a model of its own size
+    ratios: tuple[Ratio, ...] = (0.5,) if cls.meta.gossip else (0.5, own)
+    for name, made in _compressed(cls, algorithm, (problem, federation), ratios, (RAW, SPARSE, FORGETFUL)):
+        assert made.thinned is not None
+        for field, part in zip(made.state._fields, made.state, strict=True):
+            if not torch.equal(made.thinned.masked(part), part):
+                raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
 
 
 def _pruned_parties(cls: type[Algorithm]) -> None:
     """Look whether parties' own models are pruned, and stay so, when rounds ask for it."""
-    federation = _task(cls)[1]
+    federation = task_of(cls)[1]
     party = nn.Sequential(nn.Linear(federation.pool.x.shape[-1], 8), nn.ReLU(), nn.Linear(8, 4))
-    small = split_classifier(party, nn.Linear(federation.clients * 4, 2)), federation
-    ratios: tuple[float | Tensor, ...] = (0.5, torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
-    for asked, compression in product(ratios, (RAW, replace(SPARSE, error_feedback=False))):
-        options: Any = {"alpha": asked, "compression": compression}
-        found = {name: state for name, _, state in _protected(cls, _small(cls), small, noise=1.0, **options)}
-        with suppress(Incompatible):
-            found["no"] = _run(_small(cls), small, None, **options)
-        for name, state in found.items():
-            # What is pruned has no weights, so pruning anew finds the same units; if nothing was, it finds others.
-            left = thin_own(small[0], state.y, asked, None)
-            if left is None or not torch.equal(left.masked(state.y), state.y):
-                raise Failed(
-                    f"y is not pruned as far as the rounds ask, under {name} privacy; see Clients.prune"
-                )
+    task = split_classifier(party, nn.Linear(federation.clients * 4, 2)), federation
+    ratios = (0.5, (0.25, 0.5, 0.75))
+    for name, made in _compressed(cls, small(cls), task, ratios, (RAW, FORGETFUL)):
+        # What is pruned has no weights, so pruning anew finds the same units; if nothing was, it finds others.
+        asked = torch.as_tensor(made.compression.alpha, dtype=torch.float64)
+        left, y = thin_own(task[0], made.state.y, asked, None), made.state.y
+        if left is None or not torch.equal(left.masked(y), y):
+            raise Failed(f"y is not pruned as far as the rounds ask, under {name} privacy; see Clients.prune")
 
 
-def _run(
+def _compressed(
+    cls: type[Algorithm],
     algorithm: Algorithm,
-    small: Task,
-    mechanism: Privacy | None,
-    *,
-    side: type[Clients] = Clients,
-    channel: type[Channel] = Channel,
-    compression: Compression = RAW,
-    privacy_log: PrivacyLog | None = None,
-    thinned: Thinned | None = None,
-    alpha: float | Tensor = 0.0,
-    **options: Any,
-) -> Any:
-    """Run under a mechanism; the channel remembers from round to round what it has to."""
-    privacy_log, ways = privacy_log or PrivacyLog(), list[Channel]()
-
-    def members(*arguments: Any, **others: Any) -> Clients:
-        given = {"privacy_log": privacy_log, "privacy": mechanism, "thinned": thinned}
-        return side(*arguments, **{**others, **given, "alpha": alpha if others["round"] >= 0 else 0.0})
-
-    def out(clients: Clients, *, mixing: Tensor | None, **_: Any) -> Channel:
-        memory = ways[-1].state if ways else {}
-        ways.append(channel(clients, mixing=mixing, privacy=mechanism, compression=compression, state=memory))
-        return ways[-1]
-
-    given: Any = {"clients": members, "channel": out}
-    return run(algorithm, small, **given, **options)
+    task: Task,
+    alphas: Sequence[Ratio],
+    settings: Sequence[Compression],
+) -> Iterator[tuple[str, Simulation]]:
+    """Run with pruned models under every mechanism and without privacy, where that is not refused."""
+    for alpha, setting in product(alphas, settings):
+        compression = setting.model_copy(update={"alpha": alpha})
+        yield from _protected(cls, algorithm, task, noise=1.0, compression=compression)
+        with suppress(Incompatible):
+            yield "no", simulate(algorithm, task, compression=compression)
 
 
 def _protected(
     cls: type[Algorithm],
     algorithm: Algorithm,
-    small: Task,
+    task: Task,
     *,
     clip: float = 1.0,
     noise: float = 0.0,
     **options: Any,
-) -> Iterator[tuple[str, Privacy, Any]]:
-    """Run under every mechanism that is not refused; give its name, itself and the state."""
+) -> Iterator[tuple[str, Simulation]]:
+    """Run under every mechanism that is not refused; give its name and the run."""
     if cls.meta.pooled:
         return  # no mechanism protects data that are in one place; run files that say so are refused
     for name, mechanism in _mechanisms(cls).items():
-        settled = replace(mechanism, clip=clip, noise_multiplier=noise)
+        privacy = Privacy.of(noise, clip=clip, **mechanism)
         try:
-            state = _run(algorithm, small, settled, **options)
+            made = simulate(algorithm, task, privacy=privacy, **options)
         except Incompatible:
             continue
-        yield name, settled, state
+        yield name, made
 
 
-def _mechanisms(cls: type[Algorithm]) -> dict[str, Privacy]:
+def _mechanisms(cls: type[Algorithm]) -> dict[str, dict[str, Any]]:
     """Return the mechanisms; parties know who is in a batch, so their records are not sampled in secret."""
-    known = replace(RECORD, adjacency="replace", sampling="full")
+    known = {**RECORD, "sampling": "full"}
     return MECHANISMS | ({"record": known} if cls.meta.solves[0] == "vertical" else {})
 
 
-def _ledger(algorithm: Algorithm, small: Task, mechanism: Privacy, rounds: int) -> Ledger | None:
+def _ledger(algorithm: Algorithm, task: Task, mechanism: Privacy, rounds: int) -> Ledger | None:
     """Return what so many rounds book; None if the run is refused."""
-    privacy_log = PrivacyLog()
     try:
-        _run(algorithm, small, mechanism, rounds=rounds, privacy_log=privacy_log)
+        return simulate(algorithm, task, privacy=mechanism, rounds=rounds).privacy_log.ledger
     except Incompatible:
         return None
-    return privacy_log.ledger
 
 
 def _hidden(cls: type[Algorithm]) -> Problem | None:

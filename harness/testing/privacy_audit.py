@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +24,11 @@ from harness.core.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem, cross_entropy, weighted_mean
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.cost import Cost
 from harness.core.wire.dp_client import ADAPTIVE_START
 from harness.core.wire.settings import Compression, Privacy
 from harness.simulation.build import Setup
-from harness.simulation.loop import Run, settled
+from harness.simulation.calibration import settled
+from harness.simulation.simulation import Simulation
 from privacy import Ledger, flags, joint_norm, one_run_epsilon, project, separation_mu
 
 PLAIN = Compression(codec="float64")  # what is done after the noise protects neither more nor less
@@ -75,7 +75,7 @@ def audit_mechanism(
     strength = 10 * max(1.0, privacy.noise_multiplier)
     canary = [part * strength for part in parts]
     absent = [-part if privacy.adjacency == "replace" else part * 0 for part in canary]
-    mechanism = replace(privacy, server_clip=None, rate=1.0)
+    mechanism = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}), rate=1.0)
     ask = _record_releases if privacy.unit == "record" else _message_releases
     rounds = range(trials)
     with_it, ledgers = zip(*(ask(mechanism, canary, seed, t, clients, channel) for t in rounds), strict=True)
@@ -129,8 +129,8 @@ def _message_releases(
     """Send a message of the first client through the channel, then nothing at all; the others send zeros."""
     empty = [part.new_zeros(WITNESSES, PART) for part in message]
     full = [torch.cat([part.unsqueeze(0), zeros[1:]]) for part, zeros in zip(message, empty, strict=True)]
-    home = _home(clients, torch.zeros(WITNESSES, 1, PART, dtype=torch.float64), seed, trial)
-    road = channel(home, privacy=privacy, compression=PLAIN)
+    run = _world(torch.zeros(WITNESSES, 1, PART, dtype=torch.float64), seed, privacy, clients, channel)
+    road = run.channel(run.clients(torch.arange(WITNESSES), trial))
     send = road.mean if privacy.placement == "central" else road.gather
     first = _joint(send(*full))
     booked = road.privacy_log.ledger
@@ -150,7 +150,7 @@ def _record_releases(
     """Take private gradients of two clients in two steps; the first sample of the first has this gradient."""
     samples = torch.zeros(2, WITNESSES, PART, dtype=torch.float64)
     (samples[0, 0],) = gradient
-    home = _home(clients, samples, seed, trial, privacy)
+    home = _world(samples, seed, privacy, clients, channel).clients(torch.arange(2), trial)
     start = home.rows(samples.new_zeros(PART))
     found, booked = [], None
     for batch in home.batches(Everything(), steps=2):
@@ -160,18 +160,29 @@ def _record_releases(
     return torch.cat(found), booked
 
 
+class State(NamedTuple):
+    """The server's model."""
+
+    x: Tensor
+
+
 class Everything(Algorithm):
     """Asks for all samples in every step."""
 
     meta = Meta("everything", "audit", ("erm",), "-")
 
+    def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
+        """Send nothing."""
+        return State(start["x"])
 
-def _home(kind: type[Clients], x: Tensor, seed: int, round: int, privacy: Privacy | None = None) -> Clients:
+
+def _world(
+    x: Tensor, seed: int, privacy: Privacy, clients: type[Clients], channel: type[Channel]
+) -> Simulation:
     """Return clients holding ``x`` ``(C, N, PART)``; the gradient of a sample's loss is the sample."""
-    total = len(x)
     samples, none = x.flatten(0, 1), torch.zeros(x.shape[0] * x.shape[1], dtype=torch.int64)
     pool = Batch(samples, none, none, samples.new_ones(len(samples)))
-    index = torch.arange(len(samples)).view(total, -1)
+    index = torch.arange(len(samples)).view(len(x), -1)
     problem = Problem(
         "linear",
         "erm",
@@ -179,16 +190,8 @@ def _home(kind: type[Clients], x: Tensor, seed: int, round: int, privacy: Privac
         lambda point, batch: weighted_mean(batch.x @ point, batch.weight),
     )
     federation = Federation(pool, {"train": index}, ("0",), (), "canaries", "")
-    return kind(
-        federation,
-        problem,
-        Rows("vmap"),
-        seeds=(seed,),
-        round=round,
-        ids=torch.arange(total),
-        cost=Cost(),
-        privacy=privacy,
-    )
+    sides: Any = {"clients": clients, "channel": channel, "rows": Rows("vmap")}
+    return Simulation(problem, federation, Everything(), privacy, PLAIN, (seed,), **sides)
 
 
 def _joint(sent: Tensor | tuple[Tensor, ...]) -> Tensor:
@@ -232,10 +235,10 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
     train = planted.splits["train"]
     train = torch.where(torch.isin(train, places[~inside]), -1, train).sort(-1, descending=True).values
     present = replace(planted, splits={**planted.splits, "train": train})
-    run = Run(settled(replace(setup, federation=present, training=present)))
+    run = Simulation.from_setup(settled(replace(setup, federation=present)))
     before = _losses(run, present, places)
     while run.round < setup.spec.rounds:
-        run.advance()
+        run.step()
     fall = before - _losses(run, present, places)
     order, upper = fall.argsort(descending=True), (run.statement() or {})["epsilon_total"]
     best = (0.0, 0, 0)
@@ -292,14 +295,14 @@ def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tup
     return replace(federation, pool=merged, splits=splits), places
 
 
-def _losses(run: Run, federation: Federation, places: Tensor) -> Tensor:
+def _losses(run: Simulation, federation: Federation, places: Tensor) -> Tensor:
     """Return the loss of every canary under the server's model."""
-    model = run.setup.algorithm.model(run.state)
+    model = run.algorithm.model(run.state)
     if model.ndim > 1:
         raise Incompatible(
             "audit: the run part needs one model of the server; this algorithm has one a client"
         )
-    predict = run.setup.problem.predict
+    predict = run.problem.predict
     assert predict is not None
     sample = federation.pool.at(places)
     return cross_entropy(predict(model, sample.x), sample.y)

@@ -8,7 +8,8 @@ import torch
 from harness.config.run import read_spec
 from harness.simulation import loop as loop
 from harness.simulation.build import prepare
-from harness.simulation.loop import Run, simulate
+from harness.simulation.loop import simulate
+from harness.simulation.simulation import Simulation
 from harness.storage.store import RunFolder
 from tests.support.runs import BL2, MM4
 
@@ -85,13 +86,13 @@ def timeless(folder):
 def last_state(monkeypatch):
     """Remember the run that is under way."""
     runs = []
-    start = Run.__init__
+    start = Simulation.__init__
 
     def remember(self, *arguments, **options):
         start(self, *arguments, **options)
         runs.append(self)
 
-    monkeypatch.setattr(Run, "__init__", remember)
+    monkeypatch.setattr(Simulation, "__init__", remember)
     return runs
 
 
@@ -133,15 +134,15 @@ def test_keyboard_interrupt_saves_the_last_whole_round(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     setup = prepare(read_spec(SPECS["bilevel"] | {"rounds": 6, "eval_every": 2}))
-    advance = Run.advance
+    advance = Simulation.step
 
-    def interrupted(self):
-        if self.round == 3 and self._dry is None:
+    def interrupted(self, **options):
+        if self.round == 3 and "diagnose" in options:  # not of a dry run
             raise KeyboardInterrupt
-        advance(self)
+        advance(self, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "advance", interrupted)
+        patch.setattr(Simulation, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             simulate(setup, folder)
     assert folder.load()["round"] == 3

@@ -11,7 +11,8 @@ from harness.executors.scheduler import Outcome, run_all, run_together, units
 from harness.simulation import loop as loop
 from harness.simulation import stacking
 from harness.simulation.build import Execution, prepare
-from harness.simulation.loop import Run, settled
+from harness.simulation.calibration import settled
+from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import obstacle, signature, together, worthwhile
 from harness.storage.store import Store
 from tests.support.runs import BL2, MM4
@@ -185,16 +186,16 @@ def test_runs_at_different_rounds_resume_apart(tmp_path, monkeypatch):
 
 def test_an_interrupted_stack_saves_every_run(tmp_path, monkeypatch):
     """Interrupted in the middle of a round, long before the next checkpoint would be due."""
-    specs, advance = runs("uneven clients"), Run.advance
+    specs, advance = runs("uneven clients"), Simulation.step
     run_all(specs, tmp_path / "straight", execution=APART)
 
-    def interrupted(self):
+    def interrupted(self, **options):
         if self.round == 3:
             raise KeyboardInterrupt
-        advance(self)
+        advance(self, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "advance", interrupted)
+        patch.setattr(Simulation, "step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_all(specs, tmp_path / "broken", execution=STACKED)
     checkpoints = list((tmp_path / "broken").glob("runs/*/checkpoint.pt"))
@@ -328,9 +329,9 @@ def test_stacked_runs_hold_their_samples_once():
     """Each seed standardizes its own pool; side by side they are one, and every run points into it."""
     whole = together([prepare(spec) for spec in runs("uneven clients")])
     assert len(whole.training.pool.y) == 3 * 569
-    assert all(run.federation.pool.x is whole.training.pool.x for run in whole.runs)
+    assert all(run.federation.pool.x is whole.training.pool.x for run in whole.members)
     lone = [prepare(spec).federation for spec in runs("uneven clients")]
-    for run, federation in zip(whole.runs, lone, strict=True):
+    for run, federation in zip(whole.members, lone, strict=True):
         for split, index in federation.splits.items():
             there = run.federation.splits[split]
             assert torch.equal(there >= 0, index >= 0)  # padding may show any sample
@@ -400,7 +401,7 @@ def test_the_noise_of_a_budget_is_settled_once_for_the_stack():
     whole = settled(together(setups))
     multipliers = {settled(setup).privacy.noise_multiplier for setup in setups}
     assert {whole.privacy.noise_multiplier} == multipliers
-    assert all(run.privacy == whole.privacy for run in whole.runs)
+    assert all(run.privacy == whole.privacy for run in whole.members)
 
 
 def test_workers_get_even_shares_and_settings_stay_together():

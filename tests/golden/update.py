@@ -21,7 +21,7 @@ from harness import models
 from harness.config.fields import defaults
 from harness.core import ALGORITHMS
 from harness.problems import PROBLEMS
-from harness.testing.conformance import run, task
+from harness.testing.small_tasks import run, task
 
 FILE = Path(__file__).with_name("golden.csv")
 DEFAULTS = Path(__file__).with_name("defaults.json")

@@ -9,7 +9,8 @@ import torch
 
 from harness.config.run import read_spec
 from harness.simulation.build import Setup, prepare
-from harness.simulation.loop import Run, settled
+from harness.simulation.calibration import settled
+from harness.simulation.simulation import Simulation
 
 MM4 = {
     "kind": "quadratic_minimax",
@@ -58,9 +59,9 @@ def ready(data: Path, algorithm: Any = "fedavg", **fields: Any) -> Setup:
     return settled(prepare(read_spec(given(data, algorithm, **fields))))
 
 
-def finished(setup: Setup, rounds: int | None = None) -> Run:
+def finished(setup: Setup, rounds: int | None = None) -> Simulation:
     """Return a run after its rounds."""
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     for _ in range(setup.spec.rounds if rounds is None else rounds):
-        run.advance()
+        run.step()
     return run

@@ -21,24 +21,13 @@ from tests.support.worlds import COUNTS, EXACT, iid_federation
 
 def privacy(placement: Any = "local", clip: Any = 1.0, z: float = 0.0, **others: Any) -> Privacy:
     """Return a mechanism: replacement for local placement, Poisson cohorts of everybody for central."""
-    central = placement == "central"
-    given: dict[str, Any] = {
-        "unit": "client",
-        "placement": placement,
-        "clip": clip,
-        "noise_multiplier": z,
-        "adjacency": "add-remove" if central else "replace",
-        "sampling": "poisson" if central else "full",
-        "rate": 1.0,
-        "delta": 1e-5,
-        "accountant": "rdp",
-    }
-    return Privacy(**(given | others))
+    sampling = "poisson" if placement == "central" else "full"
+    return Privacy.of(z, **{"placement": placement, "clip": clip, "sampling": sampling, **others})
 
 
 def record(clip: float = 1.0, z: float = 0.0, rate: float = 1.0) -> Privacy:
     """Return DP-SGD."""
-    return privacy("local", clip, z, unit="record", adjacency="add-remove", sampling="poisson", rate=rate)
+    return privacy("local", clip, z, unit="record", sampling="poisson", rate=rate)
 
 
 def cohort(

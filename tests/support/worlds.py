@@ -1,4 +1,4 @@
-"""Tiny problems and federations, and a run loop in double precision with a wire in double precision."""
+"""Tiny problems and federations, and runs with a wire in double precision."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from torch import Tensor
 import algorithms
 from datasets.federation import Batch, Federation
 from harness import models
-from harness.core import ALGORITHMS, Algorithm, Channel, Clients, Problem, rng
-from harness.core.execution import sampling
-from harness.core.execution.client_chunks import round_in_parts
+from harness.core import ALGORITHMS, Algorithm, Problem
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import weighted_mean
 from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression, Privacy, PrivacyLog
+from harness.core.wire.settings import Compression, Privacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.classify import classifier
 from harness.problems.quadratic import Bilevel, Minimax
+from harness.simulation.simulation import Simulation
 from privacy import Ledger
 
 algorithms.load()
@@ -78,7 +77,7 @@ def run_algorithm(
     start : dict, optional
         Start values in place of the problem's.
     cohort : int, optional
-        Clients a round, drawn as `harness.simulation.loop` draws them.
+        Clients a round.
     mixing : Tensor, optional
         Mixing matrix.
     rows : Rows, optional
@@ -90,53 +89,20 @@ def run_algorithm(
     watch : Callable
         Called with the state before the first round and after every round.
     """
+    options = {
+        "cohort": cohort,
+        "mixing": mixing,
+        "start": start,
+        "rows": rows or Rows("vmap"),
+        "in_parts": parts,
+    }
     algorithm = make_algorithm(name, **settings)
-    problem = algorithm.view(problem)
-    rows = rows or Rows("vmap")
-    single = len(seeds) == 1
-    cost = Cost(() if single else (len(seeds),))
-    total = federation.clients
-    memory: dict[str, Tensor] = {}
-    privacy_log = PrivacyLog()
-
-    def world(ids: Tensor, number: int) -> tuple[Clients, Channel]:
-        clients = Clients(
-            federation,
-            problem,
-            rows,
-            seeds=seeds,
-            round=number,
-            ids=ids,
-            cost=cost,
-            privacy_log=privacy_log,
-            privacy=privacy,
-        )
-        options = {"privacy": privacy, "compression": compression, "state": memory}
-        return clients, Channel(clients, mixing=mixing, **options)
-
-    def draw(number: int) -> Tensor:
-        if cohort is None or cohort >= total:
-            return torch.arange(total) if single else torch.arange(total).expand(len(seeds), total)
-        keys = torch.tensor([rng.key(seed, "cohort", number) for seed in seeds])
-        return sampling.cohort(keys[0] if single else keys, total, cohort)
-
-    if start is None:
-        drawn = [problem.init(rng.stream(seed, "start")) for seed in seeds]
-        start = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
-        start = {name: (x[0] if single else x).to(federation.pool.x.dtype) for name, x in start.items()}
-    everybody = torch.arange(total) if single else torch.arange(total).expand(len(seeds), total)
-    clients, channel = world(everybody, -1)
-    state = algorithm.init(start, clients, channel)
-    watch(state)
-    for number in range(rounds):
-        memory = channel.state
-        clients, channel = world(draw(number), number)
-        if parts:
-            state = round_in_parts(algorithm, state, clients, channel, rows)
-        else:
-            state = algorithm.at(number).round(state, clients, channel)
-        watch(state)
-    return Outcome(state, cost, privacy_log.ledger)
+    run = Simulation(problem, federation, algorithm, privacy, compression, seeds, **options)
+    watch(run.state)
+    for _ in range(rounds):
+        run.step()
+        watch(run.state)
+    return Outcome(run.state, run.cost, run.privacy_log.ledger)
 
 
 def federation_of(

@@ -7,7 +7,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy import Account, Event, account, calibrate, compose, epsilon, gaussian_epsilon, noise_multiplier
+from privacy import Account, Event, account, calibrate, compose, epsilon, gaussian_epsilon
 
 DELTA = 1e-5
 ORDERS = [1.5 + step / 20 for step in range(200)] + [*range(12, 64), *range(64, 1025, 4)]
@@ -103,34 +103,37 @@ def test_no_noise_is_no_privacy_and_no_release_no_loss():
 @pytest.mark.parametrize("rate", [1.0, 0.05])
 @pytest.mark.parametrize("budget", [0.01, 0.5, 8.0, 1000.0])
 def test_calibration_stays_within_the_budget_and_wastes_nothing(budget, rate):
-    z = noise_multiplier(budget, DELTA, 200, rate)
+    z = calibrate(budget, DELTA, [Event(1.0, rate, 200)])
     assert epsilon(z, 200, DELTA, rate) <= budget
     assert epsilon(z * (1 - 2e-6), 200, DELTA, rate) > budget
 
 
 def test_calibration_by_prv_needs_less_noise_than_by_rdp():
-    prv, rdp = (noise_multiplier(2.0, DELTA, 100, 0.1, name) for name in ("prv", "rdp"))
+    prv, rdp = (calibrate(2.0, DELTA, [Event(1.0, 0.1, 100)], name) for name in ("prv", "rdp"))
     assert prv < rdp
     assert epsilon(prv, 100, DELTA, 0.1, "prv") <= 2.0
 
 
 def test_calibration_charges_releases_inside_their_draw():
     for rate in (0.1, 1.0):
-        z = calibrate(3.0, DELTA, draws=50, releases_per_draw=4, sampling_rate=rate)
-        total = account([Event(compose([z] * 4), rate, 50)], DELTA).epsilon
-        assert 3.0 * (1 - 1e-4) < total <= 3.0
-    assert z == pytest.approx(noise_multiplier(3.0, DELTA, 200), rel=1e-6)
+        events = [Event(compose([1.0] * 4), rate, 50), Event(3.0)]
+        factor = calibrate(3.0, DELTA, events)
+        scaled = [event._replace(noise_multiplier=factor * event.noise_multiplier) for event in events]
+        assert 3.0 * (1 - 1e-4) < account(scaled, DELTA).epsilon <= 3.0
+    four = calibrate(3.0, DELTA, [Event(compose([1.0] * 4), 1.0, 50)])
+    assert four == pytest.approx(calibrate(3.0, DELTA, [Event(1.0, 1.0, 200)]), rel=1e-6)
+    assert calibrate(3.0, DELTA, []) == 0.0
 
 
 def test_bad_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match=r"unknown accountant 'rpd'.*nearest: rdp"):
         epsilon(1, 1, DELTA, accountant="rpd")
     with pytest.raises(ValueError, match="unknown accountant"):
-        noise_multiplier(1, DELTA, 1, accountant="gdp")
+        calibrate(1, DELTA, [Event(1.0)], accountant="gdp")
     with pytest.raises(ValueError, match="sampling rate"):
         epsilon(1, 1, DELTA, sampling_rate=0)
     with pytest.raises(ValueError, match="sampling rate"):
-        noise_multiplier(1, DELTA, 1, sampling_rate=1.5)
+        calibrate(1, DELTA, [Event(1.0, 1.5)])
     with pytest.raises(ValueError, match="noise multiplier"):
         epsilon(-1, 1, DELTA)
     with pytest.raises(ValueError, match="delta"):
@@ -138,6 +141,4 @@ def test_bad_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="draws"):
         epsilon(1, -1, DELTA)
     with pytest.raises(ValueError, match="epsilon"):
-        noise_multiplier(math.inf, DELTA, 1)
-    with pytest.raises(ValueError, match="at least one release"):
-        calibrate(1, DELTA, 1, releases_per_draw=0)
+        calibrate(math.inf, DELTA, [Event(1.0)])

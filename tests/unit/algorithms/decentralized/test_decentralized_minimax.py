@@ -1,6 +1,6 @@
 """Decentralized local SGDA, DM-HSGD and DREAM: limits, identities, and steps by hand on quadratic problems."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -154,7 +154,7 @@ def test_noise_does_not_add_up_in_the_trackers(name):
     Over 100 rounds, 4 nodes and 2 variables the mean square is 400 (1 +- 5 sqrt(2 / 800)). Noise on each change
     would make it grow by 400 a round. Gradients stay below the clip norm, as steps are tiny.
     """
-    noisy = replace(NOISY, clip=10.0, noise_multiplier=1.0)
+    noisy = Privacy.of(1.0, clip=10.0)
     settings = {**TRACKED[name], "lr_x": 1e-6, "lr_y": 1e-6}
     states = watched(name, 100, **settings, privacy=noisy)[1:]
     errors = torch.stack([torch.cat([s.ru - s.u, s.rv - s.v], -1) for s in states]).square()
@@ -335,7 +335,7 @@ def test_y_is_projected_after_fast_mix():
 
 def test_dream_is_refused_where_records_are_protected():
     """One gradient or two: how many releases a round makes would depend on the coin."""
-    record = Privacy("record", "local", 1.0, 1.0, "add-remove", "poisson", 1.0, 1e-5, "rdp")
+    record = Privacy.of(1.0, clip=1.0, unit="record", sampling="poisson")
     with pytest.raises(Incompatible, match="coin"):
         watched("dream", 1, privacy=record)
 

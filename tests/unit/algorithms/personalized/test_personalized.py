@@ -246,7 +246,7 @@ def test_prototypes_are_the_means_of_all_samples_of_a_class():
 
 def test_fedpac_clips_the_move_of_a_head_not_the_head():
     """One client takes its own head alone. What travels is how far it moved: v_1 - v_0 is as long as the clip."""
-    tight = replace(NOISY, clip=1e-3, noise_multiplier=0.0)
+    tight = Privacy.of(0.0, clip=1e-3, server_clip=10.0)
     states = []
     work = {**WORK, "lr_v": 1.0, "privacy": tight, "watch": states.append}
     run_algorithm("fedpac", network(), random_federation([9]), 3, **work)
@@ -485,9 +485,7 @@ def test_records_are_protected_in_means_not_in_sums():
 
     With no noise and a clip out of reach, the mean is FedReCo's own on full batches, and the sum is refused.
     """
-    records = replace(
-        NOISY, unit="record", clip=1e6, noise_multiplier=0.0, adjacency="add-remove", sampling="poisson"
-    )
+    records = Privacy.of(0.0, clip=1e6, unit="record", sampling="poisson")
     problem, federation = network(), random_federation(SIZES)
     options = {"tie": 1.0, "lr_0": 0.1, "local_steps": 2, "batch_size": None}
     found = run_algorithm("fedreco", problem, federation, 3, privacy=records, **options).state
@@ -511,7 +509,7 @@ def test_passes_over_the_data_are_at_least_one(name, field):
 
 def test_fedavg_under_a_mechanism_that_does_nothing_is_fedavg():
     """No noise, no client clip, a server clip out of reach, clients of one size."""
-    silent = replace(NOISY, clip=float("inf"), noise_multiplier=0.0, server_clip=1e9)
+    silent = Privacy.of(0.0, clip=float("inf"), server_clip=1e9)
     problem, federation = network(), random_federation([8, 8, 8])
     found = run_algorithm("fedavg", problem, federation, 3, privacy=silent, **WORK).state
     assert close(found.x, run_algorithm("fedavg", problem, federation, 3, **WORK).state.x, 1e-12)

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from harness.config import run as spec_module
-from harness.config.fields import CompressionSpec, PartitionSpec, PrivacySpec
+from harness.config.fields import PartitionSpec
 from harness.config.run import RunSpec, read_spec, read_yaml
 from harness.core.registry import Incompatible, UserError
+from harness.core.wire.settings import Compression, PrivacySpec
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},
@@ -350,7 +351,7 @@ def test_a_changed_default_renames_the_runs_that_use_it():
     """
     sections = {
         "privacy": PrivacySpec,
-        "compression": CompressionSpec,
+        "compression": Compression,
         "partition": PartitionSpec,
         "run": RunSpec,
     }
@@ -374,7 +375,7 @@ def test_a_changed_default_renames_the_runs_that_use_it():
         "run.problem": {"kind": "classify"},
         "run.rounds": 100,
         "run.eval_every": 10,
-        "run.compression": CompressionSpec(),
+        "run.compression": Compression(),
     }
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from harness.core.wire.settings import Compression
-from harness.simulation.loop import Run
+from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, rows
 
@@ -12,7 +12,7 @@ CENTRAL = {"placement": "central", "clip": 1.0}
 
 def test_poisson_cohorts_vary_in_size_around_the_expected_one(data) -> None:
     """7 clients at rate 3/7: mean 3, variance 12/7; 300 rounds: mean good to 0.08 (one sigma)."""
-    run = Run(ready(data, privacy={**CENTRAL, "noise_multiplier": 1.0}, cohort={"size": 3}))
+    run = Simulation.from_setup(ready(data, privacy={**CENTRAL, "noise_multiplier": 1.0}, cohort={"size": 3}))
     sizes = []
     for round in range(300):
         run.round = round
@@ -25,7 +25,7 @@ def test_poisson_cohorts_vary_in_size_around_the_expected_one(data) -> None:
 
 
 def test_other_cohorts_have_their_size(data) -> None:
-    run = Run(
+    run = Simulation.from_setup(
         ready(data, privacy={**CENTRAL, "noise_multiplier": 1.0, "sampling": "fixed"}, cohort={"size": 3})
     )
     for round in range(20):
@@ -36,11 +36,11 @@ def test_other_cohorts_have_their_size(data) -> None:
 
 def test_an_empty_cohort_releases_noise_and_costs_nothing(data) -> None:
     setup = ready(data, privacy={**CENTRAL, "noise_multiplier": 1.0}, cohort={"size": 1})
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     while int(run.cohort().participation_mask.sum()):
         run.round += 1
     before = run.state.x
-    run.advance()
+    run.step()
     assert not torch.equal(run.state.x, before), "noise"
     assert run.privacy_log.ledger.releases == 1
     assert (int(run.cost.up), int(run.cost.down), int(run.cost.flops)) == (0, 0, 0)
@@ -77,12 +77,12 @@ def test_put_leaves_the_absent_client_s_row_alone() -> None:
 
 def test_clients_who_were_not_asked_keep_their_control_variates(data) -> None:
     setup = ready(data, "scaffold", privacy={**CENTRAL, "noise_multiplier": 1.0}, cohort={"size": 2}, seed=3)
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     asked: set[int] = set()
     for _ in range(2):
         clients = run.cohort()
         asked |= set(clients.ids[clients.participation_mask.bool()].tolist())
-        run.advance()
+        run.step()
     moved = {n for n, row in enumerate(run.state.ci) if row.any()}
     assert moved == asked and len(asked) < 7
 

@@ -9,10 +9,10 @@ from compression import alive, units
 from harness.config.sweep import Combination
 from harness.core import Channel
 from harness.core.registry import Incompatible, UserError
-from harness.simulation.build import prepare
-from harness.simulation.calibration import draft
-from harness.simulation.loop import Run, simulate
+from harness.simulation.build import draft, prepare
+from harness.simulation.loop import simulate
 from harness.simulation.plan import _cost, plan
+from harness.simulation.simulation import Simulation
 from privacy import gaussian_epsilon
 from tests.support.runs import ready
 from tests.support.wire import cohort
@@ -33,16 +33,18 @@ def parties(data, algorithm=LVFL, **fields):
 
 def settled_at(run):
     """Return how many units each party's hidden layer has left."""
-    groups = units(run.setup.problem.module)
+    groups = units(run.problem.module)
     return [[int(alive(model.mask, group).sum()) for group in groups] for model in run.thinned.models]
 
 
 def test_a_pruning_schedule_never_restores_units(data):
     """alpha 0.4, 0.2, 0.4, 0.6 of ten neurons: 6, 6, 6, 4 are left, so rounds 0 and 3 prune."""
-    run = Run(parties(data, compression={"alpha": [[0, 0.4], [1, 0.2], [2, 0.4], [3, 0.6]]}, rounds=5))
+    run = Simulation.from_setup(
+        parties(data, compression={"alpha": [[0, 0.4], [1, 0.2], [2, 0.4], [3, 0.6]]}, rounds=5)
+    )
     kept, seen = [], []
     for _ in range(5):
-        run.advance()
+        run.step()
         kept.append(run.thinned)
         seen.append(settled_at(run))
         masks = run.thinned.mask_of([run.state.y], torch.arange(3))
@@ -58,14 +60,14 @@ def test_a_pruning_schedule_never_restores_units(data):
 def test_every_party_has_its_own_schedule_and_units(data):
     """10 neurons: 8, 5 and 10 left at first; then 0.3, 0.2, 0.9 leave 7, 5 (nothing grows back) and 1."""
     alpha = [[0, [0.2, 0.5, 0.0]], [2, [0.3, 0.2, 0.9]]]
-    run = Run(parties(data, compression={"alpha": alpha}, rounds=3))
-    run.advance()
+    run = Simulation.from_setup(parties(data, compression={"alpha": alpha}, rounds=3))
+    run.step()
     assert settled_at(run) == [[8], [5], [10]]
-    run.advance()
-    run.advance()
+    run.step()
+    run.step()
     assert settled_at(run) == [[7], [5], [1]]
-    same = Run(parties(data, compression={"alpha": 0.5}, rounds=1))
-    same.advance()
+    same = Simulation.from_setup(parties(data, compression={"alpha": 0.5}, rounds=1))
+    same.step()
     assert len({model.problem for model in same.thinned.models}) == 1  # of one size: one function
     assert settled_at(same) == [[5]] * 3
 
@@ -76,9 +78,9 @@ def test_alpha_saves_operations_and_beta_saves_bytes(data):
     costs = {}
     for name, compression in settings.items():
         setup = parties(data, compression=compression, rounds=3)
-        run = Run(setup)
+        run = Simulation.from_setup(setup)
         for _ in range(3):
-            run.advance()
+            run.step()
         costs[name] = run.cost
         assert _cost(setup, "largest").cost.state() == run.cost.state()  # the plan is exact
     up, flops = ({name: int(getattr(cost, what)) for name, cost in costs.items()} for what in ("up", "flops"))
@@ -107,9 +109,9 @@ def test_evaluations_report_the_pruning_of_embeddings(data):
 def test_an_epoch_charges_records_per_embedding_and_gradient(data, algorithm):
     """T rounds of one pass, 1 + E releases of multiplier z about everybody: one Gaussian of z / sqrt(T (1 + E))."""
     setup = parties(data, algorithm, privacy=RECORD, rounds=3)
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     for _ in range(3):
-        run.advance()
+        run.step()
     releases = 3 * (1 + algorithm.get("iterations", 1))
     claim = run.statement()
     assert claim["releases"] == releases
@@ -121,14 +123,14 @@ def test_the_ledger_is_of_the_most_charged_record(data):
     """One batch of 32 of 98 people a round, drawn anew: counted from the batches themselves, times 1 + E."""
     work = {**LVFL, "local_epochs": None, "local_steps": 1}
     setup = parties(data, work, privacy=RECORD, rounds=6)
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     appeared = torch.zeros(int(setup.federation.counts().max()), dtype=torch.int64)
     for _ in range(6):
         clients = run.cohort()
         (batch,) = clients.batches(setup.algorithm, aligned=True)
         people = clients._records.of(batch).numbers
         appeared[people] += 1
-        run.advance()
+        run.step()
         assert run.privacy_log.ledger.releases == 3 * int(appeared.max())
     assert 1 < int(appeared.max()) < 6 and torch.equal(run.privacy_log.charged, 3 * appeared)
 
@@ -160,7 +162,7 @@ def test_a_plan_counts_appearances_as_the_run_does(data, steps):
 def world(data, **privacy):
     """Return the two sides of a first round, under the mechanism of a run with noise multiplier z."""
     setup = parties(data, privacy={**RECORD, **privacy}, precision="float64")
-    mechanism = draft(setup.spec.privacy, setup.spec, setup.federation)
+    mechanism = draft(setup.spec, setup.federation)
     clients = cohort(data=setup.federation, problem=setup.problem, mechanism=mechanism)
     batch = next(iter(clients.batches(setup.algorithm, aligned=True)))
     y = clients.rows(setup.start["y"])

@@ -13,8 +13,8 @@ from harness.core.wire.model_pruning import thin
 from harness.problems import PROBLEMS, Setting
 from harness.problems.auroc import auroc
 from harness.simulation.build import prepare
-from harness.simulation.evaluation import measure
-from harness.simulation.loop import Run, simulate
+from harness.simulation.loop import simulate
+from harness.simulation.simulation import Simulation
 from tests.support.worlds import federation_of, random_federation, run_algorithm
 
 SCORES = torch.tensor([0.9, 0.3, 0.6, 0.8, 0.2, 0.5, 0.7], dtype=torch.float64)
@@ -232,11 +232,11 @@ def adult(**fields):
 def test_auroc_rises_on_adult(name):
     """From the 0.807 of the model drawn with seed 0 to over 0.87; and only what ranks is reported, no accuracy."""
     algorithm = {"name": name, "lr_x": 1.0, "lr_y": 0.1, "local_steps": 10, "batch_size": 50}
-    run = Run(prepare(read_spec(adult(algorithm=algorithm, rounds=30))))
-    before, _ = measure(run.setup, run.state, run.round)
+    run = Simulation.from_setup(prepare(read_spec(adult(algorithm=algorithm, rounds=30))))
+    before, _ = run.evaluate()
     for _ in range(30):
-        run.advance()
-    after, predictions = measure(run.setup, run.state, run.round)
+        run.step()
+    after, predictions = run.evaluate()
     assert before["auroc"] < 0.81 and after["auroc"] > 0.87
     assert after["stationarity"] < before["stationarity"] / 5
     assert after["accuracy"] is after["eqopp"] is after["worst_client"] is predictions.y_pred is None

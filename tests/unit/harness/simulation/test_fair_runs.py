@@ -10,9 +10,9 @@ from harness.config.sweep import Combination
 from harness.core.methods.fairness import group_shares
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import prepare
-from harness.simulation.evaluation import measure
-from harness.simulation.loop import Run, simulate
+from harness.simulation.loop import simulate
 from harness.simulation.plan import plan
+from harness.simulation.simulation import Simulation
 from privacy import gaussian_epsilon
 from tests.support.runs import finished, given, ready
 from tests.support.wire import cohort, record
@@ -42,7 +42,7 @@ def test_strict_fairfed_starts_from_no_number_of_samples(data, strict):
     """A share of all samples would tell every client, and through its messages all, of the others' numbers."""
     fields = {"partition": {"kind": "dirichlet", "alpha": 0.5, "clients": 4, "standardize": False}}
     mechanism = {"noise_multiplier": 1.0, "clip": 1.0, "strict": strict}
-    weights = Run(run(data, "fairfed", privacy=mechanism, **fields)).state.weights
+    weights = Simulation.from_setup(run(data, "fairfed", privacy=mechanism, **fields)).state.weights
     assert bool((weights == 0.25).all()) == strict
 
 
@@ -90,7 +90,10 @@ def test_batches_under_record_level_privacy_hold_no_groups(data):
 
 def test_fedminmax_learns_noisy_shares_under_privacy(data):
     noisy = run(data, "fedminmax", privacy={"clip": 1.0, "noise_multiplier": 5.0})
-    raw, told = Run(run(data, "fedminmax")).state.rho, Run(noisy).state.rho
+    raw, told = (
+        Simulation.from_setup(run(data, "fedminmax")).state.rho,
+        Simulation.from_setup(noisy).state.rho,
+    )
     assert float((raw - told).abs().max()) > 1e-2
     assert float(told.sum()) == pytest.approx(1.0, abs=1e-5) and bool((told >= 0).all())
 
@@ -123,10 +126,11 @@ def test_nobody_trains_on_selection_samples(data, name):
     labels = pool.y.clone()
     labels[chosen] = 1 - labels[chosen]
     other = replace(setup.federation, pool=pool._replace(y=labels))
-    turned = replace(setup, federation=other, training=other)
-    states = [finished(one).state for one in (setup, turned)]
+    turned = replace(setup, federation=other)
+    runs = [finished(one) for one in (setup, turned)]
+    states = [run.state for run in runs]
     assert all(torch.equal(one, two) for one, two in zip(*states, strict=True))
-    figures = [measure(one, state, 2)[0] for one, state in zip((setup, turned), states, strict=True)]
+    figures = [run.evaluate(final=True).metrics for run in runs]
     accuracy = [found["selection_accuracy"] for found in figures]
     assert sum(accuracy) == pytest.approx(1.0) and accuracy[0] != accuracy[1]
     assert figures[0]["accuracy"] == figures[1]["accuracy"]
@@ -134,9 +138,9 @@ def test_nobody_trains_on_selection_samples(data, name):
 
 def test_the_training_data_are_looked_at_once_at_the_end(data):
     setup = ready(data, "fedavg", partition=SELECTION)
-    state = finished(setup).state
-    assert "train_eqopp" not in measure(setup, state, 1)[0]
-    last = measure(setup, state, 2)[0]
+    run = finished(setup)
+    assert "train_eqopp" not in run.evaluate().metrics
+    last = run.evaluate(final=True).metrics
     assert {"train_eqopp", "train_accuracy", "selection_eqopp", "selection_loss"} <= set(last)
 
 
@@ -145,12 +149,13 @@ def test_the_outer_loss_is_that_of_the_clients_own_models(data):
     setup = run(data, "fedbio")
     batch = setup.federation.pool.at(setup.federation.splits["validation"])
     for rounds in (1, 2):
-        state = finished(setup, rounds).state
+        done = finished(setup, rounds)
+        state = done.state
         own = [
             setup.problem.loss(state.x, state.y[k], type(batch)(*(part[k] for part in batch)))
             for k in range(3)
         ]
-        assert measure(setup, state, rounds)[0]["outer_loss"] == pytest.approx(
+        assert done.evaluate().metrics["outer_loss"] == pytest.approx(
             float(torch.stack(own).mean()), rel=1e-5
         )
 
@@ -185,8 +190,8 @@ def test_a_two_stage_run_resumes_in_either_stage(data):
     setup = replace(setup, algorithm=replace(setup.algorithm, outer_rounds=2))
     straight = finished(setup)
     for rounds in (1, 3):
-        resumed = Run(setup)
-        resumed.restore(finished(setup, rounds).checkpoint())
+        resumed = Simulation.from_setup(setup)
+        resumed.load_state_dict(finished(setup, rounds).state_dict())
         while resumed.round < 4:
-            resumed.advance()
+            resumed.step()
         assert all(torch.equal(a, b) for a, b in zip(resumed.state, straight.state, strict=True))

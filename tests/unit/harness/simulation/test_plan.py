@@ -8,7 +8,7 @@ from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.loop import settled
+from harness.simulation.calibration import settled
 from harness.simulation.plan import plan
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, rows

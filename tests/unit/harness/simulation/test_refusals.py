@@ -10,7 +10,8 @@ from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.loop import settled, simulate
+from harness.simulation.calibration import settled
+from harness.simulation.loop import simulate
 from harness.simulation.plan import plan, vetted
 from tests.support.runs import given, ready
 from tests.support.wire import channel, cohort, privacy, record, rows

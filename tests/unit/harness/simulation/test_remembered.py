@@ -13,7 +13,8 @@ from harness.problems import PROBLEMS
 from harness.simulation import build as preparation
 from harness.simulation import evaluation
 from harness.simulation.build import prepare
-from harness.simulation.loop import Run, settled
+from harness.simulation.calibration import settled
+from harness.simulation.simulation import Simulation
 
 SPEC = {
     "data": "breast-cancer",
@@ -38,9 +39,9 @@ def forgotten():
 
 
 def end(changes):
-    run = Run(settled(prepare(read_spec(SPEC | changes))))
+    run = Simulation.from_setup(settled(prepare(read_spec(SPEC | changes))))
     for _ in range(4):
-        run.advance()
+        run.step()
     return run
 
 
@@ -87,6 +88,10 @@ def test_only_a_few_problems_are_remembered(forgotten):
     assert prepare(runs[0].spec).problem is not runs[0].problem
 
 
+def predict(setup, model, split="test"):
+    return evaluation.predict(setup.problem, setup.federation, setup.rows, model, split)
+
+
 def two_runs():
     return [settled(prepare(read_spec(SPEC | {"seed": seed}))) for seed in (0, 1)]
 
@@ -98,9 +103,9 @@ def test_remembered_samples_are_of_the_run_and_its_split():
     for number, setup in enumerate(setups):
         for split in ("test", "train"):
             evaluation.test_samples.cache_clear()
-            fresh[number, split] = evaluation.predict(setup, model, split)
+            fresh[number, split] = predict(setup, model, split)
     for number, split in [(0, "test"), (0, "test"), (0, "train"), (1, "test"), (1, "train"), (0, "test")]:
-        found, expected = evaluation.predict(setups[number], model, split), fresh[number, split]
+        found, expected = predict(setups[number], model, split), fresh[number, split]
         for name in ("client", "y_true", "score", "y_pred", "loss"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
     assert evaluation.test_samples.cache_info().hits > 0
@@ -111,12 +116,12 @@ def test_in_place_networks_do_not_change_later_evaluations():
     inner = setup.problem.predict
     setup = replace(setup, problem=replace(setup.problem, predict=lambda x, inputs: inner(x, inputs.mul_(2))))
     model = torch.ones_like(setup.start["x"])
-    first, second = (evaluation.predict(setup, model) for _ in range(2))
+    first, second = (predict(setup, model) for _ in range(2))
     assert np.array_equal(first.score, second.score)
 
 
 def test_a_metric_cannot_change_what_others_see():
-    found = evaluation.predict(two_runs()[0], two_runs()[0].start["x"])
+    found = predict(two_runs()[0], two_runs()[0].start["x"])
     for name in ("client", "y_true", "score", "loss"):
         with pytest.raises(ValueError, match="read-only"):
             getattr(found, name)[0] = 0

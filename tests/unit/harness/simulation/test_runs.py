@@ -8,7 +8,9 @@ import torch
 from harness.config.run import read_spec
 from harness.core.wire.settings import Compression
 from harness.simulation.build import Execution, prepare
-from harness.simulation.loop import Run, settled, simulate
+from harness.simulation.calibration import settled
+from harness.simulation.loop import settled, simulate
+from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, privacy, rows
 from tests.support.worlds import EXACT
@@ -24,9 +26,9 @@ def same(one: Any, other: Any) -> None:
     assert one.state._fields == other.state._fields
     for a, b in zip(one.state, other.state, strict=True):
         assert torch.equal(a, b)
-    assert one.memory.keys() == other.memory.keys()
-    for name in one.memory:
-        assert torch.equal(one.memory[name], other.memory[name]), name
+    assert one.channel_state.keys() == other.channel_state.keys()
+    for name in one.channel_state:
+        assert torch.equal(one.channel_state[name], other.channel_state[name]), name
     assert one.statement() == other.statement()
     assert one.cost.state() == other.cost.state()
 
@@ -50,11 +52,11 @@ def test_a_resumed_run_goes_on_bit_for_bit(data, algorithm, fields) -> None:
     setup = ready(data, algorithm, **fields, rounds=4)
     whole = finished(setup)
     half = finished(setup, 2)
-    resumed = Run(setup)
-    resumed.restore(half.checkpoint())
+    resumed = Simulation.from_setup(setup)
+    resumed.load_state_dict(half.state_dict())
     assert resumed.round == 2
     for _ in range(2):
-        resumed.advance()
+        resumed.step()
     same(resumed, whole)
 
 
@@ -118,11 +120,11 @@ def test_stacked_runs_with_noise_are_the_runs_apart(placement: str, setting: Com
 def test_with_the_server_s_clip_no_step_is_longer_than_10(data, mechanism, algorithm: str) -> None:
     """The FedReCo appendix: ||w_{t+1} - w_t|| <= 10 however large the noise."""
     noisy = {**mechanism, "noise_multiplier": 1000.0, "server_clip": 10.0}
-    run = Run(ready(data, algorithm, privacy=noisy, rounds=5))
+    run = Simulation.from_setup(ready(data, algorithm, privacy=noisy, rounds=5))
     longest = 0.0
     for _ in range(5):
         before = run.state.x
-        run.advance()
+        run.step()
         longest = max(longest, float((run.state.x - before).norm()))
     assert 1 < longest <= 10 * (1 + 1e-5)
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from algorithms.centralized.fedavg import FedAvg
-from harness.config.fields import PrivacySpec
 from harness.core import Meta
 from harness.core.registry import Incompatible
-from harness.simulation.calibration import settle
-from harness.simulation.loop import settled, simulate
+from harness.core.wire.settings import PrivacySpec
+from harness.simulation.calibration import settled, with_noise
+from harness.simulation.loop import simulate
 from privacy import Ledger, epsilon, gaussian_epsilon
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, privacy, rows
@@ -80,7 +80,10 @@ def test_a_budget_covers_a_release_before_the_first_round_too() -> None:
     draft = privacy("central", z=1.0, rate=0.1)
     before = Ledger().book("init", 1.0)
     each = Ledger().book("round", 1.0, 0.1).book("round", 1.0, 0.1)
-    z = settle(draft, PrivacySpec(**CENTRAL, epsilon=2.0), before.merge(each.repeat(10)))
+    asked = replace(
+        draft, spec=PrivacySpec(**CENTRAL, sampling="poisson", adjacency="add-remove", epsilon=2.0)
+    )
+    z = with_noise(asked, before.merge(each.repeat(10)), releases=2).noise_multiplier
     real = Ledger().book("init", z).merge(Ledger().book("round", z, 0.1).book("round", z, 0.1).repeat(10))
     assert real.report(1e-5)["epsilon_total"] == pytest.approx(2.0, rel=1e-4)
     assert real.report(1e-5)["epsilon_total"] <= 2.0

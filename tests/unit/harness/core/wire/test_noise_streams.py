@@ -8,7 +8,7 @@ from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.loop import settled
+from harness.simulation.calibration import settled
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, record
 

@@ -14,9 +14,9 @@ from harness.core.registry import Incompatible
 from harness.core.wire.model_pruning import Smaller, Thinned, thin
 from harness.core.wire.settings import Compression
 from harness.problems.classify import classifier
-from harness.simulation.dry_run import Counting
-from harness.simulation.loop import Run
+from harness.simulation.dry_run import DryChannel
 from harness.simulation.plan import _cost
+from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, rows
 from tests.support.worlds import iid_federation
@@ -33,7 +33,7 @@ def small() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
 
 
-def pruned_coordinates(run: Run) -> torch.Tensor:
+def pruned_coordinates(run: Simulation) -> torch.Tensor:
     assert run.thinned is not None
     mask = run.thinned.mask
     return torch.cat([part[..., ~mask].flatten() for part in run.state if part.shape[-1] == len(mask)])
@@ -45,10 +45,10 @@ def pruned_coordinates(run: Run) -> torch.Tensor:
 def test_pruned_coordinates_are_zero_in_all_state(data, algorithm, mechanism, setting) -> None:
     """Model, control variates, whoever adds the noise: (schedule 0.25, then 0.75 from round 2)."""
     fields = {"compression": {"alpha": STEPS, **setting}, "model": MLP, "privacy": mechanism}
-    run = Run(ready(data, algorithm, **fields, rounds=4))
+    run = Simulation.from_setup(ready(data, algorithm, **fields, rounds=4))
     shares = []
     for _ in range(4):
-        run.advance()
+        run.step()
         assert not pruned_coordinates(run).any()
         assert run.state.x.any()
         shares.append(float(run.thinned.mask.double().mean()))
@@ -74,24 +74,24 @@ def test_minimax_variables_are_pruned_with_the_model(data) -> None:
 
 def test_what_is_gone_stays_gone_whatever_the_schedule_says(data) -> None:
     """0.25 from round 0, 0.75 from 2, 0.5 from 4: the masks shrink, and never grow again."""
-    run = Run(ready(data, compression={"alpha": STEPS}, model=MLP, rounds=6))
+    run = Simulation.from_setup(ready(data, compression={"alpha": STEPS}, model=MLP, rounds=6))
     masks = []
     for _ in range(6):
-        run.advance()
+        run.step()
         masks.append(run.thinned.mask)
     assert all(not (later & ~earlier).any() for earlier, later in pairwise(masks))
     assert torch.equal(masks[5], masks[2])
-    groups = units(run.setup.problem.module)
+    groups = units(run.problem.module)
     assert [int(alive(masks[0], g).sum()) for g in groups] == [12, 6]
     assert [int(alive(masks[5], g).sum()) for g in groups] == [4, 2]
 
 
 def test_no_unit_is_pruned_before_the_schedule_begins(data) -> None:
-    run = Run(ready(data, compression={"alpha": [[2, 0.5]]}, model=MLP, rounds=3))
-    run.advance()
-    run.advance()
+    run = Simulation.from_setup(ready(data, compression={"alpha": [[2, 0.5]]}, model=MLP, rounds=3))
+    run.step()
+    run.step()
     assert run.thinned is None
-    run.advance()
+    run.step()
     assert run.thinned is not None
 
 
@@ -200,8 +200,8 @@ def test_a_threshold_stays_below_the_plan(privacy_or_none) -> None:
     dense = channel(privacy_or_none, Compression(codec="float64")).gather(rows(40))
     way = channel(privacy_or_none, setting)
     assert torch.equal(way.gather(rows(40)), torch.where(dense.abs() >= 0.5, dense, 0))
-    most = Counting(
-        cohort(mechanism=privacy_or_none), compression=setting, privacy=privacy_or_none, largest=True
+    most = DryChannel(
+        cohort(mechanism=privacy_or_none), compression=setting, privacy=privacy_or_none, count="largest"
     )
     most.gather(rows(40))
     assert 0 < int(way.cost.up) <= int(most.cost.up)
@@ -246,7 +246,7 @@ def test_error_feedback_loses_nothing_over_the_rounds() -> None:
 def test_masks_of_personal_models_come_from_the_common_start(data) -> None:
     """Never from private rows: `local` keeps one model a client."""
     run = finished(ready(data, "local", compression={"alpha": 0.5}, model=MLP))
-    expected = thin(run.setup.problem, run.setup.start["x"], 0.5, None).mask
+    expected = thin(run.problem, run.start["x"], 0.5, None).mask
     assert torch.equal(run.thinned.mask, expected)
 
 
@@ -267,7 +267,7 @@ def test_equal_ratios_of_clients_are_one_common_ratio(data, algorithm, mechanism
 def test_models_are_as_small_as_asked_and_nested(data) -> None:
     run = finished(ready(data, "local", compression={"alpha": OWN}, model=MLP))
     masks = run.thinned.mask_of([run.state.x], torch.arange(7))
-    groups = units(run.setup.problem.module)
+    groups = units(run.problem.module)
     assert [int(alive(mask, groups[0]).sum()) for mask in masks] == [4, 16, 8, 8, 12, 16, 8]
     assert not (masks[0] & ~masks[2]).any() and not (masks[2] & ~masks[4]).any()
     assert not run.state.x[~masks].any() and run.state.x[masks].any()
@@ -325,10 +325,10 @@ def test_central_privacy_uses_shares_of_all_clients() -> None:
 def test_a_resumed_run_keeps_every_client_s_own_model(data) -> None:
     setup = ready(data, "scaffold", compression={"alpha": OWN}, model=MLP, rounds=4)
     straight, first = finished(setup, 4), finished(setup, 2)
-    second = Run(setup)
-    second.restore(first.checkpoint())
-    second.advance()
-    second.advance()
+    second = Simulation.from_setup(setup)
+    second.load_state_dict(first.state_dict())
+    second.step()
+    second.step()
     assert all(torch.equal(a, b) for a, b in zip(straight.state, second.state, strict=True))
 
 

@@ -16,8 +16,8 @@ from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.problems.auroc import auroc
 from harness.problems.classify import classifier
-from harness.simulation.calibration import draft
-from harness.simulation.loop import Run
+from harness.simulation.build import draft
+from harness.simulation.simulation import Simulation
 from privacy import epsilon
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, cohort, record
@@ -209,7 +209,7 @@ def test_full_batches_are_not_amplified(data) -> None:
 def test_poisson_batches_leave_the_cohort_its_size(data) -> None:
     """The sampling of a record-level mechanism is that of its batches."""
     setup = ready(data, privacy={"unit": "record", "clip": 1.0, "noise_multiplier": 1.0}, cohort={"size": 3})
-    run = Run(setup)
+    run = Simulation.from_setup(setup)
     for round in range(20):
         run.round = round
         clients = run.cohort()

@@ -1,0 +1,485 @@
+"""A federated run, one round at a time: the only round loop, and the only assembly of clients and channel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from compression import ratio_at
+from datasets.federation import Federation, stack
+from harness.core import rng
+from harness.core.algorithm import Algorithm
+from harness.core.channel import Channel
+from harness.core.clients import Clients
+from harness.core.execution import sampling
+from harness.core.execution.client_chunks import round_in_parts
+from harness.core.execution.vectorize import Rows
+from harness.core.problem import Problem
+from harness.core.registry import Incompatible
+from harness.core.wire.cost import Cost
+from harness.core.wire.model_pruning import Thinned, thin, thinned
+from harness.core.wire.settings import PLAIN, Compression, Privacy, PrivacyLog
+from harness.metrics import Predictions
+from harness.simulation.build import Setup
+from harness.simulation.evaluation import EvaluatedClients, measure
+from harness.simulation.stacking import own_ledger
+from privacy import Ledger
+
+# What a claim about records covers whose features parties hold.
+FEATURES = (
+    "the features that one party holds of one person, against the server and the other parties, labels being "
+    "public: replaced by any others (sensitivity twice the clip norm), without amplification by sampling, as all "
+    "know who is in a batch; charged is every release about the person who appears most often: the embedding in "
+    "each appearance, and the share in each gradient of the party's network"
+)
+
+
+class Diverged(ArithmeticError):
+    """A run's state is no longer finite.
+
+    Parameters
+    ----------
+    round : int
+        In which it was noticed.
+    runs : tuple of int
+        Which of the runs of a stack.
+    """
+
+    def __init__(self, round: int, runs: tuple[int, ...] = (0,)) -> None:
+        super().__init__(f"diverged: loss or state became NaN or infinite in round {round}")
+        self.round = round
+        self.runs = runs
+
+
+class Evaluation(NamedTuple):
+    """Metrics of a run, None where one does not apply, and the predictions behind them, if there are any."""
+
+    metrics: dict[str, float | None]
+    predictions: Predictions | None
+
+
+class Snapshot(NamedTuple):
+    """One run between two rounds.
+
+    Attributes
+    ----------
+    round : int
+        Rounds done.
+    state : NamedTuple of tensors
+        The algorithm's.
+    cost : Mapping[str, int]
+        Bytes, operations and oracle calls so far.
+    privacy : dict or None
+        What the run claims about privacy so far.
+    errors : Mapping[str, Tensor]
+        What compression has changed of each party's embeddings.
+    diagnostics : Mapping[str, float]
+        What the channel saw in the last diagnosed round.
+    """
+
+    round: int
+    state: Any
+    cost: Mapping[str, int]
+    privacy: dict[str, Any] | None
+    errors: Mapping[str, Tensor]
+    diagnostics: Mapping[str, float]
+
+
+class Simulation:
+    """An algorithm on a problem and a federation, between two rounds.
+
+    Runs that differ only in their seed or their noise can be computed side by side. All tensors then have a leading
+    axis of runs, and ``privacy_log`` holds the ledger of the first.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is optimized.
+    federation : Federation
+        Whose data; of several seeds stacked (`datasets.federation.stack`).
+    algorithm : Algorithm
+        Which method.
+    privacy : Privacy, sequence of Privacy or None
+        The mechanism, or each run's own, which differ in their noise only.
+    compression : Compression
+        What happens to messages and models.
+    seeds : sequence of int
+        One a run.
+    cohort : int or None
+        Expected number of clients a round; None: all.
+    mixing : Tensor or None
+        Mixing matrix of a gossip algorithm, ``(..., total, total)``.
+    start : Mapping[str, Tensor] or None
+        Start values ``(..., P)`` in place of those that the problem draws.
+    rows : Rows or None
+        How clients are run. None: dense models vectorized, others in a loop.
+    in_parts : bool or None
+        Whether the cohort is processed client by client. None: where clients are run in a loop and the algorithm
+        allows it.
+    federations : sequence of Federation
+        Each run's own federation, on which it is evaluated. Default: its slice of the stacked one.
+    clients, channel, poisson : Callable
+        Replacements for tests, audits and dry runs: of the private side, of the way out, and of the draw of a
+        Poisson cohort (`harness.core.execution.sampling.poisson`).
+
+    Attributes
+    ----------
+    num_runs, round : int
+        Runs side by side, and rounds done.
+    state : NamedTuple of tensors
+        The algorithm's.
+    cost, privacy_log : Cost, PrivacyLog
+        What has been sent, computed and released so far.
+    channel_state : dict[str, Tensor]
+        What the channel remembers from round to round.
+    thinned : Thinned or None
+        The pruned model.
+    diagnostics : dict[str, Tensor]
+        What the channel saw in the last diagnosed round, ``(...)`` each.
+
+    Examples
+    --------
+    >>> from harness import Simulation, prepare
+    >>> setup = prepare({"problem": "quadratic_minimax", "algorithm": {"name": "local_sgda", "local_steps": 2}})
+    >>> simulation = Simulation(setup.problem, setup.federation, setup.algorithm, seeds=(1,))
+    >>> before = simulation.evaluate().metrics["stationarity"]
+    >>> for _ in range(5):
+    ...     simulation.step()
+    >>> simulation.evaluate().metrics["stationarity"] < before
+    True
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        federation: Federation,
+        algorithm: Algorithm,
+        privacy: Privacy | Sequence[Privacy] | None = None,
+        compression: Compression = PLAIN,
+        seeds: Sequence[int] = (0,),
+        *,
+        cohort: int | None = None,
+        mixing: Tensor | None = None,
+        start: Mapping[str, Tensor] | None = None,
+        rows: Rows | None = None,
+        in_parts: bool | None = None,
+        federations: Sequence[Federation] = (),
+        clients: type[Clients] = Clients,
+        channel: Callable[..., Channel] = Channel,
+        poisson: Callable[[Tensor, int, float], tuple[Tensor, Tensor]] = sampling.poisson,
+    ) -> None:
+        self.algorithm, self.compression = algorithm, compression
+        self.problem = problem = algorithm.view(problem)
+        self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
+        self.rows = rows or Rows("vmap" if problem.dense else "loop")
+        self.privacies = [privacy] if isinstance(privacy, Privacy) else list(privacy or ())
+        self.privacy = self.privacies[0] if self.privacies else None
+        self.cost = Cost((self.num_runs,) if self.stacked else ())
+        self.privacy_log = PrivacyLog()
+        self.channel_state: dict[str, Tensor] = {}
+        self.diagnostics: dict[str, Tensor] = {}
+        self.errors: dict[str, Tensor] = {}
+        self.thinned: Thinned | None = None
+        self.round = 0
+        self._ratio = 0.0  # of the units that have been pruned
+        self._cohort_size, self._mixing, self._in_parts = cohort, mixing, in_parts
+        self._clients, self._channel, self._poisson = clients, channel, poisson
+        self.federations = list(federations) or _slices(federation, self.num_runs)
+        merged = [one.merged() for one in self.federations] if algorithm.meta.pooled else self.federations
+        together = merged[0] if not self.stacked else stack(merged) if algorithm.meta.pooled else federation
+        self._each_training, self._training = merged, together
+        multipliers = [one.noise_multiplier for one in self.privacies]
+        differ = len(set(multipliers)) > 1
+        self._multipliers = torch.tensor(multipliers, dtype=torch.float64) if differ else None
+        self.start = self._drawn() if start is None else dict(start)
+        everybody = self.clients(torch.arange(self.total), -1)
+        way = self.channel(everybody)
+        self.state = algorithm.init(self.start, everybody, way)
+        self._keep(everybody, way)
+
+    @classmethod
+    def from_setup(cls, setup: Setup, **options: Any) -> Self:
+        """Return the simulation of a prepared run, or of a stack of them; ``options`` as for the class."""
+        given = {
+            "problem": setup.problem,
+            "federation": setup.federation,
+            "algorithm": setup.algorithm,
+            "privacy": [one.privacy for one in setup.each] if setup.privacy is not None else None,
+            "compression": setup.compression,
+            "seeds": setup.seeds,
+            "cohort": setup.spec.cohort and setup.spec.cohort.size,
+            "mixing": setup.mixing,
+            "start": setup.start,
+            "rows": setup.rows,
+            "federations": [one.federation for one in setup.each],
+        }
+        return cls(**{**given, **options})
+
+    @property
+    def total(self) -> int:
+        """Number of clients."""
+        return self._training.clients
+
+    def step(self, ids: Tensor | None = None, *, diagnose: bool = False) -> None:
+        """Run one round.
+
+        Parameters
+        ----------
+        ids : Tensor, optional
+            The clients that take part, ``(C,)``, ascending; drawn unless given.
+        diagnose : bool
+            Whether the channel measures what it does to messages.
+
+        Raises
+        ------
+        Incompatible
+            If the round releases more than its noise is calibrated for.
+        Diverged
+            If the state is no longer finite.
+        """
+        before = self.privacy_log.ledger.releases
+        self._prune()
+        clients = self.cohort() if ids is None else self.clients(ids, self.round)
+        channel = self.channel(clients, diagnose)
+        algorithm = self.algorithm.at(self.round)
+        if self._chunked:
+            self.state = round_in_parts(algorithm, self.state, clients, channel, self.rows)
+        else:
+            self.state = algorithm.round(self.state, clients, channel)
+        self._keep(clients, channel)
+        if diagnose:
+            self.diagnostics = {name: value.detach().cpu() for name, value in channel.diagnostics.items()}
+        if clients.thinned is not None and clients.thinned is not self.thinned:
+            self._thin(clients.thinned, 0.0)
+        self.errors |= clients.errors
+        self.round += 1
+        if self.privacy is not None and self.privacy.releases is not None:
+            made = self.privacy_log.ledger.releases - before
+            if made > self.privacy.releases:
+                raise Incompatible(
+                    f"round {self.round} made {made} releases, and the noise was settled for "
+                    f"{self.privacy.releases} a round: the algorithm must send alike in every round"
+                )
+        sound = torch.stack([part.isfinite().reshape(self.num_runs, -1).all(-1) for part in self.state]).all(
+            0
+        )
+        if not bool(sound.all()):
+            raise Diverged(self.round, tuple((~sound).nonzero()[:, 0].tolist()))
+
+    def evaluate(self, number: int = 0, *, final: bool = False) -> Evaluation:
+        """Evaluate one run, on its test data; with ``final`` on training data with groups too."""
+        state = self._state_of(number)
+        model = self.personal(number) if self.problem.predict is not None else None
+        metrics, predictions = measure(
+            self.problem,
+            self.federations[number],
+            self.rows,
+            state,
+            model,
+            gossip=self.algorithm.meta.gossip,
+            final=final,
+        )
+        metrics |= {name: float(each.mean()) for name, each in sorted(self._errors_of(number).items())}
+        return Evaluation(metrics, predictions)
+
+    def personal(self, number: int = 0) -> Any:
+        """Return what the clients of one run use, after what they still do at home with their training data."""
+        training = self._each_training[number]
+        home = EvaluatedClients(
+            training,
+            self.problem,
+            self.rows,
+            seeds=self.seeds[number : number + 1],
+            round=self.round,
+            ids=torch.arange(training.clients),
+            cost=Cost(),
+            privacy=self.privacy,
+        )
+        return self.algorithm.at(self.round).personal(self._state_of(number), home)
+
+    def snapshot(self, number: int = 0) -> Snapshot:
+        """Return where one run stands."""
+        cost = {name: int(count.reshape(-1)[number]) for name, count in self.cost.state().items()}
+        seen = {name: float(value.reshape(-1)[number]) for name, value in self.diagnostics.items()}
+        finite = {name: value for name, value in seen.items() if math.isfinite(value)}
+        state, errors = self._state_of(number), self._errors_of(number)
+        return Snapshot(self.round, state, cost, self.statement(number), errors, finite)
+
+    def statement(self, number: int = 0) -> dict[str, Any] | None:
+        """Return what one run claims so far about privacy; None if nothing is."""
+        if self.privacy is None:
+            return None
+        privacy = self.privacies[number]
+        return {
+            "unit": privacy.unit,
+            **({"protects": FEATURES} if self._parties and privacy.unit == "record" else {}),
+            "placement": privacy.placement,
+            "clip": privacy.clip,
+            "adjacency": privacy.adjacency,
+            "sampling": privacy.sampling,
+            "sampling_rate": privacy.rate,
+            "strict": privacy.strict,
+            "epsilon_nominal": privacy.spec.epsilon_nominal,
+            **claims(privacy, own_ledger(self.privacy_log.ledger, self.privacies, number)),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the rest of the run depends on."""
+        left = self.thinned
+        return {
+            "round": self.round,
+            "state": self.state._asdict(),
+            "channel": dict(self.channel_state),
+            "ledger": self.privacy_log.ledger.to_json(),
+            "charged": self.privacy_log.charged,
+            "cost": self.cost.state(),
+            "errors": dict(self.errors),
+            "diagnostics": dict(self.diagnostics),
+            "pruned": left and (self._ratio, torch.stack([m.mask for m in left.models]).cpu(), left.which),
+        }
+
+    def load_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned, for a simulation of the same run."""
+        self.round = checkpoint["round"]
+        device = next(iter(self.start.values())).device
+        self.state = type(self.state)(**{name: part.to(device) for name, part in checkpoint["state"].items()})
+        self.channel_state = {name: part.to(device) for name, part in checkpoint["channel"].items()}
+        self.privacy_log.ledger = Ledger.from_json(checkpoint["ledger"])
+        self.privacy_log.charged = checkpoint["charged"]
+        self.cost.restore(checkpoint["cost"])
+        self.errors = dict(checkpoint["errors"])
+        self.diagnostics = dict(checkpoint.get("diagnostics", {}))  # older checkpoints have none
+        if checkpoint["pruned"] is not None:
+            ratio, masks, which = checkpoint["pruned"]
+            self._thin(thinned(self.problem, masks.to(device), which), ratio)
+
+    def clients(
+        self,
+        ids: Tensor,
+        round: int,
+        participation_mask: Tensor | None = None,
+        expected: int | None = None,
+    ) -> Clients:
+        """Return a cohort; of stacked runs ``ids`` are each one's, ``(R, C)``, or the same for all, ``(C,)``."""
+        alpha = ratio_at(self.compression.alpha, round) if self._parties and round >= 0 else 0.0
+        return self._clients(
+            self._training,
+            self.problem,
+            self.rows,
+            seeds=self.seeds,
+            round=round,
+            ids=ids.expand(self.num_runs, -1) if self.stacked and ids.ndim == 1 else ids,
+            cost=self.cost,
+            participation_mask=participation_mask,
+            expected=expected,
+            privacy_log=self.privacy_log,
+            privacy=self.privacy,
+            thinned=self.thinned,
+            alpha=alpha,
+        )
+
+    def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
+        """Return the way out of a cohort."""
+        return self._channel(
+            clients,
+            mixing=self._mixing,
+            privacy=self.privacy,
+            compression=self.compression,
+            state=self.channel_state,
+            multipliers=self._multipliers,
+            diagnose=diagnose,
+        )
+
+    def cohort(self) -> Clients:
+        """Draw this round's cohort."""
+        size, total = self._cohort_size, self.total
+        if size is None or size >= total:
+            return self.clients(torch.arange(total), self.round)
+        keys = torch.tensor([rng.key(seed, "cohort", self.round) for seed in self.seeds])
+        secret = (
+            self.privacy is not None and self.privacy.unit == "client" and self.privacy.sampling == "poisson"
+        )
+        if not secret:
+            ids = sampling.cohort(keys, total, size)
+            return self.clients(ids if self.stacked else ids[0], self.round)
+        ids, participation_mask = self._poisson(keys, total, size / total)
+        if not self.stacked:
+            ids, participation_mask = ids[0], participation_mask[0]
+        return self.clients(ids, self.round, participation_mask, size)
+
+    @property
+    def _parties(self) -> bool:
+        """Whether the models that may be pruned are the clients' own: the algorithm says in a round when."""
+        return self.problem.kind == "vertical"
+
+    @property
+    def _chunked(self) -> bool:
+        """Whether the cohort is processed client by client.
+
+        It stays together where the channel remembers something, or batches are booked.
+        """
+        if self._in_parts is not None:
+            return self._in_parts
+        privacy = self.privacy
+        booked = privacy is not None and (privacy.clip == "adaptive" or privacy.unit == "record")
+        whole = booked or self.compression.error_feedback
+        return self.algorithm.meta.parts and self.rows.mode == "loop" and not whole
+
+    def _prune(self) -> None:
+        """Prune the model as far as this round's ratio asks, and the algorithm's state with it.
+
+        The server's model decides which units go, or the common start where there is none.
+        """
+        if self._parties:
+            return
+        ratio = ratio_at(self.compression.alpha, self.round)
+        most = float(torch.as_tensor(ratio).max())
+        if most <= self._ratio and (self.thinned is not None or most == 0):
+            return
+        model, start = self.algorithm.model(self.state), self.start["x"]
+        public = model if model.ndim == 1 and not self.algorithm.meta.gossip else start
+        public = public[: len(start)]  # a model in two halves is evaluated end to end; x comes first
+        self._thin(thin(self.problem, public, ratio, self.thinned), most)
+
+    def _thin(self, left: Thinned, ratio: float) -> None:
+        self.thinned, self._ratio = left, ratio
+        self.state = type(self.state)(*(left.masked(part) for part in self.state))
+
+    def _keep(self, clients: Clients, channel: Channel) -> None:
+        if clients.mismatched_batches:
+            raise Incompatible(
+                "runs side by side have batches of unlike width; apart they would round otherwise"
+            )
+        self.channel_state = channel.state
+
+    def _drawn(self) -> dict[str, Tensor]:
+        """Return the start values that the problem draws."""
+        drawn = [self.problem.init(rng.stream(seed, "start")) for seed in self.seeds]
+        start = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
+        like = self._training.pool.x
+        return {name: (x if self.stacked else x[0]).to(like) for name, x in start.items()}
+
+    def _state_of(self, number: int) -> Any:
+        return type(self.state)(*(part[number] for part in self.state)) if self.stacked else self.state
+
+    def _errors_of(self, number: int) -> dict[str, Tensor]:
+        return {name: each[number] if self.stacked else each for name, each in self.errors.items()}
+
+
+def claims(privacy: Privacy, ledger: Ledger) -> dict[str, Any]:
+    """Return what a ledger says under a mechanism, with infinity as text: JSON has none."""
+    found = ledger.report(privacy.delta, privacy.accountant)
+    return {name: "inf" if value == math.inf else value for name, value in found.items()}
+
+
+def _slices(federation: Federation, count: int) -> list[Federation]:
+    """Return the federations of a stack."""
+    if count == 1:
+        return [federation]
+    each = ({name: index[number] for name, index in federation.splits.items()} for number in range(count))
+    return [replace(federation, splits=splits) for splits in each]

@@ -1,0 +1,160 @@
+"""Small problems with uneven clients, and runs on them, for the conformance checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from datasets.federation import Batch, Federation
+from datasets.topology import Complete, mixing_matrix
+from datasets.vertical import Columns
+from harness import models
+from harness.core import rng
+from harness.core.algorithm import Algorithm
+from harness.core.execution.vectorize import Rows
+from harness.core.problem import Kind, Problem
+from harness.core.wire.settings import Compression
+from harness.problems import PROBLEMS, Setting
+from harness.problems.classify import classifier
+from harness.simulation.simulation import Simulation
+
+CLIENTS, ROUNDS = 5, 3
+EXACT = 1e-10  # in float64
+RAW = Compression(codec="float64")
+
+Task = tuple[Problem, Federation]
+Check = Callable[[type[Algorithm]], None]
+
+
+class Failed(AssertionError):
+    """A check that an algorithm does not pass; the message says which and how."""
+
+
+def task(kind: Kind, seed: int = 0, changed: int | None = None) -> Task:
+    """Return a small problem of a kind with uneven clients; ``changed``: one client has other data."""
+    if kind in ("minimax", "bilevel"):
+        return _quadratic(kind, changed)
+    generator = rng.stream(seed, "check", "pool")
+    counts = [12] * CLIENTS if kind == "vertical" else [7, 12, 3, 12, 9]
+    total = sum(counts) if kind != "vertical" else 12
+    x = torch.randn(total, 6, generator=generator, dtype=torch.float64)
+    y = (x[:, 0] + 0.3 * torch.randn(total, generator=generator, dtype=torch.float64) > 0).long()
+    group = torch.randint(2, (total,), generator=generator)
+    pool = Batch(x, y, group, torch.ones(total, dtype=torch.float64))
+    module = models.build("mlp", (6,), 2, {"hidden": [4], "activation": "tanh"})
+    if kind == "vertical":
+        index = torch.arange(total)[None]
+        whole = Federation(pool, {"train": index, "test": index}, ("0", "1"), ("a", "b"), "check", "check")
+        federation = Columns()(whole, (), 3)
+        problem, _ = PROBLEMS["vertical"].build(Setting(_embedding(), federation, ("logistic", {})))
+        return problem, _changed(federation, changed, labels=False)
+    ends = torch.tensor(counts).cumsum(0)
+    rows = [torch.arange(end - n, end) for end, n in zip(ends.tolist(), counts, strict=True)]
+    index = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+    federation = Federation(pool, {"train": index, "test": index}, ("0", "1"), ("a", "b"), "check", "check")
+    return classifier(module), _changed(federation, changed, labels=True)
+
+
+def simulate(
+    algorithm: Algorithm,
+    task: Task,
+    *,
+    rounds: int = ROUNDS,
+    seeds: Sequence[int] = (0,),
+    state: Any = None,
+    first: int = 0,
+    ids: Sequence[int] | None = None,
+    **options: Any,
+) -> Simulation:
+    """Run an algorithm in float64 on a small problem.
+
+    Parameters
+    ----------
+    algorithm, task : Algorithm, Task
+        What to run on what.
+    rounds : int
+        How many.
+    seeds : sequence of int
+        One a run; several are stacked, and the federation must be as well.
+    state, first : NamedTuple of tensors, int
+        Where to begin in place of the start, and the number of the next round.
+    ids : sequence of int, optional
+        The clients that take part in these rounds; everybody unless given.
+    **options
+        As for `Simulation`.
+    """
+    problem, federation = task
+    mixing = mixing_matrix(Complete(), federation.clients) if algorithm.meta.gossip else None
+    given = {"rows": Rows("vmap"), "compression": RAW, "mixing": mixing, "in_parts": False, **options}
+    run = Simulation(problem, federation, algorithm, seeds=seeds, **given)
+    if state is not None:
+        run.state, run.round = state, first
+    for _ in range(rounds):
+        run.step(None if ids is None else torch.tensor(ids))
+    return run
+
+
+def run(algorithm: Algorithm, task: Task, **options: Any) -> Any:
+    """Return the state after a run, see `simulate`."""
+    return simulate(algorithm, task, **options).state
+
+
+def small(cls: type[Algorithm]) -> Algorithm:
+    """Return the algorithm with two local steps, or as many as it has, on batches of four."""
+    return cls(local_steps=cls.meta.steps or 2, batch_size=4)
+
+
+def task_of(cls: type[Algorithm], seed: int = 0, changed: int | None = None) -> Task:
+    """Return a small problem that the algorithm solves."""
+    problem, federation = task(cls.meta.solves[0], seed, changed)
+    return problem, federation.merged() if cls.meta.pooled else federation
+
+
+def same_state(what: str, found: Any, expected: Any, exactly: bool = False) -> None:
+    """Raise `Failed` unless two states agree."""
+    for name, one, other in zip(expected._fields, found, expected, strict=True):
+        if one.shape != other.shape:
+            raise Failed(f"{what}: {name} has shape {tuple(one.shape)}, expected {tuple(other.shape)}")
+        gap = float((one - other).abs().max()) if one.numel() else 0.0
+        if not gap <= (0.0 if exactly else EXACT):
+            raise Failed(f"{what}: {name} is off by {gap:.3g}")
+
+
+def _changed(federation: Federation, client: int | None, *, labels: bool) -> Federation:
+    """Give one client other samples."""
+    if client is None:
+        return federation
+    mine = federation.splits["train"][client]
+    mine = mine[mine >= 0]
+    x, y, group = (part.clone() for part in federation.pool[:3])
+    x[mine] = -2.0 * x[mine] + 1.0
+    if labels:
+        y[mine], group[mine] = 1 - y[mine], 1 - group[mine]
+    return replace(federation, pool=federation.pool._replace(x=x, y=y, group=group))
+
+
+def _quadratic(kind: Kind, changed: int | None) -> Task:
+    """Return the quadratic problem of the hand-computed tests with further clients."""
+    if kind == "minimax":
+        entries: dict[str, list[float]] = {
+            "P": [1, -0.5, 0.5, 1, 0.5],
+            "B": [1, 2, 1, 0, 1],
+            "Q": [1, 2, 1, 4, 2],
+        }
+        entries |= {"c": [2, -2, 1, 3, 1], "d": [0, 4, -2, 2, 1]}
+    else:
+        entries = {"A": [2, 4, 3, 2, 1], "B": [2, 4, 1, 1, 1], "b": [0, 4, 1, 2, 0], "t": [3, 1, 0, 2, 1]}
+    if changed is not None:
+        last = "c" if kind == "minimax" else "b"
+        entries[last] = [value + 5 * (n == changed) for n, value in enumerate(entries[last])]
+    found = PROBLEMS[f"quadratic_{kind}"]
+    rho = {"rho": 1.0} if kind == "bilevel" else {}
+    return found.build(Setting(found.settings(**entries, **rho), None, None))
+
+
+def _embedding() -> Any:
+    return PROBLEMS["vertical"].settings(embedding=4)
