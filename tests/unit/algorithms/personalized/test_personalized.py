@@ -12,7 +12,7 @@ from harness.core import Problem, UserError, cross_entropy, weighted_mean
 from harness.core.methods.derivatives import feature_distance, least_on_simplex, project_simplex
 from harness.core.methods.gaussian_encoder import class_posteriors, divergence, variational_loss
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Compression
+from harness.core.wire.settings import Compression, Privacy
 from harness.problems.classify import classifier
 from tests.support.wire import cohort
 from tests.support.wire import privacy as mechanism

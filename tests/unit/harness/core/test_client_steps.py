@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from helpers import close, make_algorithm, run_algorithm, scalar_quadratic
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, StepLR
 
 from datasets.federation import Batch
 from harness.core import ALGORITHMS, Descent, UserError
 from harness.core.steps import directions, rate, reach
+from tests.support.worlds import close, make_algorithm, run_algorithm, scalar_quadratic
 
 SETTINGS = [
     {"momentum": 0.9},

@@ -11,7 +11,7 @@ from harness.core import Channel
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import draft, prepare
 from harness.simulation.loop import simulate
-from harness.simulation.plan import _cost, plan
+from harness.simulation.plan import plan
 from harness.simulation.simulation import Simulation
 from privacy import gaussian_epsilon
 from tests.support.runs import ready

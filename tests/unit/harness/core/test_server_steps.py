@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import close, make_algorithm, run_algorithm, scalar_quadratic
 
 from harness.core import UserError
 from harness.core.steps import server_start, server_step
+from tests.support.worlds import close, make_algorithm, run_algorithm, scalar_quadratic
 
 A, OPTIMA = (1.0, 2.0, 1.0), (0.0, 3.0, 6.0)
 BETA1, BETA2, TAU, LR = 0.8, 0.95, 0.01, 0.3

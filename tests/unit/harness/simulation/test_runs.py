@@ -9,7 +9,7 @@ from harness.config.run import read_spec
 from harness.core.wire.settings import Compression
 from harness.simulation.build import Execution, prepare
 from harness.simulation.calibration import settled
-from harness.simulation.loop import settled, simulate
+from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, privacy, rows

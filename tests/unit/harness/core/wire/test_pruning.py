@@ -15,7 +15,6 @@ from harness.core.wire.model_pruning import Smaller, Thinned, thin
 from harness.core.wire.settings import Compression
 from harness.problems.classify import classifier
 from harness.simulation.dry_run import DryChannel
-from harness.simulation.plan import _cost
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, rows
