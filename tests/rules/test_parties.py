@@ -13,8 +13,9 @@ from harness.core.registry import Incompatible, UserError
 from harness.core.wire.cost import Cost
 from harness.core.wire.settings import Compression, PrivacyLog
 from harness.simulation.build import draft, prepare
+from harness.simulation.dry_run import dry_run
 from harness.simulation.loop import simulate
-from harness.simulation.plan import _cost, plan
+from harness.simulation.plan import plan
 from harness.simulation.simulation import Simulation
 from privacy import gaussian_epsilon
 
@@ -82,7 +83,7 @@ def test_operations_fall_with_alpha_and_bytes_do_not_and_with_beta_the_other_way
         for _ in range(3):
             run.step()
         costs[name] = run.cost
-        assert _cost(setup, "largest").cost.state() == run.cost.state()  # the plan is exact
+        assert dry_run(setup, "largest").cost == run.cost.state()  # the plan is exact
     up, flops = ({name: int(getattr(cost, what)) for name, cost in costs.items()} for what in ("up", "flops"))
     assert up["NL"] == up["PL"] > up["ML"] == up["L"]
     assert flops["NL"] == flops["ML"] > flops["PL"] == flops["L"]
