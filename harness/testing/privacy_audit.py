@@ -9,7 +9,7 @@ everything that happened, and is far below the upper bound even where all is wel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -77,9 +77,8 @@ def audit_mechanism(
     absent = [-part if privacy.adjacency == "replace" else part * 0 for part in canary]
     mechanism = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}), rate=1.0)
     ask = _record_releases if privacy.unit == "record" else _message_releases
-    rounds = range(trials)
-    with_it, ledgers = zip(*(ask(mechanism, canary, seed, t, clients, channel) for t in rounds), strict=True)
-    without, _ = zip(*(ask(mechanism, absent, seed + 1, t, clients, channel) for t in rounds), strict=True)
+    with_it, ledgers = zip(*ask(mechanism, canary, seed, trials, clients, channel), strict=True)
+    without, _ = zip(*ask(mechanism, absent, seed + 1, trials, clients, channel), strict=True)
     multiplier = ledgers[0].merge(Ledger()).closed[0].noise_multiplier
     if multiplier == 0:
         return {"part": "mechanism", "trials": trials, "note": "no noise, nothing claimed", "findings": []}
@@ -115,49 +114,54 @@ def _limit(privacy: Privacy) -> float:
     return ADAPTIVE_START if privacy.clip == "adaptive" else privacy.bound()
 
 
-Released = tuple[Tensor, Ledger]  # (k, n): what carries the canary, then releases of nothing; what was booked
+# (k, n): what carries the canary, then releases of nothing; and what has been booked so far.
+Released = tuple[Tensor, Ledger]
 
 
 def _message_releases(
     privacy: Privacy,
     message: Sequence[Tensor],
     seed: int,
-    trial: int,
+    trials: int,
     clients: type[Clients],
     channel: type[Channel],
-) -> Released:
+) -> Iterator[Released]:
     """Send a message of the first client through the channel, then nothing at all; the others send zeros."""
     empty = [part.new_zeros(WITNESSES, PART) for part in message]
     full = [torch.cat([part.unsqueeze(0), zeros[1:]]) for part, zeros in zip(message, empty, strict=True)]
+    central = privacy.placement == "central"
     run = _world(torch.zeros(WITNESSES, 1, PART, dtype=torch.float64), seed, privacy, clients, channel)
-    road = run.channel(run.clients(torch.arange(WITNESSES), trial))
-    send = road.mean if privacy.placement == "central" else road.gather
-    first = _joint(send(*full))
-    booked = road.privacy_log.ledger
-    sent = torch.stack([first, _joint(send(*empty))])
-    # The server's average is one release; it counts a client's message by one over their number.
-    return (sent * WITNESSES if privacy.placement == "central" else sent.flatten(0, 1)), booked
+    for trial in range(trials):
+        way = run.channel(run.clients(torch.arange(WITNESSES), trial))
+        send = way.mean if central else way.gather
+        first = _joint(send(*full))
+        booked = way.privacy_log.ledger
+        sent = torch.stack([first, _joint(send(*empty))])
+        # The server's average is one release; it counts a client's message by one over their number.
+        yield (sent * WITNESSES if central else sent.flatten(0, 1)), booked
 
 
 def _record_releases(
     privacy: Privacy,
     gradient: Sequence[Tensor],
     seed: int,
-    trial: int,
+    trials: int,
     clients: type[Clients],
     channel: type[Channel],
-) -> Released:
+) -> Iterator[Released]:
     """Take private gradients of two clients in two steps; the first sample of the first has this gradient."""
     samples = torch.zeros(2, WITNESSES, PART, dtype=torch.float64)
     (samples[0, 0],) = gradient
-    home = _world(samples, seed, privacy, clients, channel).clients(torch.arange(2), trial)
-    start = home.rows(samples.new_zeros(PART))
-    found, booked = [], None
-    for batch in home.batches(Everything(), steps=2):
-        found.append(home.grad(start, batch) * WITNESSES)
-        booked = booked or home.privacy_log.ledger
-    assert booked is not None
-    return torch.cat(found), booked
+    run = _world(samples, seed, privacy, clients, channel)
+    for trial in range(trials):
+        home = run.clients(torch.arange(2), trial)
+        start = home.rows(samples.new_zeros(PART))
+        found, booked = [], None
+        for batch in home.batches(run.algorithm, steps=2):
+            found.append(home.grad(start, batch) * WITNESSES)
+            booked = booked or home.privacy_log.ledger
+        assert booked is not None
+        yield torch.cat(found), booked
 
 
 class State(NamedTuple):

@@ -10,6 +10,7 @@ from harness.config.sweep import Combination
 from harness.core import Channel
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import draft, prepare
+from harness.simulation.dry_run import dry_run
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan
 from harness.simulation.simulation import Simulation
@@ -82,7 +83,7 @@ def test_alpha_saves_operations_and_beta_saves_bytes(data):
         for _ in range(3):
             run.step()
         costs[name] = run.cost
-        assert _cost(setup, "largest").cost.state() == run.cost.state()  # the plan is exact
+        assert dry_run(setup, "largest").cost == run.cost.state()  # the plan is exact
     up, flops = ({name: int(getattr(cost, what)) for name, cost in costs.items()} for what in ("up", "flops"))
     assert up["NL"] == up["PL"] > up["ML"] == up["L"]
     assert flops["NL"] == flops["ML"] > flops["PL"] == flops["L"]

@@ -21,7 +21,7 @@ MECHANISMS = {
     "local": privacy("local", 1.0, 3.0),
     "central": privacy("central", 1.0, 3.0),
     "each part": privacy("local", (1.0, 4.0), 1.0),
-    "adaptive": privacy("local", "adaptive", 3.0),
+    "adaptive": privacy("central", "adaptive", 3.0),
     "strong noise": privacy("central", 0.5, 40.0),
 }
 

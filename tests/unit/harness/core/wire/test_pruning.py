@@ -14,7 +14,7 @@ from harness.core.registry import Incompatible
 from harness.core.wire.model_pruning import Smaller, Thinned, thin
 from harness.core.wire.settings import Compression
 from harness.problems.classify import classifier
-from harness.simulation.dry_run import DryChannel
+from harness.simulation.dry_run import DryChannel, dry_run
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, rows
@@ -220,8 +220,8 @@ def test_random_k_draws_among_the_pruned_models_entries(data) -> None:
     """So that every round sends as much, and the plan is exact."""
     compression = {"alpha": 0.5, "beta": 0.9, "select": "random_k"}
     setup = ready(data, "fedavg", compression=compression, model=MLP, rounds=5)
-    planned = _cost(setup, "largest")
-    assert int(finished(setup).cost.up) == int(planned.cost.up)
+    planned = dry_run(setup, "largest")
+    assert int(finished(setup).cost.up) == int(planned.cost["up"])
 
 
 def test_a_dense_downlink_is_not_longer_than_without_the_option() -> None:
@@ -281,7 +281,7 @@ def test_each_client_is_sent_and_sends_its_own_coordinates(data, algorithm, mech
     own = int(run.thinned.mask_of([run.state.x], torch.arange(7)).sum())
     vectors = {"fedavg": 1, "scaffold": 2}[algorithm]
     assert int(run.cost.up) == int(run.cost.down) == 2 * 4 * vectors * own
-    assert int(_cost(setup, "largest").cost.up) == int(run.cost.up)
+    assert int(dry_run(setup, "largest").cost["up"]) == int(run.cost.up)
     least = finished(ready(data, algorithm, compression={"alpha": 0.75}, model=MLP, privacy=mechanism))
     most = finished(ready(data, algorithm, model=MLP, privacy=mechanism))
     assert int(least.cost.flops) < int(run.cost.flops) < int(most.cost.flops)
