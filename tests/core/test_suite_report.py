@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.config.report import Choice
 from harness.config.suite import make_suite
 from harness.core.registry import UserError
 
@@ -14,14 +15,17 @@ BASE = {
 
 
 def suite(**report):
-    return make_suite({"base": BASE, "report": report}, "smoke")
+    return make_suite({"base": BASE, "report": report}, "smoke").report
 
 
 def test_a_target_and_one_or_several_pivots_are_read():
     one = suite(by="stationarity", target={"stationarity": "1e-2"}, pivot=["seed", "algorithm.alpha"])
-    assert one.target == {"stationarity": "1e-2"} and one.pivots == (("seed", "algorithm.alpha"),)
+    assert one.target == ("stationarity", 0.01) and one.pivots == (("seed", "algorithm.alpha", None),)
     two = suite(pivot=[["seed", "algorithm.alpha"], ["problem.kind", "algorithm.name", "bytes_to_target"]])
-    assert two.pivots == (("seed", "algorithm.alpha"), ("problem.kind", "algorithm.name", "bytes_to_target"))
+    assert two.pivots == (
+        ("seed", "algorithm.alpha", None),
+        ("problem.kind", "algorithm.name", "bytes_to_target"),
+    )
     assert suite().target is None and suite().pivots == () and suite().along is None
     assert suite(along="compression.alpha").along == "compression.alpha"
 
@@ -32,9 +36,9 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ("loss", "round"),
         ("loss", "bytes"),
     )
-    assert suite(select={"by": "selection_eqopp"}).select == {"by": "selection_eqopp"}
+    assert suite(select={"by": "selection_eqopp"}).choice == Choice("selection_eqopp")
     assert suite(overview=["accuracy"]).overview == ("accuracy",)
-    assert suite().curves == () and suite().select is None and suite().overview == ()
+    assert suite().curves == () and suite().choice is None and suite().overview == ()
 
 
 @pytest.mark.parametrize(

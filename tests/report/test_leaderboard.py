@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from report_records import done, evaluation, partition, private, pruned, spec, statement, undone
 
 from harness.report import leaderboard, write_markdown
-from harness.report.data.columns import rows_of, task_names
 from harness.report.data.leaderboard import COLUMNS
+from harness.report.tables.columns import rows_of, task_names
 
 CONTRACT = (
     "suite dataset partition problem model algorithm dp_unit dp_placement epsilon_release epsilon_total "

@@ -28,8 +28,9 @@ from harness.report import (
     write_page,
     write_report,
 )
-from harness.report.data.columns import size, variants
 from harness.report.plots.overview import overview
+from harness.report.tables.columns import variants
+from harness.report.tables.text import size
 
 ATTACK = "<script>alert('hello')</script>"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.report.data.cells import Cell, better_is_higher, cells, part_name
-from harness.report.data.columns import quantity
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results
 from harness.report.plots.curves import draw_curves
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -21,6 +21,7 @@ from harness.report.plots.figure import (
     panels_of,
     write_pictures,
 )
+from harness.report.tables.text import quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,14 +62,14 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    records = list(records)
-    if len({_ratios(cell) for cell in cells(records) if cell.done}) > 1:
-        return _frontier(records, path)
-    return draw_curves(records, path, "accuracy", "bytes", "bytes sent so far, both ways")
+    results = Results.of(records)
+    if len({_ratios(cell) for cell in results.cells if cell.done}) > 1:
+        return _frontier(results, path)
+    return draw_curves(results, path, "accuracy", "bytes", "bytes sent so far, both ways")
 
 
-def _frontier(records: Sequence[RunRecord], path: Path) -> Pictures | None:
-    whole = panels_of(records, "accuracy")
+def _frontier(results: Results, path: Path) -> Pictures | None:
+    whole = panels_of(results, "accuracy")
     split = len({_line(cell) for panel in whole for cell in panel.cells}) > MOST_LINES
     panels = _by_algorithm(whole) if split else whole
     lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))
@@ -110,7 +111,7 @@ def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
 
 
 def _line(cell: Cell) -> tuple[str, float]:
-    return part_name(cell.spec["algorithm"]) or "", _budget(cell)
+    return cell.algorithm, _budget(cell)
 
 
 def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bool) -> str:
