@@ -99,7 +99,10 @@ def write_all(store: Store, name: str | None, spec: ReportSpec) -> dict[str, Pat
     """Write the report of a suite, or of all runs of the folder, and print its table."""
     results = Results(store.some_records(name))
     commands = {
-        cell.key: command_of(run.record) for cell in results.cells for run in cell.runs if run.record.id
+        cell.key: command_of(run.record)
+        for cell in results.cells
+        for run in reversed(cell.runs)
+        if run.record.id
     }
     folder = store.root / (name or "all")
     folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from harness.report.plots.fairness import fairness
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.overview import overview
 from harness.report.plots.partitions import partitions
-from harness.report.tables.columns import Column, columns, rows_of, runs, task_names, variants
+from harness.report.tables.columns import Column, columns, diagnostics, rows_of, runs, task_names, variants
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
 from harness.report.tables.text import quantity, words
@@ -202,7 +202,8 @@ def write_page(
 
     results = Results.of(records)
     found = {cell.key: cell for cell in results.cells}
-    shown, rows, names = columns(frame), rows_of(frame), variants(frame)
+    known = diagnostics(frame)
+    shown, rows, names = [*columns(frame), *known], rows_of(frame), variants(frame)
     tasks = task_names(rows)
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -228,6 +229,7 @@ def write_page(
             _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole) for row in rows
         ],
         private=bool(frame["dp_unit"].notna().any()),
+        diagnostics=[column.heading for column in known],
         provenance=whole,
     )
     write_text(path, html)

@@ -65,6 +65,23 @@ def columns(frame: pd.DataFrame) -> list[Column]:
     return [column for column in shown if column.heading == "#" or any(column.text(row) for row in rows)]
 
 
+def diagnostics(frame: pd.DataFrame) -> list[Column]:
+    """Return the columns of the simulator's knowledge of messages, as far as runs recorded it."""
+    known = (
+        ("Clipped", "clipped_share", "Share of the clients of a round whose update was clipped"),
+        ("Noise/signal", "noise_to_signal", "Size of the noise relative to the updates of a round"),
+    )
+    return [
+        Column(heading, key, True, partial(_number, key), f"{about}, mean over seeds; not released")
+        for heading, key, about in known
+        if key in frame and frame[key].notna().any()
+    ]
+
+
+def _number(name: str, row: Row) -> str:
+    return quantity(row[name], 3)
+
+
 def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
     """Return the columns that say what was run."""
 
