@@ -6,6 +6,7 @@ The names here are kept; whatever else lies in the packages may change from vers
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import torch
 
 from harness import report
 from harness.config import plugins
+from harness.config.report import ReportSpec, read_stored, read_target
 from harness.config.run import RunSpec, read_spec, read_yaml
 from harness.core.registry import UserError
 from harness.executors.scheduler import run_one
-from harness.metrics import recall
-from harness.report import read_target, tidy
+from harness.report import tidy
 from harness.simulation.build import Execution, prepare
 from harness.simulation.calibration import settled
 from harness.storage.store import RunRecord, Store
@@ -134,12 +135,10 @@ def leaderboard(
     plugins.load()
     store = Store(Path(folder))
     records = store.some_records(suite)
-    asked = {"by": by, "baseline": baseline, "target": target}
-    look = store.report_settings(suite) if suite else {}
-    recall(look.get("metrics", {}))
-    look |= {name: value for name, value in asked.items() if value is not None}
-    goal = read_target(look.get("target"))
-    return report.leaderboard(records, look.get("by") or "accuracy", look.get("baseline"), goal)
+    asked: dict[str, Any] = {"by": by, "baseline": baseline, "target": read_target(target)}
+    stored = read_stored(store.report_settings(suite)) if suite else ReportSpec()
+    spec = replace(stored, **{name: value for name, value in asked.items() if value is not None})
+    return report.leaderboard(records, spec.by, spec.baseline, spec.target)
 
 
 def load_plugin(path: str | Path) -> None:

@@ -200,6 +200,12 @@ def described(measure: str) -> Metric | None:
     return METRICS.get(measure) or elsewhere or RECALLED.get(measure)
 
 
+def better_is_higher(measure: str) -> bool:
+    """Return whether larger values of a measure are better."""
+    metric = described(measure)
+    return metric is not None and metric.direction == "max"
+
+
 def recall(written: Mapping[str, Mapping[str, str]]) -> None:
     """Take over what `written_down` has kept of metrics, so that tables of them are made without their plugin."""
     for name, about in written.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,13 @@ import pandas as pd
 
 from harness.cli.arguments import SECTIONS
 from harness.cli.console import log, out
-from harness.core.registry import UserError, unknown
-from harness.metrics import METRICS, described, recall
+from harness.config.report import Pivot, ReportSpec, read_stored, read_target
+from harness.core.registry import UserError
 from harness.report import (
-    Pivot,
-    ReportSpec,
-    cell_key,
+    Results,
     leaderboard,
     print_summary,
     print_table,
-    read_choice,
-    read_target,
     tidy,
     write_csv,
     write_latex,
@@ -33,14 +30,13 @@ from harness.report import (
     write_tensorboard,
     write_tidy,
 )
-from harness.report.data.leaderboard import COSTS
 from harness.storage.store import RunRecord, Store
 
 
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the comparison table."""
-    records, look = Store(given.dir).some_records(given.suite), given_look(given)
-    frame = leaderboard(records, look.by, look.baseline, look.target)
+    records, spec = Store(given.dir).some_records(given.suite), given_report(given)
+    frame = leaderboard(records, spec.by, spec.baseline, spec.target)
     _write(frame, given.csv, write_csv)
     _write(frame, given.markdown, write_markdown)
     _write(frame, given.latex, write_latex)
@@ -59,7 +55,7 @@ def report_command(given: argparse.Namespace) -> int:
     pivots = [text.split(",") for text in given.pivot]
     if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(given.pivot)}")
-    write_all(Store(given.dir), given.suite, given_look(given, pivots))
+    write_all(Store(given.dir), given.suite, given_report(given, pivots))
     return 0
 
 
@@ -87,42 +83,34 @@ def _write(frame: pd.DataFrame, path: Path | None, write: Callable[[pd.DataFrame
         log.print(f"wrote {path}", markup=False)
 
 
-def given_look(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
-    """Return how to report: as the suite's file says, where the options do not say otherwise."""
-    asked = {name: getattr(given, name) for name in ("by", "baseline", "target")} | {"pivot": pivots}
-    settings = Store(given.dir).report_settings(given.suite) if given.suite else {}
-    return read_look(settings | {name: value for name, value in asked.items() if value})
+def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
+    """Return the report settings of the suite, overridden by the options given."""
+    stored = read_stored(Store(given.dir).report_settings(given.suite)) if given.suite else ReportSpec()
+    asked: dict[str, Any] = {
+        "by": given.by,
+        "baseline": given.baseline,
+        "target": read_target(given.target),
+        "pivots": tuple(Pivot(*pivot) for pivot in pivots),
+    }
+    return replace(stored, **{name: value for name, value in asked.items() if value})
 
 
-def read_look(wanted: Mapping[str, Any]) -> ReportSpec:
-    """Return how to report, from what a suite's file says."""
-    for measure in [*wanted.get("overview", ()), *(measure for measure, _ in wanted.get("curves", ()))]:
-        if described(measure) is None and measure not in COSTS:
-            raise unknown("measure to draw", measure, [*METRICS, *COSTS])
-    recall(wanted.get("metrics", {}))
-    return ReportSpec(
-        wanted.get("by") or "accuracy",
-        wanted.get("baseline"),
-        read_target(wanted.get("target")),
-        tuple(Pivot(*pivot) for pivot in wanted.get("pivot", ())),
-        read_choice(wanted.get("select")),
-        tuple((measure, against) for measure, against in wanted.get("curves", ())),
-        wanted.get("along"),
-        tuple(wanted.get("overview", ())),
-    )
-
-
-def write_all(store: Store, name: str | None, look: ReportSpec) -> None:
-    """Write the report of a suite or of a whole folder, print what it shows in short, and where it is."""
-    records = store.some_records(name)
-    commands = {cell_key(record): command_of(record) for record in records if record.id}
+def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
+    """Write the report of a suite or of a whole folder, print its summary, and say where the files are."""
+    results = Results(store.some_records(name))
+    commands = {
+        cell.key: command_of(run.record)
+        for cell in results.cells
+        for run in reversed(cell.runs)
+        if run.record.id
+    }
     folder = store.root / (name or "all")
     folder.mkdir(parents=True, exist_ok=True)
     whole = store.report_settings(name).get("command") if name else None
     provenance = {"the whole suite": whole} if whole else {}
-    paths = write_report(records, folder, look, commands=commands, provenance=provenance)
-    frame = leaderboard(records, look.by, look.baseline, look.target)
-    print_summary(records, frame, look.by, look.baseline, out)
+    paths = write_report(results, folder, spec, commands=commands, provenance=provenance)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    print_summary(results, frame, spec.by, spec.baseline, out)
     others = ", ".join(name for name in paths if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {paths['index.html']}", markup=False)
     out.print(f"Also in {folder}: {others}", markup=False, soft_wrap=False)

@@ -14,14 +14,13 @@ from typing import Any
 from harness.cli.arguments import given_execution, given_spec, given_suite
 from harness.cli.console import figures, log, out, print_rows, progress_bar, short
 from harness.cli.progress import Board, ago, amount
-from harness.cli.report import read_look, write_all
+from harness.cli.report import write_all
 from harness.config.run import RunSpec
 from harness.config.suite import names as suite_names
 from harness.config.sweep import Combination
 from harness.core.registry import UserError, unknown
 from harness.executors.scheduler import choose, cores, run_all, run_one
 from harness.metrics import written_down
-from harness.report import leaderboard
 from harness.simulation.build import Execution, identify, prepare
 from harness.simulation.calibration import settled
 from harness.simulation.plan import affordable, plan, vetted
@@ -69,23 +68,15 @@ def run_command(given: argparse.Namespace) -> int:
 def suite_command(given: argparse.Namespace) -> int:
     """Run a suite, or a sweep over one run, and write its report."""
     execution, chosen = given_execution(given), given_suite(given)
+    report = chosen.report
     wanted = {
-        "by": chosen.by,
-        "baseline": chosen.baseline,
-        "target": chosen.target,
-        "pivot": [list(pivot) for pivot in chosen.pivots],
-        "curves": [list(pair) for pair in chosen.curves],
-        "select": chosen.select,
-        "along": chosen.along,
-        "overview": list(chosen.overview),
+        **report.stored(),
         **({"metrics": own} if (own := written_down()) else {}),
         **({"command": again} if (again := _again(given)) else {}),
     }
-    look = read_look(wanted)
-    leaderboard([], look.by, target=look.target)  # what cannot be reported is refused before anything runs
     algorithms = {cell.spec.algorithm["name"] for cell in chosen.cells if cell.spec}
-    if look.baseline is not None and look.baseline not in algorithms:
-        raise unknown("baseline", look.baseline, algorithms)
+    if report.baseline is not None and report.baseline not in algorithms:
+        raise unknown("baseline", report.baseline, algorithms)
     who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
     store = Store(given.out).open()
     with log.status(f"trying what goes together, of {len(chosen.cells)} combinations"):
@@ -133,7 +124,7 @@ def suite_command(given: argparse.Namespace) -> int:
         log.print(
             f"{elsewhere} runs are with another process; when they are done, the same command reports on them"
         )
-    write_all(store, chosen.name, look)
+    write_all(store, chosen.name, report)
     return 1 if board.ends["failed"] or elsewhere else 0
 
 

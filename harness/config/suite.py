@@ -38,17 +38,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.config.run import RunSpec, read_yaml
+from harness.config.report import ReportSpec, read_report
+from harness.config.run import read_yaml
 from harness.config.sweep import Combination, assign, expand, mapping
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
 
 FOLDER = Path(__file__).parent / "suites"
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
-REPORT_FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select", "overview")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also of its folder
 TAKEN = ("all", "runs", "store.json")  # by others in a results folder
-AGAINST = ("round", "bytes")
 
 
 @dataclass(frozen=True)
@@ -59,38 +58,17 @@ class Suite:
     ----------
     name, title, profile : str
         As in the file.
-    cells : tuple[Cell, ...]
+    cells : tuple[Combination, ...]
         Every combination, each once.
-    by : str
-        Column that ranks the table.
-    baseline : str or None
-        Algorithm that others are compared with.
-    target : Mapping[str, Any] or None
-        A measure and the value that is good enough.
-    pivots : tuple of tuple of str
-        Tables by two settings: rows, columns and, if it is not `by`, the measure shown.
-    curves : tuple of (str, str)
-        Further pictures: a measure, and what it is drawn against.
-    select : Mapping[str, Any] or None
-        How settings are chosen after a grid search, and what is shown of them.
-    along : str or None
-        The setting, or section, in which the runs of a panel of learning curves differ.
-    overview : tuple of str
-        Measures that are drawn of all algorithms, budgets and ratios at once.
+    report : ReportSpec
+        Settings of its report.
     """
 
     name: str
     title: str
     profile: str
     cells: tuple[Combination, ...]
-    by: str = "accuracy"
-    baseline: str | None = None
-    target: Mapping[str, Any] | None = None
-    pivots: tuple[tuple[str, ...], ...] = ()
-    curves: tuple[tuple[str, str], ...] = ()
-    select: Mapping[str, Any] | None = None
-    along: str | None = None
-    overview: tuple[str, ...] = ()
+    report: ReportSpec
 
 
 def names() -> list[str]:
@@ -146,27 +124,10 @@ def make_suite(
     for path, value in mapping("base", chosen.get("base", {})).items():
         assign(base, path, value)
     blocks = chosen.get("sweep", content.get("sweep", {}))
-    report = mapping("report", content.get("report", {}))
-    for key in report:
-        if key not in REPORT_FIELDS:
-            raise unknown("field of report", key, REPORT_FIELDS)
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
     cells = expand(base, [{**block, **(instead or {})} for block in blocks])
-    title = str(content.get("title", name))
-    target = mapping("report.target", report["target"]) if "target" in report else None
-    by, pivots = report.get("by", "accuracy"), _pivots(report.get("pivot", []))
-    along = report.get("along")
-    if along is not None and (not isinstance(along, str) or along.split(".")[0] not in RunSpec.model_fields):
-        raise unknown("section of a run", along, RunSpec.model_fields)
-    select = mapping("report.select", report["select"]) if "select" in report else None
-    curves = _curves(report.get("curves", []))
-    overview = report.get("overview", [])
-    if not isinstance(overview, list) or not all(isinstance(measure, str) for measure in overview):
-        raise UserError(f"report.overview: a list of measures, given {shown(overview)}")
-    return Suite(
-        *(name, title, profile, cells, by, report.get("baseline"), target, pivots, curves, select, along),
-        overview=tuple(overview),
-    )
+    title, report = str(content.get("title", name)), read_report(content.get("report", {}))
+    return Suite(name, title, profile, cells, report)
 
 
 def checked_name(name: Any) -> str:
@@ -177,30 +138,3 @@ def checked_name(name: Any) -> str:
             f"given {shown(name)}"
         )
     return name
-
-
-def _lists(given: Any) -> list[Any]:
-    """Return a list of lists: one list of names stands for a list of it."""
-    listed = given if isinstance(given, list) else [given]
-    return [listed] if listed and isinstance(listed[0], str) else listed
-
-
-def _curves(given: Any) -> tuple[tuple[str, str], ...]:
-    """Read one further picture or a list of them."""
-    listed = _lists(given)
-    for one in listed:
-        if not isinstance(one, list) or len(one) != 2 or not isinstance(one[0], str) or one[1] not in AGAINST:
-            raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(one)}")
-    return tuple((measure, against) for measure, against in listed)
-
-
-def _pivots(given: Any) -> tuple[tuple[str, ...], ...]:
-    """Read one pivot or a list of them."""
-    listed = _lists(given)
-    for one in listed:
-        if not isinstance(one, list) or len(one) not in (2, 3) or not all(isinstance(n, str) for n in one):
-            raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(one)}")
-        for name in one[:2]:
-            if name.split(".")[0] not in RunSpec.model_fields:
-                raise unknown("section of a run", name.split(".")[0], RunSpec.model_fields)
-    return tuple(tuple(one) for one in listed)

@@ -112,6 +112,23 @@ def test_infinite_epsilon_and_clashing_names_are_exported():
     assert math.isinf(row["epsilon_total"]) and row["seed"] == 3 and row["metrics.seed"] == 0.5
 
 
+def test_diagnostics_have_columns_and_runs_without_them_none():
+    def record(id, line):
+        spec = {"algorithm": {"name": "fedavg"}, "seed": 3}
+        return RunRecord(id, "", "", spec, "done", None, "", [{"round": 1, "metrics": {"loss": 1.0}} | line])
+
+    known = {"clipped_share": 0.5, "update_norm_p10": 0.1}
+    frame = tidy([record("a", {}), record("b", {"diagnostics": known}), record("c", {"diagnostics": None})])
+    assert frame["clipped_share"].isna().tolist() == [True, False, True]
+    assert frame.loc[1, "clipped_share"] == 0.5 and frame.loc[1, "update_norm_p10"] == 0.1
+    assert frame["cell"].nunique() == 1 and list(frame.columns)[-2:] == ["cell", "task"]
+
+
+def test_a_seed_of_more_than_64_bits_is_exported():
+    frame = tidy([RunRecord("a", "", "", {"algorithm": "fedavg", "seed": 2**70}, "missing", None, "", [])])
+    assert frame.loc[0, "seed"] == 2.0**70
+
+
 def test_parquet_and_csv_hold_the_tidy_table(folder, tmp_path):
     parquet, csv = tmp_path / "new" / "all.parquet", tmp_path / "all.csv"
     assert main(["export", str(folder), "--parquet", str(parquet), "--csv", str(csv)]) == 0

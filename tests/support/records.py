@@ -86,6 +86,11 @@ def evaluation(
     }
 
 
+def diagnosed(line: dict[str, Any], **diagnostics: float) -> dict[str, Any]:
+    """Return an evaluation with the simulator's knowledge of the messages of its round."""
+    return line | {"diagnostics": diagnostics}
+
+
 def done(spec: dict[str, Any], *rounds: dict[str, Any], suite: str = "tiny", **metrics: Any) -> RunRecord:
     """Return a finished run: the evaluations given, or a single one at round 20 with `metrics`."""
     rounds = rounds or (evaluation(20, **metrics),)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.core.registry import UserError
-from harness.report.data.cells import part_name
-from harness.report.data.tidy import COUNTS, flat_spec
+from harness.report.data.specs import part_name
+from harness.report.data.tidy import COUNTS, diagnostics, flat_spec
 from harness.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
 def _figures(line: Mapping[str, Any]) -> dict[str, float]:
     """Return what of an evaluation can be drawn as a curve."""
     claim = {k: v for k, v in (line.get("privacy") or {}).items() if k.startswith("epsilon_")}
-    found = {name: line[name] for name in COUNTS if name != "round"} | claim | line["metrics"]
+    found = {name: line[name] for name in COUNTS if name != "round"} | claim
+    found |= {k: v for k, v in diagnostics(line).items() if not isinstance(v, str)} | line["metrics"]
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

@@ -8,6 +8,7 @@ or "not measured"; it never means zero.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -15,20 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from scipy.special import stdtrit
 
+from harness.config.report import COSTS_TO_TARGET, Target, check_measure
 from harness.core.registry import unknown
-from harness.metrics import METRICS, described
-from harness.report.data.cells import (
-    Cell,
-    better_is_higher,
-    cells,
-    clients,
-    digest,
-    largest_ratio,
-    part_name,
-    partition_text,
-    settings,
-)
-from harness.report.data.target import COSTS_TO_TARGET, Target, costs
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results, telling_settings
+from harness.report.data.specs import clients, digest, largest_ratio, part_name, partition_text
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -59,10 +51,10 @@ PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
     "epsilon_nominal", "releases",
 )
-#: What a run may be ranked by besides the metrics of `harness.metrics`; less is better for all of them.
-COSTS = (
-    "bytes", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds", "epsilon", "stationarity",
-    "distance", "consensus", "outer_loss",
+MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+ORDER = (
+    "suite", "dataset", "partition", "problem", "task", "rank", "algorithm", "settings", "epsilon_total", "alpha",
+    "beta", "cell",
 )
 # fmt: on
 
@@ -89,15 +81,16 @@ def leaderboard(
         same spec but for algorithm and seed (and topology, where the baseline has none); among several
         settings of the baseline the best by `by` is taken, which can only favor the baseline.
     target : Target, optional
-        ``reached`` then counts the seeds that came to it, and ``rounds_to_target``, ``bytes_to_target`` (both
-        ways) and ``oracle_calls_to_target`` are what it took up to the first evaluation that is good enough:
-        means over seeds, empty unless all runs of the cell reached it.
+        ``reached`` counts the seeds that reached it. ``rounds_to_target``, ``bytes_to_target`` (both ways) and
+        ``oracle_calls_to_target`` are the costs up to the first evaluation that did: means over seeds, empty
+        unless all runs of the cell reached it.
 
     Returns
     -------
     pd.DataFrame
-        Columns `COLUMNS`, then ``NAME_mean`` and ``NAME_std`` of every other metric found. ``*_std`` are
-        sample standard deviations (empty for one seed), ``accuracy_ci95`` half widths of 95 % t intervals.
+        Columns `COLUMNS`, then ``NAME_mean`` and ``NAME_std`` of every other metric, then the mean over seeds of
+        every diagnostic that some run recorded. ``*_std`` are sample standard deviations (empty for one seed),
+        ``accuracy_ci95`` half widths of 95 % t intervals.
         The privacy columns are those of the seed with the largest epsilon; ``epsilon_asked`` is the spec's.
         ``pareto`` marks the cells that no other of the task dominates in accuracy, bytes (both ways) and
         epsilon. ``seeds`` is the number asked for; ``missing`` counts the runs not finished yet. ``settings``
@@ -109,42 +102,45 @@ def leaderboard(
     UserError
         If `by`, `baseline` or the target's measure is unknown.
     """
-    records = list(records)
-    for what, name in (("rank by", by), ("reach", target.measure if target else by)):
-        if described(name) is None and name not in COSTS:
-            raise unknown(f"measure to {what}", name, [*METRICS, *COSTS])
-    found = cells(records)
+    check_measure("measure to rank by", by)
+    if target is not None:
+        check_measure("measure to reach", target.measure)
+    results = Results.of(records)
+    key = (by, baseline, target)
+    if key not in results.boards:
+        results.boards[key] = _leaderboard(results, by, baseline, target)
+    return results.boards[key].copy()
+
+
+def _leaderboard(results: Results, by: str, baseline: str | None, target: Target | None) -> pd.DataFrame:
+    found = results.cells
     if baseline is not None:
-        names = {_algorithm(cell) for cell in found}
+        names = {cell.algorithm for cell in found}
         if baseline not in names:
             raise unknown("baseline", baseline, names)
-    metrics = sorted(
-        {name for r in records for evaluation in r.rounds[-1:] for name in evaluation["metrics"]}
-    )
-    texts = settings(found)
-    rows = [_row(cell, metrics) | {"settings": texts[cell.key], "ranked_by": by} for cell in found]
+    metrics = results.metrics
+    extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in COLUMNS]
+    diagnostics = [name for name in results.diagnostics if name not in (*COLUMNS, *metrics, *extra)]
+    texts = telling_settings(found)
+    rows = [
+        {
+            **_description(cell),
+            **_figures(cell, metrics, diagnostics),
+            "settings": texts[cell.key],
+            "ranked_by": by,
+        }
+        for cell in found
+    ]
     if target is not None:
         for row, cell in zip(rows, found, strict=True):
-            row |= {"target": str(target), "reached": len(target.first(cell, "round"))}
-            row |= {name: _mean(costs(cell, target, name).values()) for name in COSTS_TO_TARGET}
+            row |= {"target": str(target), "reached": len(cell.at_target(target, "round"))}
+            row |= {name: _mean(cell.costs(target, name).values()) for name in COSTS_TO_TARGET}
     _add_ranks(rows, found, by)
     _add_pareto(rows, found)
     if baseline is not None:
         _add_paired_differences(rows, found, by, baseline)
-    extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in COLUMNS]
-    frame = _typed(pd.DataFrame(rows, columns=[*COLUMNS, *extra], dtype=object))
-    order = [
-        "suite",
-        "dataset",
-        "partition",
-        "problem",
-        "task",
-        "rank",
-        "algorithm",
-        "settings",
-        "epsilon_total",
-    ]
-    return frame.sort_values([*order, "alpha", "beta", "cell"], na_position="last", ignore_index=True)
+    frame = _typed(pd.DataFrame(rows, columns=[*COLUMNS, *extra, *diagnostics], dtype=object))
+    return frame.sort_values(list(ORDER), na_position="last", ignore_index=True)
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -154,20 +150,20 @@ def half_width(values: Sequence[float]) -> float | None:
     return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
 
 
-def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
-    """Return everything that a cell says by itself."""
+def _description(cell: Cell) -> dict[str, Any]:
+    """Return the columns that say what was run, under which privacy, and how the runs ended."""
     spec, statuses = cell.spec, [record.status for record in cell.records]
     asked, compression = spec.get("privacy") or {}, spec.get("compression") or {}
     given = cell.privacy() or {}
     counted = {status: statuses.count(status) for status in ("done", "failed", "skipped")}
     row: dict[str, Any] = {
-        "suite": cell.records[0].suite,
+        "suite": cell.suite,
         "profile": cell.records[0].profile,
         "dataset": part_name(spec.get("data")),
         "partition": partition_text(spec.get("partition")),
         "problem": part_name(spec.get("problem")),
         "model": part_name(spec.get("model")),
-        "algorithm": _algorithm(cell),
+        "algorithm": cell.algorithm,
         "dp_unit": given.get("unit", asked.get("unit")),
         "dp_placement": given.get("placement", asked.get("placement")),
         "delta": given.get("delta", asked.get("delta")),
@@ -186,10 +182,15 @@ def _row(cell: Cell, metrics: Iterable[str]) -> dict[str, Any]:
         "task": cell.task,
         "cell": cell.key,
     }
-    row |= {name: given.get(name) for name in PRIVACY}
-    for name in ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds"):
-        row[name] = _mean(cell.values(name).values())
-    row["spectral_gap"] = _mean(r.final["mixing"]["p"] for r in cell.done if "mixing" in r.final)
+    return row | {name: given.get(name) for name in PRIVACY}
+
+
+def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> dict[str, Any]:
+    """Return costs, metrics and diagnostics over seeds."""
+    row = {name: _mean(cell.values(name).values()) for name in (*MEANS, *diagnostics)}
+    row["spectral_gap"] = _mean(
+        run.record.final["mixing"]["p"] for run in cell.done if "mixing" in run.record.final
+    )
     for name in {"accuracy", "worst_client", "eqopp", "auroc", *metrics}:
         values = list(cell.values(name).values())
         row[f"{name}_mean"] = _mean(values)
@@ -213,33 +214,34 @@ def _reasons(records: Iterable[RunRecord]) -> str | None:
     return "; ".join(f"{text} ({n} runs)" if n > 1 else text for text, n in counts.items()) or None
 
 
-def _add_ranks(rows: list[dict[str, Any]], found: Sequence[Cell], by: str) -> None:
+def _add_ranks(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str) -> None:
     """Rank within each task: 1 + the number of cells that are strictly better."""
-    sign = 1 if better_is_higher(by) else -1
-    values = [_mean(cell.values(by).values()) for cell in found]
-    for row, value in zip(rows, values, strict=True):
-        if value is not None:
-            rivals = [
-                v for r, v in zip(rows, values, strict=True) if r["task"] == row["task"] and v is not None
-            ]
-            row["rank"] = 1 + sum(sign * rival > sign * value for rival in rivals)
+    sign = -1 if better_is_higher(by) else 1
+    losses = [None if (mean := _mean(c.values(by).values())) is None else sign * mean for c in found]
+    tasks: dict[str, list[float]] = {}
+    for cell, loss in zip(found, losses, strict=True):
+        if loss is not None:
+            tasks.setdefault(cell.task, []).append(loss)
+    ordered = {task: sorted(own) for task, own in tasks.items()}
+    for row, cell, loss in zip(rows, found, losses, strict=True):
+        if loss is not None:
+            row["rank"] = 1 + bisect_left(ordered[cell.task], loss)
 
 
-def _add_pareto(rows: list[dict[str, Any]], found: Sequence[Cell]) -> None:
+def _add_pareto(rows: Sequence[dict[str, Any]], found: Sequence[Cell]) -> None:
     """Mark the cells that no other of their task dominates; no privacy counts as infinite epsilon."""
-    points: dict[str, list[tuple[float, float, float]]] = {}
-    own: list[tuple[float, float, float] | None] = []
+    points = []
     for row, cell in zip(rows, found, strict=True):
         size = _mean(cell.values("bytes").values())
-        point = None
         if row["accuracy_mean"] is not None and size is not None:
             epsilon = math.inf if row["epsilon_total"] is None else row["epsilon_total"]
-            point = (-row["accuracy_mean"], size, epsilon)
-            points.setdefault(row["task"], []).append(point)
-        own.append(point)
-    for row, point in zip(rows, own, strict=True):
-        if point is not None:
-            row["pareto"] = not any(_dominates(rival, point) for rival in points[row["task"]])
+            points.append(((-row["accuracy_mean"], size, epsilon), row))
+    fronts: dict[str, list[tuple[float, float, float]]] = {}
+    for point, row in sorted(points, key=lambda entry: entry[0]):  # what dominates a point comes before it
+        front = fronts.setdefault(row["task"], [])
+        row["pareto"] = not any(_dominates(rival, point) for rival in front)
+        if row["pareto"]:
+            front.append(point)
 
 
 def _dominates(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -247,21 +249,21 @@ def _dominates(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def _add_paired_differences(
-    rows: list[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str
+    rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str
 ) -> None:
     """Compare every cell with the baseline's cell of the same setting, seed by seed."""
     sign = 1 if better_is_higher(by) else -1
     best: dict[str, dict[int, float]] = {}
     for cell in found:
         values = cell.values(by)
-        if _algorithm(cell) == baseline and values:
+        if cell.algorithm == baseline and values:
             rival = best.get(_setting(cell))
             if rival is None or sign * fmean(values.values()) > sign * fmean(rival.values()):
                 best[_setting(cell)] = values
     for row, cell in zip(rows, found, strict=True):
         reference = best.get(_setting(cell), best.get(_setting(cell, topology=False)))
         values = cell.values(by)
-        if reference is None or (_algorithm(cell) == baseline and values == reference):
+        if reference is None or (cell.algorithm == baseline and values == reference):
             continue
         differences = [value - reference[seed] for seed, value in values.items() if seed in reference]
         if differences:
@@ -274,11 +276,7 @@ def _setting(cell: Cell, topology: bool = True) -> str:
     """Return a digest of all that two algorithms must share to be compared seed by seed."""
     spec = {k: v for k, v in cell.spec.items() if k not in {"seed", "algorithm", "topology"}}
     network = cell.spec.get("topology") if topology else None
-    return digest([cell.records[0].suite, cell.records[0].profile, spec, network])
-
-
-def _algorithm(cell: Cell) -> str:
-    return part_name(cell.spec["algorithm"]) or ""
+    return digest([cell.suite, cell.records[0].profile, spec, network])
 
 
 def _mean(values: Iterable[float]) -> float | None:

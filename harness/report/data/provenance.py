@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.report.data.cells import cell_key
+from harness.report.data.tidy import cell_key
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -73,7 +74,7 @@ def _facts(record: RunRecord) -> dict[str, str]:
 
 def _values(values: Sequence[str]) -> str:
     """Return the different values, numbers in order and all else with the number of its runs."""
-    counts = {value: values.count(value) for value in dict.fromkeys(values)}
+    counts = Counter(values)
     if all(value.isdigit() for value in counts) or len(counts) == 1:
         return ", ".join(sorted(counts, key=lambda value: (len(value), value)))
     texts = [f"{value} ({n} run{'s' * (n > 1)})" for value, n in counts.items()]

@@ -1,24 +1,28 @@
-"""The tidy table: one row per evaluation of every run, one column per thing that is known about it."""
+"""The tidy table: one row per evaluation of every run, one column per quantity."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from harness.report.data.specs import digest, dotted
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 RUN = ("id", "suite", "profile", "status", "reason", "source")
+KEYS = ("cell", "task")
 COUNTS = ("round", "bytes_up", "bytes_down", "flops", "oracle_calls")
-#: Sections of a spec that may be a bare name where a combination was skipped, and what a name stands for.
+#: Sections of a spec that may be a bare name where a combination was skipped, and the field the name stands for.
 NAMED = {
     "data": "name", "model": "name", "algorithm": "name",
     "partition": "kind", "problem": "kind", "topology": "kind",
 }  # fmt: skip
+LARGEST_INTEGER = 2**63 - 1  # a column with a larger one holds floats
 
 
 def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
@@ -27,64 +31,111 @@ def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
     Parameters
     ----------
     records : Iterable[RunRecord]
-        In any order. A run that two suites share comes once with each of them.
+        In any order, which the rows keep. A run that two suites share comes once with each of them.
 
     Returns
     -------
     pd.DataFrame
         Columns: ``id``, ``suite``, ``profile``, ``status``, ``reason`` and ``source`` of the run; its spec by
         dotted names (``algorithm.lr``; lists as JSON); ``round``, ``bytes_up``, ``bytes_down``, ``flops``,
-        ``oracle_calls`` and ``seconds`` up to the evaluation; every metric by its name (``metrics.NAME`` if
-        another column has it); the privacy statement (``epsilon_release``, ``epsilon_total``, ``delta``, ...,
-        by dotted names where it holds a list per party). Missing means "does not apply" or "not there",
-        never zero.
+        ``oracle_calls`` and ``seconds`` up to the evaluation; the privacy statement (``epsilon_release``,
+        ``epsilon_total``, ``delta``, ..., by dotted names where it holds a list per party); diagnostics
+        (``clipped_share``, ``noise_to_signal``, ...) where a run recorded them; every metric by its name
+        (``metrics.NAME`` if another column has it); last ``cell`` and ``task``, digests of what runs that are
+        averaged and cells that are ranked together share. Missing means "does not apply" or "not there", never
+        zero.
     """
-    rows = [row for record in records for row in _rows(record)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    dotted = sorted(name for name in names if "." in name and not name.startswith(("metrics.", "parties.")))
-    frame = pd.DataFrame(rows, columns=list(dict.fromkeys([*RUN, *dotted, *names])), dtype=object)
-    for name in frame.columns:
-        frame[name] = frame[name].astype("str") if name in RUN else _typed(frame[name])
-    return frame
+    return tabulated(list(records))[0]
+
+
+def tabulated(records: Sequence[RunRecord]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the tidy table, and the column of every metric."""
+    runs = [_run(record) for record in records]
+    counts = [max(1, len(record.rounds)) for record in records]
+    lines = [line for record in records for line in record.rounds or [{}]]
+    figures = [_figures(line) for line in lines]
+    metrics: list[Mapping[str, Any]] = [line.get("metrics", {}) for line in lines]
+    taken = {name for row in (*runs, *figures) for name in row}
+    column = {
+        name: f"metrics.{name}" if name in taken else name
+        for name in dict.fromkeys(name for row in metrics for name in row)
+    }
+    columns = {name: _typed([run.get(name) for run in runs]).repeat(counts) for name in _names(runs)}
+    columns |= {name: _typed([row.get(name) for row in figures]) for name in _names(figures)}
+    columns |= {column[name]: _typed([row.get(name) for row in metrics]) for name in column}
+    columns |= {name: columns.get(name, pd.Series()).astype("str") for name in (*RUN, *KEYS)}
+    owners = [tuple(run) for run, count in zip(runs, counts, strict=True) for _ in range(count)]
+    shapes = dict.fromkeys(zip(owners, map(tuple, figures), map(tuple, metrics), strict=True))
+    names = [name for run, row, own in shapes for name in (*run, *row, *(column[metric] for metric in own))]
+    spec = sorted(name for name in columns if "." in name and not name.startswith(("metrics.", "parties.")))
+    order = [name for name in dict.fromkeys([*RUN, *spec, *names]) if name not in KEYS]
+    return pd.DataFrame({name: columns[name].array for name in [*order, *KEYS]}), column
+
+
+def cell_key(record: RunRecord) -> str:
+    """Return the name of a record's cell, that is of all its spec but the seed: 12 hexadecimal digits."""
+    return digest([record.suite, record.profile, {k: v for k, v in record.spec.items() if k != "seed"}])
+
+
+def task_key(record: RunRecord) -> str:
+    """Return the name of the cells that a record is compared with: 12 hexadecimal digits."""
+    spec = record.spec
+    return digest(
+        [record.suite, record.profile, spec.get("data"), spec.get("partition"), spec.get("problem")]
+    )
 
 
 def flat_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a spec gives, by dotted names."""
+    """Return all settings by dotted names."""
     whole = {
         name: {NAMED[name]: part} if name in NAMED and isinstance(part, str) else part
         for name, part in spec.items()
     }
-    return dict(_flat(whole))
+    return _flat(whole)
 
 
-def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
+def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the simulator knows of the messages of an evaluation's round; empty if it was not recorded."""
+    return _flat(line.get("diagnostics") or {})
+
+
+def _run(record: RunRecord) -> dict[str, Any]:
+    """Return the columns that all evaluations of a run share."""
     run = {name: getattr(record, name) for name in RUN} | flat_spec(record.spec)
-    for line in record.rounds or [{}]:
-        row = run | {name: line.get(name) for name in COUNTS}
-        row["seconds"] = line.get("timing", {}).get("seconds")
-        row |= _flat(line.get("privacy") or {})
-        row |= _flat({"parties": line.get("parties", {})})
-        for name, value in line.get("metrics", {}).items():
-            row[f"metrics.{name}" if name in row else name] = value
-        yield row
+    return run | {"cell": cell_key(record), "task": task_key(record)}
 
 
-def _flat(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what is given; lists as JSON, infinity, of which JSON has none, as the number it is."""
-    for name, value in part.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, list | tuple):
-            yield prefix + name, json.dumps(value)
-        elif value is not None:
-            yield prefix + name, math.inf if value == "inf" else value
+def _figures(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of one evaluation besides its metrics."""
+    row = {name: line.get(name) for name in COUNTS}
+    row["seconds"] = line.get("timing", {}).get("seconds")
+    row |= _flat(line.get("privacy") or {})
+    return row | _flat({"parties": line.get("parties", {})}) | diagnostics(line)
 
 
-def _typed(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Give a column the one type that all its values have; text if they have several."""
-    given = [value for value in column if value is not None and not pd.isna(value)]
-    kinds, whole = {type(value) for value in given}, len(given) == len(column)
-    if kinds == {int}:
+def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return all names in the order of their first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted name -> value; lists as JSON, infinity, of which JSON has none, as the number it is."""
+    return {
+        name: json.dumps(value) if isinstance(value, list | tuple) else math.inf if value == "inf" else value
+        for name, value in dotted(part)
+    }
+
+
+def _typed(values: Sequence[Any]) -> pd.Series[Any]:
+    """Return a column of the one type that all its values have; of text if they have several."""
+    given = [value for value in values if value is not None and value == value]
+    kinds = {
+        next((kind for kind in (bool, int, float) if issubclass(own, kind)), own)
+        for own in set(map(type, given))
+    }
+    whole = len(given) == len(values)
+    column = pd.Series(values, dtype=object)
+    if kinds == {int} and max(map(abs, given)) <= LARGEST_INTEGER:
         return column.astype("int64" if whole else "Int64")
     if kinds <= {int, float}:
         return column.astype("float64")

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.report.data.cells import Cell, cells
-from harness.report.data.columns import Column, columns, quantity, rows_of, runs, task_names, variants, words
+from harness.config.report import ReportSpec
 from harness.report.data.leaderboard import leaderboard
-from harness.report.data.model_selection import Choice, chosen_tables
-from harness.report.data.pivot import Grid, Pivot, grids_csv, grids_markdown, ordered, tabulate
 from harness.report.data.provenance import commands_of
 from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
-from harness.report.data.tables import reasons, summary, write_csv, write_markdown
-from harness.report.data.target import Target
+from harness.report.data.results import Cell, Results
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.curves import curves, learning_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.overview import overview
 from harness.report.plots.partitions import partitions
+from harness.report.tables.columns import Column, columns, diagnostics, rows_of, runs, task_names, variants
+from harness.report.tables.model_selection import chosen_tables
+from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
+from harness.report.tables.text import quantity, words
+from harness.report.tables.write import reasons, summary, write_csv, write_markdown
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -87,42 +88,13 @@ class Picture(NamedTuple):
     plain: bool = False
 
 
-class ReportSpec(NamedTuple):
-    """How a report looks at its records.
-
-    Attributes
-    ----------
-    by, baseline, target
-        See `leaderboard`.
-    pivots : tuple[Pivot, ...]
-        Tables by two settings.
-    choice : Choice or None
-        How settings are chosen after a grid search.
-    curves : tuple of (str, str)
-        Further pictures: a measure, and what it is drawn against.
-    along : str or None
-        What the runs of one panel of learning curves differ in; see `learning_curves`.
-    overview : tuple of str
-        Measures drawn of all algorithms, budgets and ratios at once.
-    """
-
-    by: str = "accuracy"
-    baseline: str | None = None
-    target: Target | None = None
-    pivots: tuple[Pivot, ...] = ()
-    choice: Choice | None = None
-    curves: tuple[tuple[str, str], ...] = ()
-    along: str | None = None
-    overview: tuple[str, ...] = ()
-
-
 DEFAULT = ReportSpec()
 
 
 def write_report(
     records: Iterable[RunRecord],
     folder: Path,
-    look: ReportSpec = DEFAULT,
+    spec: ReportSpec = DEFAULT,
     *,
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
@@ -135,8 +107,8 @@ def write_report(
         Run records of the suite.
     folder : Path
         Where to write; made if it is not there.
-    look : Look
-        What ranks, what is compared and tabulated.
+    spec : ReportSpec
+        What ranks, what is compared, tabulated and drawn.
     commands, provenance
         See `write_page`.
 
@@ -155,27 +127,27 @@ def write_report(
     OSError
         If the folder cannot be written.
     """
-    records = list(records)
-    frame = leaderboard(records, look.by, look.baseline, look.target)
-    grids = [grid for pivot in look.pivots for grid in tabulate(records, pivot, look.by, look.target)]
-    chosen = [] if look.choice is None else chosen_tables(records, look.choice, look.baseline)
+    results = Results.of(records)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    grids = [grid for pivot in spec.pivots for grid in tabulate(results, pivot, spec.by, spec.target)]
+    chosen = [] if spec.choice is None else chosen_tables(results, spec.choice, spec.baseline)
     folder.mkdir(parents=True, exist_ok=True)
     written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_csv(frame, written["leaderboard.csv"])
     write_markdown(frame, written["leaderboard.md"])
     drawn = {
-        "overview": overview(records, folder / "overview", look.overview) if look.overview else None,
-        "curves": learning_curves(records, folder / "curves", along=look.along),
-        "accuracy-bytes": accuracy_against_bytes(records, folder / "accuracy-bytes"),
-        "accuracy-epsilon": accuracy_against_epsilon(records, folder / "accuracy-epsilon"),
-        "fairness": fairness(records, folder / "fairness"),
-        "partition": partitions(records, folder / "partition"),
+        "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
+        "curves": learning_curves(results, folder / "curves", along=spec.along),
+        "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes"),
+        "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon"),
+        "fairness": fairness(results, folder / "fairness"),
+        "partition": partitions(results, folder / "partition"),
     }
     titles = dict(PICTURES)
-    for measure, against in look.curves:
+    for measure, against in spec.curves:
         stem = f"{measure}-{against}"
         titles[stem] = f"{words(measure)} by {against}", ""
-        drawn[stem] = curves(records, folder / stem, measure, against)
+        drawn[stem] = curves(results, folder / stem, measure, against)
     for stem, tables in (("pivot", grids), ("chosen", chosen)):
         for name, write in ((f"{stem}.md", grids_markdown), (f"{stem}.csv", grids_csv)):
             (folder / name).unlink(missing_ok=True)
@@ -193,12 +165,12 @@ def write_report(
         pictures.append(Picture(title, files[1], note, plain=stem in ("partition", "overview")))
     page = written["index.html"]
     tables = [*chosen, *grids]
-    write_page(records, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
+    write_page(results, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
     return written
 
 
 def write_page(
-    records: Sequence[RunRecord],
+    records: Iterable[RunRecord],
     frame: pd.DataFrame,
     pictures: Sequence[Picture],
     path: Path,
@@ -211,7 +183,7 @@ def write_page(
 
     Parameters
     ----------
-    records : Sequence[RunRecord]
+    records : Iterable[RunRecord]
         The records behind `frame`.
     frame : pd.DataFrame
         What `leaderboard` returned for them.
@@ -228,8 +200,10 @@ def write_page(
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    found = {cell.key: cell for cell in cells(records)}
-    shown, rows, names = columns(frame), rows_of(frame), variants(frame)
+    results = Results.of(records)
+    found = {cell.key: cell for cell in results.cells}
+    known = diagnostics(frame)
+    shown, rows, names = [*columns(frame), *known], rows_of(frame), variants(frame)
     tasks = task_names(rows)
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -240,7 +214,7 @@ def write_page(
     )
     environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
     facets = [_facets(row) for row in rows]
-    whole = {**(provenance or {}), **provenance_of(records)}
+    whole = {**(provenance or {}), **provenance_of(results.records)}
     html = environment.get_template("page.html").render(
         title=", ".join(sorted(set(frame["suite"]))) or "nothing yet",
         summary=summary(frame),
@@ -255,6 +229,7 @@ def write_page(
             _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole) for row in rows
         ],
         private=bool(frame["dp_unit"].notna().any()),
+        diagnostics=[column.heading for column in known],
         provenance=whole,
     )
     write_text(path, html)

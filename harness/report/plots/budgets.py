@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.report.data.cells import Cell, part_name
-from harness.report.data.columns import words
+from harness.report.data.results import Cell
 from harness.report.plots.figure import (
     MOST_LINES,
     Panel,
@@ -19,6 +18,7 @@ from harness.report.plots.figure import (
     settings_beside,
     write_pictures,
 )
+from harness.report.tables.text import words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,9 +62,7 @@ def accuracy_against_epsilon(
         The PNG and the SVG; None where there are not at least two budgets of one kind.
     """
     whole = [
-        panel
-        for panel in panels_of(list(records), metric)
-        if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
+        panel for panel in panels_of(records, metric) if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
     ]
     drawn = [part for panel in whole for part in _parts(panel)]
     scales = {part.title: _scale(panel) for panel in whole for part in _parts(panel)}
@@ -119,12 +117,8 @@ def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     for cell in panel.cells:
         if budget_of(cell) in budgets:
             lines.setdefault(settings_beside(cell, "privacy"), []).append(cell)
-    bent = {part_name(its[0].spec["algorithm"]) for its in lines.values() if len(its) > 1}
-    return {
-        key: its
-        for key, its in lines.items()
-        if len(its) > 1 or part_name(its[0].spec["algorithm"]) not in bent
-    }
+    bent = {its[0].algorithm for its in lines.values() if len(its) > 1}
+    return {key: its for key, its in lines.items() if len(its) > 1 or its[0].algorithm not in bent}
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
@@ -134,7 +128,7 @@ def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
         return lines
     best: dict[str, tuple[str, ...]] = {}  # the panel's cells are in order, the best first
     for key, cells in lines.items():
-        best.setdefault(part_name(cells[0].spec["algorithm"]) or "", key)
+        best.setdefault(cells[0].algorithm, key)
     return {key: lines[key] for key in best.values()}
 
 
@@ -168,11 +162,13 @@ def _scale(panel: Panel) -> tuple[float, float]:
 
 def _names(panel: Panel) -> dict[tuple[str, ...], str]:
     """Return what a line is called: its algorithm, and what tells it from others of the same."""
-    lines = {key: part_name(cells[0].spec["algorithm"]) or "" for key, cells in _lines(panel).items()}
+    lines = {key: cells[0].algorithm for key, cells in _lines(panel).items()}
+    common: dict[str, set[str]] = {}
+    for key, name in lines.items():
+        common.setdefault(name, set(key)).intersection_update(key)
     names = {}
     for key, name in lines.items():
-        kin = [set(other) for other, its in lines.items() if its == name]
-        telling = [item.partition("=") for item in key if any(item not in other for other in kin)]
+        telling = [item.partition("=") for item in key if item not in common[name]]
         names[key] = " ".join([name, *(f"{field.rpartition('.')[2]}={value}" for field, _, value in telling)])
     return names
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from harness.report.data.cells import Cell, flatten, measured, part_name
-from harness.report.data.columns import rows_of, variants
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Cell, Results
 from harness.report.plots.figure import (
     FALLBACK,
     Panel,
@@ -21,6 +20,7 @@ from harness.report.plots.figure import (
     panels_of,
     write_pictures,
 )
+from harness.report.tables.columns import rows_of, variants
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def learning_curves(
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    return draw_curves(list(records), path, metric, "round", "round", along=along)
+    return draw_curves(records, path, metric, "round", "round", along=along)
 
 
 def curves(records: Iterable[RunRecord], path: Path, metric: str, against: str) -> Pictures | None:
@@ -73,11 +73,11 @@ def curves(records: Iterable[RunRecord], path: Path, metric: str, against: str) 
         The PNG and the SVG; None when there is nothing to draw.
     """
     label = {"round": "round", "bytes": "bytes sent so far, both ways"}[against]
-    return draw_curves(list(records), path, metric, against, label, fallback=())
+    return draw_curves(records, path, metric, against, label, fallback=())
 
 
 def draw_curves(
-    records: Sequence[RunRecord],
+    records: Iterable[RunRecord],
     path: Path,
     metric: str,
     against: str,
@@ -87,14 +87,15 @@ def draw_curves(
     fallback: tuple[str, ...] = FALLBACK,
 ) -> Pictures | None:
     """Draw a line a cell, or a line an algorithm where a panel would hold too many; see `learning_curves`."""
-    panels, cut = few(panels_of(records, metric, fallback, along))
+    results = Results.of(records)
+    panels, cut = few(panels_of(results, metric, fallback, along))
     names = (
-        names_of(records)
+        names_of(results)
         if along is None
         else {key: name for panel in panels for key, name in _names_along(panel.cells, along).items()}
     )
     # An algorithm looks the same in every panel where a panel has one line of each.
-    kinds = {c.key: part_name(c.spec["algorithm"]) if cut else names[c.key] for p in panels for c in p.cells}
+    kinds = {c.key: c.algorithm if cut else names[c.key] for p in panels for c in p.cells}
     looks = list(dict.fromkeys(kinds.values()))
 
     def draw(ax: Axes, panel: Panel) -> None:
@@ -121,17 +122,17 @@ def draw_curves(
 def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
     """Return one row per seed and evaluation: round, x, y."""
     points = [
-        (evaluation["round"], evaluation["round"] if against == "round" else measured(evaluation, against), y)
-        for record in cell.done
-        for evaluation in record.rounds
-        if (y := measured(evaluation, metric)) is not None
+        (at, x, y)
+        for run in cell.done
+        for at, x, y in zip(run.curve("round"), run.curve(against), run.curve(metric), strict=True)
+        if y is not None
     ]
     data = pd.DataFrame(points, columns=["round", "x", "y"]).astype(float)
     # Seeds may differ a little in the bytes of a round: their mean places the point of the round.
     return data.assign(x=data.groupby("round")["x"].transform("mean"))
 
 
-def names_of(records: Sequence[RunRecord]) -> dict[str, str]:
+def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return cell -> algorithm and variant, as the legend calls it."""
     frame = leaderboard(records)
     variant = variants(frame)
@@ -143,7 +144,7 @@ def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
     own = {
         cell.key: {
             name: value
-            for name, value in flatten(cell.spec).items()
+            for name, value in cell.settings.items()
             if name == along or name.startswith(f"{along}.")
         }
         for cell in panel
@@ -161,7 +162,7 @@ def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
         )
         for key, flat in own.items()
     }
-    return {c.key: f"{part_name(c.spec['algorithm'])} {_shorten(texts[c.key])}".strip() for c in panel}
+    return {c.key: f"{c.algorithm} {_shorten(texts[c.key])}".strip() for c in panel}
 
 
 def _shorten(text: str, longest: int = 64) -> str:

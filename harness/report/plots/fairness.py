@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.report.data.cells import Cell, part_name
+from harness.report.data.results import Cell
 from harness.report.plots.figure import COLORS, MOST_LINES, QUIET, STYLE, Panel, Pictures, panels_of, save
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
         The PNG and the SVG; None where there are no two groups.
     """
     tasks = []
-    for panel in panels_of(list(records), "accuracy"):
+    for panel in panels_of(records, "accuracy"):
         best = _best(panel)
         if len(_groups(best)) > 1:
             tasks.append((panel, best))
@@ -86,7 +86,7 @@ def _best(panel: Panel) -> dict[str, Cell]:
     """Return algorithm -> its first, which is its best, cell; no more algorithms than can be told apart."""
     best: dict[str, Cell] = {}
     for cell in panel.cells:
-        best.setdefault(part_name(cell.spec["algorithm"]) or "", cell)
+        best.setdefault(cell.algorithm, cell)
     return dict(list(best.items())[:MOST_LINES])
 
 
@@ -94,8 +94,8 @@ def _groups(best: dict[str, Cell]) -> list[str]:
     """Return the names of the groups with samples, the largest first and no more than can be told apart."""
     sizes: dict[str, float] = {}
     for cell in best.values():
-        for record in cell.done:
-            for row in record.final.get("groups") or []:
+        for run in cell.done:
+            for row in run.record.final.get("groups") or []:
                 sizes[str(row["group"])] = max(sizes.get(str(row["group"]), 0), row["n"])
     kept = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])
     return kept[: len(HATCHES)]
@@ -106,8 +106,8 @@ def _rates(best: dict[str, Cell], rate: str) -> Bars:
     names, rows, notes = _groups(best), [], {}
     for algorithm, cell in best.items():
         gaps = []
-        for record in cell.done:
-            groups = record.final.get("groups") or []
+        for run in cell.done:
+            groups = run.record.final.get("groups") or []
             values = {str(row["group"]): float(row[rate]) for row in groups if row[rate] is not None}
             rows += [(algorithm, name, values[name]) for name in names if name in values]
             gaps += [max(values.values()) - min(values.values())] if len(values) > 1 else []

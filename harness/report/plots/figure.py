@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.report.data.cells import Cell, better_is_higher, cells, flatten, part_name
-from harness.report.data.columns import rows_of, task_names, words
+from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Cell, Results
+from harness.report.tables.columns import rows_of, task_names
+from harness.report.tables.text import words
 from harness.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -74,36 +76,39 @@ class Panel(NamedTuple):
 
 
 def panels_of(
-    records: Sequence[RunRecord],
+    records: Iterable[RunRecord],
     metric: str,
     fallback: tuple[str, ...] = FALLBACK,
     along: str | None = None,
 ) -> list[Panel]:
     """Return the tasks that have something to draw, or the parts of them that differ in one setting alone."""
-    frame = leaderboard(records)
-    found = {cell.key: cell for cell in cells(records)}
-    tasks: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    names = task_names(rows_of(frame))
-    for row in rows_of(frame):
-        rest = () if along is None else settings_beside(found[row["cell"]], along)
-        tasks.setdefault((row["task"], *rest), []).append(dict(row))
-    if along is not None and any(len(rows) > 1 for rows in tasks.values()):
-        tasks = {key: rows for key, rows in tasks.items() if len(rows) > 1}
-    panels = []
-    for key, rows in tasks.items():
-        kin = [set(other[1:]) for other in tasks if other[0] == key[0]]
-        telling = [item for item in key[1:] if any(item not in other for other in kin)]
+    results = Results.of(records)
+    rows = rows_of(leaderboard(results))
+    found = {cell.key: cell for cell in results.cells}
+    tasks: dict[tuple[str, ...], list[Cell]] = {}
+    names = task_names(rows)
+    for cell in (found[row["cell"]] for row in rows):
+        rest = () if along is None else settings_beside(cell, along)
+        tasks.setdefault((cell.task, *rest), []).append(cell)
+    if along is not None and any(len(own) > 1 for own in tasks.values()):
+        tasks = {key: own for key, own in tasks.items() if len(own) > 1}
+    common: dict[str, set[str]] = {}
+    for task, *settings in tasks:
+        common.setdefault(task, set(settings)).intersection_update(settings)
+    panels: list[Panel] = []
+    for (task, *settings), own in tasks.items():
+        telling = [item for item in settings if item not in common[task]]
         telling = [item for item in telling if not item.startswith("privacy.") or "epsilon" in item]
         for choice in dict.fromkeys((metric, *fallback)):
-            values = {row["cell"]: found[row["cell"]].values(choice) for row in rows}
-            means = {key: fmean(v.values()) for key, v in values.items() if v}
+            means = [(fmean(v.values()), cell) for cell in own if (v := cell.values(choice))]
             if means:
-                order = sorted(means, key=lambda key: means[key], reverse=better_is_higher(choice))
-                panels.append(
-                    Panel(_title(names[rows[0]["cell"]], telling), choice, [found[key] for key in order])
-                )
+                means.sort(key=lambda entry: entry[0], reverse=better_is_higher(choice))
+                title = _title(names[own[0].key], telling)
+                panels.append(Panel(title, choice, [cell for _, cell in means]))
                 break
-    return panels[:MOST_PANELS]
+        if len(panels) == MOST_PANELS:
+            break
+    return panels
 
 
 def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
@@ -122,7 +127,7 @@ def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
     for panel in panels:
         best: dict[str, Cell] = {}
         for cell in panel.cells:
-            best.setdefault(part_name(cell.spec["algorithm"]) or "", cell)
+            best.setdefault(cell.algorithm, cell)
         cut.append(panel._replace(cells=list(best.values())[:MOST_LINES]))
     return cut, True
 
@@ -131,7 +136,7 @@ def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
     """Return the settings of a cell beside one, or beside a section."""
     return tuple(
         f"{name}={value}"
-        for name, value in sorted(flatten(cell.spec).items())
+        for name, value in sorted(cell.settings.items())
         if name not in ("seed", along) and not name.startswith(f"{along}.")
     )
 

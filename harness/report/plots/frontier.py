@@ -1,4 +1,4 @@
-"""Picture of what accuracy costs: against the bytes of a run, a line for every algorithm and epsilon."""
+"""Accuracy against the bytes of a run: one line per algorithm and epsilon."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.report.data.cells import Cell, better_is_higher, cells, part_name
-from harness.report.data.columns import quantity
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results
 from harness.report.plots.curves import draw_curves
 from harness.report.plots.figure import (
     MOST_LINES,
@@ -21,13 +21,13 @@ from harness.report.plots.figure import (
     panels_of,
     write_pictures,
 )
+from harness.report.tables.text import quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from harness.storage.store import RunRecord
 
-APART = 1.05  # ratio of the places of two points of equal bytes
 NOTE = "lines join the cells that no other of their line beats; the others are small and hollow"
 
 
@@ -41,13 +41,14 @@ class Point(NamedTuple):
 
 
 def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures | None:
-    """Draw what accuracy costs.
+    """Draw accuracy against communicated bytes.
 
     Cells that share their compression are drawn as learning curves against the bytes sent so far, both
     ways together. Where they differ, every cell is a point: final accuracy against all bytes of the run. A line
     for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
     deviation; the rest are small and hollow. Where lines are many, every algorithm that sends anything has a panel.
-    Lines that meet at equal bytes are drawn side by side. Cells without communication are level lines.
+    Every point stands at its measured bytes, so points of equal bytes share a place on the axis and differ in
+    marker and color. Cells without communication are level lines.
 
     Parameters
     ----------
@@ -61,14 +62,14 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    records = list(records)
-    if len({_ratios(cell) for cell in cells(records) if cell.done}) > 1:
-        return _frontier(records, path)
-    return draw_curves(records, path, "accuracy", "bytes", "bytes sent so far, both ways")
+    results = Results.of(records)
+    if len({_ratios(cell) for cell in results.cells if cell.done}) > 1:
+        return _frontier(results, path)
+    return draw_curves(results, path, "accuracy", "bytes", "bytes sent so far, both ways")
 
 
-def _frontier(records: Sequence[RunRecord], path: Path) -> Pictures | None:
-    whole = panels_of(records, "accuracy")
+def _frontier(results: Results, path: Path) -> Pictures | None:
+    whole = panels_of(results, "accuracy")
     split = len({_line(cell) for panel in whole for cell in panel.cells}) > MOST_LINES
     panels = _by_algorithm(whole) if split else whole
     lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))
@@ -77,20 +78,19 @@ def _frontier(records: Sequence[RunRecord], path: Path) -> Pictures | None:
 
     def draw(ax: Axes, panel: Panel) -> None:
         points = [_point(cell, panel.metric) for cell in panel.cells]
-        own = [line for line in lines if any(point.line == line for point in points)]
-        for number, line in enumerate(own):
+        own = {point.line for point in points}
+        for line in (line for line in lines if line in own):
             look = appearance(looks.index(names[line]))
             mine = {(p.x, p.y): p for p in points if p.line == line}
             edge = _edge(list(mine), better_is_higher(panel.metric))
             if not edge[-1][0]:  # no communication at all: a level line, as a logarithmic axis has no zero
                 ax.axhline(edge[-1][1], color=look["color"], linestyle=look["linestyle"], label=names[line])
                 continue
-            shift = APART ** (number - (len(own) - 1) / 2)
             sent = [mine[place] for place in edge if place[0]]
-            ax.errorbar([p.x * shift for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
+            ax.errorbar([p.x for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
                         elinewidth=0.9, label=names[line], **look)  # fmt: skip
             beaten = [place for place in mine if place[0] and place not in edge]
-            ax.plot([x * shift for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
+            ax.plot([x for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
 
@@ -110,7 +110,7 @@ def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:
 
 
 def _line(cell: Cell) -> tuple[str, float]:
-    return part_name(cell.spec["algorithm"]) or "", _budget(cell)
+    return cell.algorithm, _budget(cell)
 
 
 def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bool) -> str:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from harness.report.data.cells import Cell, better_is_higher, cells, flatten, largest_ratio, part_name
-from harness.report.data.columns import words
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results
+from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.budgets import Budget, budget_of
 from harness.report.plots.figure import QUIET, STYLE, Pictures, save
+from harness.report.tables.text import words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,9 +54,8 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    found = cells(list(records))
     rows: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in found:
+    for cell in Results.of(records).cells:
         rows.setdefault(_row(cell), []).append(cell)
     # What never was done (all its cells were refused) has no row to compare; the table says why.
     rows = {key: its for key, its in rows.items() if any(cell.done for cell in its)}
@@ -128,7 +129,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
     beside = ("seed", "compression.beta", "compression.error_feedback")
     return tuple(
         f"{name}={value}"
-        for name, value in sorted(flatten(cell.spec).items())
+        for name, value in sorted(cell.settings.items())
         if name not in beside and not name.startswith("privacy.")
     )
 
@@ -143,12 +144,13 @@ def _names(rows: Mapping[tuple[str, ...], Sequence[Cell]]) -> dict[tuple[str, ..
     telling = [n for n in range(3) if len({task[n] for task in tasks.values()}) > 1]
     named: dict[str, list[tuple[str, ...]]] = {}
     for key, its in rows.items():
-        name = ", ".join([str(part_name(its[0].spec["algorithm"])), *(tasks[key][n] for n in telling)])
+        name = ", ".join([its[0].algorithm, *(tasks[key][n] for n in telling)])
         named.setdefault(name, []).append(key)
     found = {}
     for name, keys in named.items():
+        common = set(keys[0]).intersection(*keys)
         for key in keys:
-            own = [item.partition("=") for item in key if any(item not in other for other in keys)]
+            own = [item.partition("=") for item in key if item not in common]
             texts = [f"{field.rpartition('.')[2]} {value}" for field, _, value in own]
             found[key] = ", ".join([name, *texts])
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from datasets.client_statistics import unpacked
 from datasets.picture import picture
-from harness.report.data.cells import clients, digest, part_name, partition_text
+from harness.report.data.specs import clients, digest, part_name, partition_text
 from harness.report.plots.figure import QUIET, STYLE, Pictures, save
 
 if TYPE_CHECKING:

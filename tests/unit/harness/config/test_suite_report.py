@@ -1,7 +1,10 @@
 """What a suite file may ask of its report."""
 
+import json
+
 import pytest
 
+from harness.config.report import Choice, read_report, read_stored
 from harness.config.suite import make_suite
 from harness.core.registry import UserError
 
@@ -14,14 +17,17 @@ BASE = {
 
 
 def suite(**report):
-    return make_suite({"base": BASE, "report": report}, "smoke")
+    return make_suite({"base": BASE, "report": report}, "smoke").report
 
 
 def test_a_target_and_one_or_several_pivots_are_read():
     one = suite(by="stationarity", target={"stationarity": "1e-2"}, pivot=["seed", "algorithm.alpha"])
-    assert one.target == {"stationarity": "1e-2"} and one.pivots == (("seed", "algorithm.alpha"),)
+    assert one.target == ("stationarity", 0.01) and one.pivots == (("seed", "algorithm.alpha", None),)
     two = suite(pivot=[["seed", "algorithm.alpha"], ["problem.kind", "algorithm.name", "bytes_to_target"]])
-    assert two.pivots == (("seed", "algorithm.alpha"), ("problem.kind", "algorithm.name", "bytes_to_target"))
+    assert two.pivots == (
+        ("seed", "algorithm.alpha", None),
+        ("problem.kind", "algorithm.name", "bytes_to_target"),
+    )
     assert suite().target is None and suite().pivots == () and suite().along is None
     assert suite(along="compression.alpha").along == "compression.alpha"
 
@@ -32,9 +38,9 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ("loss", "round"),
         ("loss", "bytes"),
     )
-    assert suite(select={"by": "selection_eqopp"}).select == {"by": "selection_eqopp"}
+    assert suite(select={"by": "selection_eqopp"}).choice == Choice("selection_eqopp")
     assert suite(overview=["accuracy"]).overview == ("accuracy",)
-    assert suite().curves == () and suite().select is None and suite().overview == ()
+    assert suite().curves == () and suite().choice is None and suite().overview == ()
 
 
 @pytest.mark.parametrize(
@@ -51,8 +57,44 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ({"along": "kompression"}, "'kompression'.*'compression'"),
         ({"along": ["compression"]}, "section of a run"),
         ({"overview": "accuracy"}, "a list of measures"),
+        ({"overview": ["acuracy"]}, "measure to draw 'acuracy'.*'accuracy'"),
+        ({"by": "acuracy"}, "measure to rank by 'acuracy'.*'accuracy'"),
+        ({"by": 5}, "report.by"),
+        ({"target": {"acuracy": 1}}, "measure to reach 'acuracy'"),
+        ({"select": {"by": "accuracy", "near": 2}}, "report.select.near"),
+        ({"select": {"by": "accuracy", "show": 5}}, "report.select.show"),
+        ({"select": {"by": "accuracy", "published": [5]}}, "report.select.published"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(report, message):
     with pytest.raises(UserError, match=message):
         suite(**report)
+
+
+def test_what_is_stored_reads_back_as_the_same_settings():
+    spec = suite(
+        by="stationarity",
+        baseline="fedavg",
+        target={"stationarity": 0.01},
+        pivot=[["seed", "algorithm.lr"], ["seed", "rounds", "bytes_to_target"]],
+        curves=["loss", "bytes"],
+        along="compression",
+        overview=["accuracy"],
+        select={
+            "by": "accuracy",
+            "near": {"loss": 0.1},
+            "show": ["loss"],
+            "published": [{"where": {"data.name": "adult"}, "values": {"fedavg": [0.5]}}],
+        },
+    )
+    stored = json.loads(json.dumps(spec.stored()))
+    assert list(stored) == ["by", "baseline", "target", "pivot", "curves", "select", "along", "overview"]
+    assert stored["pivot"] == [["seed", "algorithm.lr"], ["seed", "rounds", "bytes_to_target"]]
+    assert read_report(stored) == spec and read_stored(stored | {"command": "again", "metrics": {}}) == spec
+
+
+def test_settings_stored_by_earlier_versions_are_read():
+    """As they stand in the suite.json of the reference results: nulls, and the selection as its file had it."""
+    stored = {"by": "accuracy", "baseline": None, "target": None, "pivot": [], "select": {"by": "loss"}}
+    assert read_stored(stored).choice == Choice("loss")
+    assert read_stored({}) == suite()

@@ -27,9 +27,20 @@ from harness.report import (
     write_page,
     write_report,
 )
-from harness.report.data.columns import size, variants
 from harness.report.plots.overview import overview
-from tests.support.records import SOURCE, done, evaluation, partition, private, pruned, spec, undone
+from harness.report.tables.columns import variants
+from harness.report.tables.text import size
+from tests.support.records import (
+    SOURCE,
+    diagnosed,
+    done,
+    evaluation,
+    partition,
+    private,
+    pruned,
+    spec,
+    undone,
+)
 
 ATTACK = "<script>alert('hello')</script>"
 
@@ -460,3 +471,35 @@ def test_whatever_stands_in_a_record_is_text_on_the_page(reason, setting, label,
     assert reason in found.text and setting in found.text and label in found.text
     (told,) = {attributes["title"] for tag, attributes in found.tags if tag == "tr" and "title" in attributes}
     assert told == " ".join(reason.split())
+
+
+def test_the_page_says_that_diagnostics_were_not_released(records, tmp_path):
+    assert "released" not in Page(write_report(records, tmp_path)["index.html"].read_text()).text
+    line = diagnosed(
+        evaluation(20, accuracy=0.5), clipped_share=0.25, noise_to_signal=1.5, update_norm_p50=3.0
+    )
+    page = Page(write_report([*records, done(spec("fedprox"), line)], tmp_path)["index.html"].read_text())
+    text = " ".join(page.text.split())
+    assert "Clipped and Noise/signal are the simulator's knowledge" in text and "it was not released" in text
+    assert " 0.25 " in text and " 1.5 " in text
+
+
+def test_every_run_of_a_cell_has_its_command_on_the_page(tmp_path):
+    """The store names seeds in order; the command is that of the first, with the other's seed."""
+    runs = [done(spec(seed=seed), accuracy=0.5) for seed in (1, 0)]
+    commands = {cell_key(runs[0]): "python -m harness run --seed 0 --rounds 20"}
+    page = Page(write_report(runs, tmp_path, commands=commands)["index.html"].read_text())
+    assert "--seed 0 --rounds 20\npython -m harness run --seed 1 --rounds 20" in page.text
+
+
+def test_points_of_equal_bytes_stand_at_the_same_place(tmp_path):
+    """Two lines with the same two byte counts: four marks on two places."""
+    runs = [
+        done(spec(name, compression=pruned(beta)), evaluation(20, size, accuracy=base + 0.1 * (size > 1000)))
+        for name, base in (("fedavg", 0.5), ("ditto", 0.7))
+        for beta, size in ((0.9, 1000), (0.0, 5000))
+    ]
+    svg = accuracy_against_bytes(runs, tmp_path / "a")[1].read_text()
+    axes = svg.partition('id="legend')[0]
+    marks = re.findall(r'<use [^>]*?x="([\d.]+)"[^>]*style="fill: #\w+; stroke: #ffffff', axes)
+    assert len(marks) == 4 and len(set(marks)) == 2

@@ -9,9 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.report import leaderboard, write_markdown
-from harness.report.data.columns import rows_of, task_names
 from harness.report.data.leaderboard import COLUMNS
-from tests.support.records import done, evaluation, partition, private, pruned, spec, statement, undone
+from harness.report.tables.columns import rows_of, task_names
+from tests.support.records import (
+    diagnosed,
+    done,
+    evaluation,
+    partition,
+    private,
+    pruned,
+    spec,
+    statement,
+    undone,
+)
 
 CONTRACT = (
     "suite dataset partition problem model algorithm dp_unit dp_placement epsilon_release epsilon_total "
@@ -287,3 +297,63 @@ def test_clip_norms_are_numbers_if_fixed_and_joint(tmp_path):
     write_markdown(mixed, tmp_path / "table.md")
     text = (tmp_path / "table.md").read_text()
     assert all(f"clip={norm} " in text for norm in ("0.5", "0.5/1", "adaptive"))
+
+
+def test_diagnostics_are_last_columns_and_means_over_seeds():
+    """Shares .25 and .75 of two seeds: mean .5. A run without diagnostics has none, and no column moves."""
+    runs = [
+        done(
+            spec(seed=seed),
+            diagnosed(evaluation(10, accuracy=0.5), clipped_share=1.0, noise_to_signal=9.0),
+            diagnosed(evaluation(20, accuracy=0.5), clipped_share=share, noise_to_signal=2.0),
+        )
+        for seed, share in ((0, 0.25), (1, 0.75))
+    ]
+    plain = done(spec("ditto"), accuracy=0.4)
+    frame, before = leaderboard([*runs, plain]), leaderboard([plain])
+    assert [*before.columns, "clipped_share", "noise_to_signal"] == list(frame.columns)
+    assert (row(frame, algorithm="fedavg")[["clipped_share", "noise_to_signal"]] == [0.5, 2.0]).all()
+    assert row(frame, algorithm="ditto")[["clipped_share", "noise_to_signal"]].isna().all()
+
+
+def test_a_diagnostic_never_takes_the_column_of_something_else():
+    run = done(spec(), diagnosed(evaluation(20, accuracy=0.5), clip=3.0, accuracy=9.0))
+    only = leaderboard([run]).iloc[0]
+    assert only["accuracy_mean"] == 0.5 and pd.isna(only["clip"])
+
+
+def test_ranks_pareto_and_settings_are_those_of_comparing_every_pair():
+    """The oracle compares each cell with each other one; ties, gaps and missing figures are among 200 cells."""
+    draw = random.Random(7)
+    runs = []
+    for n in range(200):
+        epsilon = draw.choice([None, 1.0, 2.0, 8.0])
+        own = {"lr": n / 1000, "local_steps": draw.choice([1, 10])}
+        parts = {"own": own, "partition": partition(draw.choice([0.1, 1.0]))}
+        parts |= {
+            "model": draw.choice([{"name": "logistic"}, {"name": "mlp", "hidden": draw.choice([[2], [3]])}])
+        }
+        parts |= {"cohort": {"size": 2}} if n % 50 == 0 else {}
+        line = evaluation(20, draw.choice([1, 2, 3]), epsilon, accuracy=draw.choice([0.1, 0.2, 0.3, None]))
+        runs.append(done(spec(draw.choice(["fedavg", "ditto"]), **parts), line))
+    frame = leaderboard(runs)
+    assert len(frame) == 200
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+    def cost(one):
+        epsilon = math.inf if one["epsilon_total"] is None else one["epsilon_total"]
+        return -one["accuracy_mean"], one["bytes_up"] + one["bytes_down"], epsilon
+
+    def beats(a, b):
+        return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+
+    for one in rows:
+        if one["accuracy_mean"] is None:
+            assert one["rank"] is None and one["pareto"] is None
+            continue
+        rivals = [r for r in rows if r["task"] == one["task"] and r["accuracy_mean"] is not None]
+        assert one["rank"] == 1 + sum(r["accuracy_mean"] > one["accuracy_mean"] for r in rivals)
+        assert one["pareto"] == (not any(beats(cost(r), cost(one)) for r in rivals))
+        words = dict(word.split("=") for word in one["settings"].split())
+        assert ("model.hidden" in words) == (one["model"] == "mlp") and "lr" in words
+    assert sum("cohort.size=2" in one["settings"] for one in rows) == 4

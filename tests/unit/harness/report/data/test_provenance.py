@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from harness.cli.parser import main
-from harness.report.data.cells import cell_key
+from harness.report import cell_key
 from harness.report.data.provenance import commands_of, duration, own, provenance
 from harness.storage import environment
 from harness.storage.store import Store

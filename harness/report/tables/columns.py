@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.metrics import ELSEWHERE, described
+from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
+from harness.report.tables.text import count, is_empty, quantity, size, words, work
 
 Row = Mapping[str, Any]
 
@@ -65,6 +65,23 @@ def columns(frame: pd.DataFrame) -> list[Column]:
     return [column for column in shown if column.heading == "#" or any(column.text(row) for row in rows)]
 
 
+def diagnostics(frame: pd.DataFrame) -> list[Column]:
+    """Return the columns of the simulator's knowledge of messages, as far as runs recorded it."""
+    known = (
+        ("Clipped", "clipped_share", "Share of the clients of a round whose update was clipped"),
+        ("Noise/signal", "noise_to_signal", "Size of the noise relative to the updates of a round"),
+    )
+    return [
+        Column(heading, key, True, partial(_number, key), f"{about}, mean over seeds; not released")
+        for heading, key, about in known
+        if key in frame and frame[key].notna().any()
+    ]
+
+
+def _number(name: str, row: Row) -> str:
+    return quantity(row[name], 3)
+
+
 def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
     """Return the columns that say what was run."""
 
@@ -98,7 +115,7 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
 
 def _target(rows: Sequence[Row]) -> list[Column]:
     """Return what it took to reach the target, if one was stated."""
-    if not rows or _empty(rows[0]["target"]):
+    if not rows or is_empty(rows[0]["target"]):
         return []
     until = f"up to the first evaluation with {rows[0]['target']}; empty unless all seeds reached it"
     return [
@@ -115,8 +132,8 @@ def _target(rows: Sequence[Row]) -> list[Column]:
 def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
     """Return what to show: the usual, the one that ranks, and the loss if some row would have no figure."""
     names = ["accuracy", "worst_client", "eqopp", "auroc", "stationarity"]
-    bare = [row for row in rows if all(_empty(row.get(f"{name}_mean")) for name in names)]
-    names += ["loss"] if any(not _empty(row.get("loss_mean")) for row in bare) else []
+    bare = [row for row in rows if all(is_empty(row.get(f"{name}_mean")) for name in names)]
+    names += ["loss"] if any(not is_empty(row.get("loss_mean")) for row in bare) else []
     names += [by] if by not in names else []
     return [name for name in names if f"{name}_mean" in frame]
 
@@ -130,15 +147,6 @@ def _measure(name: str) -> Column:
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """Return the rows as mappings from column name to value."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def words(measure: str) -> str:
-    """Return a measure as a reader sees it."""
-    special = {"auroc": "AUROC", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap", "dp_gap": "Parity gap"}
-    prefix, _, name = measure.partition("_")
-    if prefix in ELSEWHERE:
-        return f"{prefix.capitalize()} {special.get(name, name.replace('_', ' '))}"
-    return special.get(measure, measure.replace("_", " ").capitalize())
 
 
 def runs(row: Row) -> str:
@@ -218,7 +226,7 @@ def _traits(row: Row) -> dict[str, str]:
 
     The two pruning ratios are spelled out, as algorithms too have hyper-parameters called alpha and beta.
     """
-    private = not _empty(row["dp_unit"])
+    private = not is_empty(row["dp_unit"])
     traits = {"epsilon": f"ε={_epsilon(row)}" if private else "no DP", "dp": _protection(row)}
     forms = {
         "model": "{}",
@@ -228,7 +236,7 @@ def _traits(row: Row) -> dict[str, str]:
         "clip": "clip={}" if isinstance(row["clip"], str) else "clip={:g}",
     }
     for name, form in (forms | {"rounds": "rounds={}"}).items():
-        traits[name] = "" if _empty(row[name]) else form.format(row[name])
+        traits[name] = "" if is_empty(row[name]) else form.format(row[name])
     for token in str(row["settings"]).split():
         name, _, value = token.partition("=")
         if name in ("compression.alpha", "compression.beta"):  # in place of the largest that it reaches
@@ -246,42 +254,8 @@ def _differs(name: str, family: Sequence[Mapping[str, str]]) -> bool:
     return len(set(given)) > 1 or (len(given) < len(family) and not optional)
 
 
-# --- how figures are written ---------------------------------------------------------------------------
-
-
-def quantity(value: float | None, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits, exponent only where it helps; empty for nothing."""
-    return "" if _empty(value) else f"{value:.{digits}g}"
-
-
-def size(value: float | None) -> str:
-    """Return bytes as ``4.91 MB`` (powers of 1000)."""
-    return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
-
-
-def count(value: float | None) -> str:
-    """Return a large number as ``3.2 M`` (powers of 1000)."""
-    return _scaled(value, ("", "k", "M", "G", "T", "P")).rstrip()
-
-
-def work(value: float | None) -> str:
-    """Return floating-point operations as ``3.2 GFLOP``."""
-    return _scaled(value, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def _scaled(value: float | None, units: Sequence[str]) -> str:
-    if value is None or _empty(value):
-        return ""
-    step = 0 if value < 1000 else min(len(units) - 1, math.floor(math.log10(value) / 3 + 1e-9))
-    return f"{value:.0f} {units[0]}" if step == 0 else f"{value / 1000**step:.3g} {units[step]}"
-
-
-def _empty(value: Any) -> bool:
-    return value is None or bool(pd.isna(value))
-
-
 def _plain(name: str) -> Callable[[Row], str]:
-    return lambda row: "" if _empty(row[name]) else str(row[name])
+    return lambda row: "" if is_empty(row[name]) else str(row[name])
 
 
 def _ratio(name: str) -> Callable[[Row], str]:
@@ -300,31 +274,31 @@ def _form(measure: str) -> str:
 
 def _spread(measure: str) -> Callable[[Row], str]:
     def text(row: Row) -> str:
-        if _empty(row[f"{measure}_mean"]):
+        if is_empty(row[f"{measure}_mean"]):
             return ""
         mean = format(row[f"{measure}_mean"], _form(measure))
         std = (
             None if measure == "worst_client" else row[f"{measure}_std"]
         )  # narrow: the file has this one too
-        return mean if _empty(std) else f"{mean} ± {format(std, _form(measure))}"
+        return mean if is_empty(std) else f"{mean} ± {format(std, _form(measure))}"
 
     return text
 
 
 def _difference(row: Row) -> str:
-    if _empty(row["paired_difference"]):
+    if is_empty(row["paired_difference"]):
         return ""
     form = _form(row["ranked_by"])
-    interval = "" if _empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
+    interval = "" if is_empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
     return f"{format(row['paired_difference'], '+' + form)}{interval}"
 
 
 def _protection(row: Row) -> str:
-    return "" if _empty(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
+    return "" if is_empty(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
 
 
 def _epsilon(row: Row) -> str:
     """Return epsilon as composed, or in brackets what was asked for where nothing has finished."""
-    if not _empty(row["epsilon_total"]):
+    if not is_empty(row["epsilon_total"]):
         return quantity(row["epsilon_total"], 3)
-    return "" if _empty(row["epsilon_asked"]) else f"({quantity(row['epsilon_asked'], 3)})"
+    return "" if is_empty(row["epsilon_asked"]) else f"({quantity(row['epsilon_asked'], 3)})"

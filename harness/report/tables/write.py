@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from harness.report.data.columns import columns, rows_of
 from harness.report.data.leaderboard import COUNTS
+from harness.report.tables.columns import columns, rows_of
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:

@@ -5,10 +5,12 @@ import math
 import pytest
 from scipy.stats import t as student
 
+from harness.config.report import Published
 from harness.core.registry import UserError
-from harness.report import Choice, ReportSpec, read_choice, write_report
-from harness.report.data.columns import words
-from harness.report.data.model_selection import Published, choose, chosen_tables
+from harness.report import Choice, ReportSpec, Results, read_choice, write_report
+from harness.report.tables.model_selection import choose as choose_run
+from harness.report.tables.model_selection import chosen_tables
+from harness.report.tables.text import words
 from tests.support.records import done, evaluation, spec, undone
 
 BY_GAP = Choice("selection_eqopp", ("selection_accuracy", 0.02), ("accuracy", "eqopp"))
@@ -21,6 +23,11 @@ def run(algorithm="fedavg", seed=0, lr=0.1, chosen=(0.8, 0.1), tested=(0.8, 0.1)
     record = done(spec(algorithm, seed, lr=lr, **parts), evaluation(10, **figures))
     record.final["groups"] = list(groups)
     return record
+
+
+def choose(records, choice):
+    found = choose_run(Results(records).runs, choice)
+    return found and found.record
 
 
 def rate(group, n, positives, tpr):
@@ -149,7 +156,7 @@ def test_what_a_file_says_of_the_choice_is_read():
         ({"measure": "eqopp"}, "unknown field of report.select 'measure'"),
         ({"by": "eqopp", "near": {"accuracy": -1}}, "report.select.near"),
         ({"by": "eqopp", "near": {"accuracy": 1, "loss": 1}}, "report.select.near"),
-        ({"by": "eqopp", "published": [{"values": {"fedavg": [1, 2]}}]}, "as many figures as measures"),
+        ({"by": "eqopp", "published": [{"values": {"fedavg": [1, 2]}}]}, "one figure for each measure"),
     ],
 )
 def test_a_choice_that_cannot_be_meant_is_refused(given, message):

@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 from harness.core.registry import UserError
-from harness.report import Pivot, ReportSpec, leaderboard, read_target, write_report
-from harness.report.data.columns import columns
-from harness.report.data.pivot import grids_markdown, tabulate
-from harness.report.data.target import Target
+from harness.report import Pivot, ReportSpec, Target, leaderboard, read_target, write_report
+from harness.report.tables.columns import columns
+from harness.report.tables.pivot import grids_markdown, tabulate
 from tests.support.records import done, evaluation, spec, undone
 
 NEAR = Target("stationarity", 0.1)

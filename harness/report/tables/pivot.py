@@ -14,32 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, unknown
-from harness.metrics import METRICS, described
-from harness.report.data.cells import Cell, better_is_higher, cells, flatten
-from harness.report.data.columns import count, quantity, size, words
-from harness.report.data.leaderboard import COSTS
-from harness.report.data.target import COSTS_TO_TARGET, Target, costs
+from harness.metrics import METRICS, better_is_higher, described
+from harness.report.data.results import Cell, Results
+from harness.report.tables.text import count, quantity, size, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 
-class Pivot(NamedTuple):
-    """What is tabulated.
-
-    Attributes
-    ----------
-    rows, columns : str
-        Dotted names of settings, as ``algorithm.local_steps``; ``topology.kind`` and the like stand for the whole
-        section.
-    measure : str or None
-        A metric, a cost or a cost to the target; None: what ranks.
-    """
-
-    rows: str
-    columns: str
-    measure: str | None = None
+Settings = tuple[tuple[str, str], ...]  # dotted names and values
 
 
 class Place(NamedTuple):
@@ -101,24 +86,24 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
         raise unknown("measure of a pivot", measure, [*METRICS, *COSTS, *COSTS_TO_TARGET])
     if measure in COSTS_TO_TARGET and target is None:
         raise UserError(f"pivot: {measure} needs a target")
-    found = [(cell, flatten(cell.spec)) for cell in cells(records)]
-    known = {name for _, flat in found for name in flat}
+    found = Results.of(records).cells
+    known = {name for cell in found for name in cell.settings}
     for name in (pivot.rows, pivot.columns):
         if found and name not in known:
             raise unknown("setting to tabulate by", name, sorted(known))
-    groups: dict[tuple[tuple[str, str], ...], list[tuple[Cell, dict[str, str]]]] = {}
-    for cell, flat in found:
-        if pivot.rows in flat and pivot.columns in flat:
-            groups.setdefault(_fixed(cell, flat, pivot._replace(measure=measure)), []).append((cell, flat))
+    groups: dict[Settings, list[Cell]] = {}
+    for cell in found:
+        if pivot.rows in cell.settings and pivot.columns in cell.settings:
+            groups.setdefault(_fixed(cell, pivot._replace(measure=measure)), []).append(cell)
+    telling = _telling(groups)
     grids = [
-        _grid(members, pivot, measure, target, _telling(fixed, groups))
-        for fixed, members in sorted(groups.items())
+        _grid(members, pivot, measure, target, telling[fixed]) for fixed, members in sorted(groups.items())
     ]
     return [grid for grid in grids if len(grid.rows) > 1] or grids
 
 
-def _fixed(cell: Cell, flat: Mapping[str, str], pivot: Pivot) -> tuple[tuple[str, str], ...]:
-    """Return what is the same all over a cell's table."""
+def _fixed(cell: Cell, pivot: Pivot) -> Settings:
+    """Return the settings that all cells of a cell's table share."""
 
     def moving(name: str) -> bool:
         section, _, last = name.partition(".")
@@ -128,33 +113,36 @@ def _fixed(cell: Cell, flat: Mapping[str, str], pivot: Pivot) -> tuple[tuple[str
         tuned |= pivot.measure in COSTS_TO_TARGET and name in ("rounds", "eval_every")
         return name in ("seed", *pivot[:2]) or section in whole or tuned
 
-    own = {name: value for name, value in flat.items() if not moving(name)}
-    return tuple(sorted({"suite": cell.records[0].suite, "profile": cell.records[0].profile, **own}.items()))
+    own = {name: value for name, value in cell.settings.items() if not moving(name)}
+    return tuple(sorted({"suite": cell.suite, "profile": cell.records[0].profile, **own}.items()))
 
 
-def _telling(
-    fixed: Sequence[tuple[str, str]], groups: Iterable[tuple[tuple[str, str], ...]]
-) -> list[tuple[str, str]]:
-    """Return data, problem and algorithm of a table, and what tells it from the others with the same."""
-    names = ("data.name", "problem.kind", "algorithm.name")
-    said = [item for item in fixed if item[0] in names]
-    kin = [other for other in groups if [item for item in other if item[0] in names] == said]
-    shared = set.intersection(*(set(other) for other in kin))
-    return said + [item for item in fixed if item not in shared]
+def _telling(tables: Iterable[Settings]) -> dict[Settings, Settings]:
+    """Return, for every table, data, problem and algorithm, and what tells it from the others with the same."""
+    said = {
+        fixed: tuple(item for item in fixed if item[0] in ("data.name", "problem.kind", "algorithm.name"))
+        for fixed in tables
+    }
+    shared: dict[Settings, set[tuple[str, str]]] = {}
+    for fixed, names in said.items():
+        shared.setdefault(names, set(fixed)).intersection_update(fixed)
+    return {
+        fixed: names + tuple(item for item in fixed if item not in shared[names])
+        for fixed, names in said.items()
+    }
 
 
 def _grid(
-    members: Sequence[tuple[Cell, dict[str, str]]],
+    members: Sequence[Cell],
     pivot: Pivot,
     measure: str,
     target: Target | None,
     telling: Sequence[tuple[str, str]],
 ) -> Grid:
     rivals: dict[tuple[str, str], list[Cell]] = {}
-    for cell, flat in members:
-        rivals.setdefault((_value(flat, pivot.rows, pivot), _value(flat, pivot.columns, pivot)), []).append(
-            cell
-        )
+    for cell in members:
+        place = _value(cell.settings, pivot.rows, pivot), _value(cell.settings, pivot.columns, pivot)
+        rivals.setdefault(place, []).append(cell)
     places = {key: _place(own, measure, target) for key, own in rivals.items()}
     short = pivot.rows.rpartition(".")[2], pivot.columns.rpartition(".")[2]
     if short[0] == short[1] or "kind" in short or "name" in short:
@@ -191,7 +179,7 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
     for cell in rivals:
         if measure in COSTS_TO_TARGET:
             assert target is not None
-            values = costs(cell, target, measure)
+            values = cell.costs(target, measure)
         else:
             values = cell.values(measure)
         if values:
@@ -202,7 +190,7 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
         missed = measure in COSTS_TO_TARGET and "done" in statuses
         return Place("not reached" if missed else "/".join(sorted(statuses - {"done"})), {}, "")
     short, _, _, values, best = min(scored, key=lambda entry: entry[:3])
-    own = {k.partition(".")[2]: v for k, v in flatten(best.spec).items() if k.startswith("algorithm.")}
+    own = {k.partition(".")[2]: v for k, v in best.settings.items() if k.startswith("algorithm.")}
     text = _text(list(values.values()), measure) + (
         f" ({len(values)}/{len(best.records)} seeds)" if short else ""
     )

@@ -11,108 +11,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from harness.core.registry import UserError, unknown
-from harness.metrics import METRICS, described
-from harness.report.data.cells import better_is_higher, digest, flatten, measured, part_name
-from harness.report.data.columns import words
-from harness.report.data.leaderboard import COSTS, half_width
-from harness.report.data.pivot import Grid, Place, written
+from harness.config.report import Choice, Published
+from harness.metrics import better_is_higher
+from harness.report.data.leaderboard import half_width
+from harness.report.data.results import Results, Run
+from harness.report.data.specs import digest, flatten, part_name
+from harness.report.tables.pivot import Grid, Place, written
+from harness.report.tables.text import words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
-FIELDS = ("by", "near", "show", "published")
 OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # of a run; the rest is its table's
 
 
-class Published(NamedTuple):
-    """Figures of a paper, as printed there.
-
-    Attributes
-    ----------
-    where : dict[str, str]
-        Which tables they belong beside: dotted names of settings and their values.
-    values : dict[str, tuple[str, ...]]
-        Algorithm to its figures, one for each measure shown.
-    """
-
-    where: dict[str, str]
-    values: dict[str, tuple[str, ...]]
-
-
-class Choice(NamedTuple):
-    """How settings are chosen, and what is shown of those that are.
-
-    Attributes
-    ----------
-    by : str
-        Measure.
-    near : tuple of (str, float), or None
-        The guard, and how far from the best setting's it may be.
-    show : tuple[str, ...]
-        Measures of the table.
-    published : tuple[Published, ...]
-        A paper's figures, which stand beside ours.
-    """
-
-    by: str
-    near: tuple[str, float] | None = None
-    show: tuple[str, ...] = ("accuracy",)
-    published: tuple[Published, ...] = ()
-
-
-def read_choice(given: Mapping[str, Any] | None) -> Choice | None:
-    """Read what a suite's file says of it.
-
-    Raises
-    ------
-    UserError
-        If a field or a measure is unknown, or something has another form than stated in `harness.config.suite`.
-    """
-    if given is None:
-        return None
-    for key in given if isinstance(given, Mapping) else ("",):
-        if key not in FIELDS:
-            raise unknown("field of report.select", key, FIELDS)
-    near = tuple(dict(given.get("near") or {}).items())
-    choice = Choice(str(given.get("by")), near[0] if near else None, tuple(given.get("show", ("accuracy",))))
-    for name in (choice.by, *choice.show, *(guard for guard, _ in near)):
-        if described(name) is None and name not in COSTS:
-            raise unknown("measure of report.select", name, [*METRICS, "selection_...", "train_...", *COSTS])
-    if len(near) > 1 or any(not isinstance(off, int | float) or off < 0 for _, off in near):
-        raise UserError(
-            f"report.select.near: one measure and a distance of at least 0, given {given['near']!r}"
-        )
-    published = []
-    for one in given.get("published") or ():
-        values = {name: tuple(str(v) for v in of) for name, of in one.get("values", {}).items()}
-        if not all(len(of) == len(choice.show) for of in values.values()):
-            raise UserError(
-                f"report.select.published: as many figures as measures shown ({', '.join(choice.show)}), "
-                f"given {dict(one.get('values', {}))!r}"
-            )
-        published.append(Published(flatten(one.get("where", {})), values))
-    return choice._replace(published=tuple(published))
-
-
-def choose(rivals: Iterable[RunRecord], choice: Choice) -> RunRecord | None:
+def choose(rivals: Iterable[Run], choice: Choice) -> Run | None:
     """Return the best of one seed's runs of an algorithm; None if none has the figures that it takes."""
-    runs = [record for record in rivals if record.status == "done" and record.rounds]
+    runs = [run for run in rivals if run.done]
 
-    def rank(record: RunRecord, measure: str) -> float | None:
-        value = measured(record.rounds[-1], measure)
+    def rank(run: Run, measure: str) -> float | None:
+        value = run.value(measure)
         return None if value is None else -value if better_is_higher(measure) else value
 
     if choice.near is not None:
         guard, off = choice.near
-        guarded = [(at, record) for record in runs if (at := rank(record, guard)) is not None]
+        guarded = [(at, run) for run in runs if (at := rank(run, guard)) is not None]
         best = min((at for at, _ in guarded), default=0.0)
-        runs = [record for at, record in guarded if at <= best + off]
-    scored = [
-        (at, digest(record.spec), record) for record in runs if (at := rank(record, choice.by)) is not None
-    ]
+        runs = [run for at, run in guarded if at <= best + off]
+    scored = [(at, digest(run.record.spec), run) for run in runs if (at := rank(run, choice.by)) is not None]
     return min(scored, key=lambda entry: entry[:2])[2] if scored else None
 
 
@@ -130,25 +58,28 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
     baseline : str, optional
         Algorithm that others are compared with, seed by seed, each at its own choice.
     """
-    tasks: dict[str, list[RunRecord]] = {}
-    for record in records:
-        shared = {name: part for name, part in record.spec.items() if name not in OWN}
-        tasks.setdefault(digest([record.suite, record.profile, shared]), []).append(record)
-    flats = {key: flatten({k: v for k, v in of[0].spec.items() if k not in OWN}) for key, of in tasks.items()}
+    tasks: dict[str, list[Run]] = {}
+    flats: dict[str, dict[str, str]] = {}
+    for run in Results.of(records).runs:
+        shared = {name: part for name, part in run.record.spec.items() if name not in OWN}
+        key = digest([run.record.suite, run.record.profile, shared])
+        tasks.setdefault(key, []).append(run)
+        flats.setdefault(key, flatten(shared))
     common = set.intersection(*(set(flat.items()) for flat in flats.values())) if flats else set()
+    published = [(flatten(one.where), one) for one in choice.published]
     grids = []
     for key in tasks:  # in the suite's order
         telling = [item for item in flats[key].items() if item not in common or item[0] == "data.name"]
         where = ", ".join(v if k.endswith((".name", ".kind")) else f"{k}={v}" for k, v in telling)
-        runs: dict[str, dict[int, list[RunRecord]]] = {}
-        for record in tasks[key]:
-            name = part_name(record.spec.get("algorithm")) or ""
-            runs.setdefault(name, {}).setdefault(int(record.spec["seed"]), []).append(record)
+        runs: dict[str, dict[int, list[Run]]] = {}
+        for run in tasks[key]:
+            name = part_name(run.record.spec.get("algorithm")) or ""
+            runs.setdefault(name, {}).setdefault(run.seed, []).append(run)
         picked = {
             name: {seed: best for seed, rivals in sorted(seeds.items()) if (best := choose(rivals, choice))}
             for name, seeds in runs.items()
         }
-        paper = [one for one in choice.published if all(flats[key].get(k) == v for k, v in one.where.items())]
+        paper = [one for beside, one in published if all(flats[key].get(k) == v for k, v in beside.items())]
         grids.append(_figures(where, runs, picked, choice, baseline, paper[:1]))
         grids += _groups(where, picked)
     return grids
@@ -156,8 +87,8 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
 
 def _figures(
     where: str,
-    runs: Mapping[str, Mapping[int, Sequence[RunRecord]]],
-    picked: Mapping[str, Mapping[int, RunRecord]],
+    runs: Mapping[str, Mapping[int, Sequence[Run]]],
+    picked: Mapping[str, Mapping[int, Run]],
     choice: Choice,
     baseline: str | None,
     paper: Sequence[Published],
@@ -214,12 +145,12 @@ def _inside(measure: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _groups(where: str, picked: Mapping[str, Mapping[int, RunRecord]]) -> list[Grid]:
+def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
     """Return the table of true positive rates on the test samples of every sensitive group, if there are any."""
     places: dict[tuple[str, str], Place] = {}
     columns: dict[str, str] = {}
     for name, seeds in picked.items():
-        rows = {seed: record.final.get("groups") or [] for seed, record in seeds.items()}
+        rows = {seed: run.record.final.get("groups") or [] for seed, run in seeds.items()}
         for group in dict.fromkeys(str(row["group"]) for own in rows.values() for row in own):
             mine = {seed: row for seed, own in rows.items() for row in own if row["group"] == group}
             n, positive = (fmean(row[key] or 0 for row in mine.values()) for key in ("n", "positives"))
@@ -241,8 +172,8 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, RunRecord]]) -> list[G
     ]
 
 
-def _values(seeds: Mapping[int, RunRecord], measure: str) -> dict[int, float]:
-    found = {seed: measured(record.rounds[-1], measure) for seed, record in seeds.items()}
+def _values(seeds: Mapping[int, Run], measure: str) -> dict[int, float]:
+    found = {seed: run.value(measure) for seed, run in seeds.items()}
     return {seed: value for seed, value in found.items() if value is not None}
 
 
@@ -259,17 +190,17 @@ def _difference(values: Sequence[float], measure: str) -> str:
     return f"{'+' if mean >= 0 else '-'}{text}" + ("" if half is None else f" ± {written(half, measure)}")
 
 
-def _settings(seeds: Mapping[int, Sequence[RunRecord]], picked: Mapping[int, RunRecord]) -> str:
+def _settings(seeds: Mapping[int, Sequence[Run]], picked: Mapping[int, Run]) -> str:
     """Return what was chosen among the settings that differ, by how many seeds, the most frequent first."""
-    tried = [flatten({"algorithm": r.spec["algorithm"]}) for rivals in seeds.values() for r in rivals]
+    tried = [flatten({"algorithm": r.record.spec["algorithm"]}) for rivals in seeds.values() for r in rivals]
     telling = [
         name for name in dict.fromkeys(k for t in tried for k in t) if len({t.get(name) for t in tried}) > 1
     ]
     if not telling:
         return "the only one"
     texts: Counter[str] = Counter()
-    for record in picked.values():
-        own = flatten({"algorithm": record.spec["algorithm"]})
+    for run in picked.values():
+        own = flatten({"algorithm": run.record.spec["algorithm"]})
         texts[" ".join(f"{name.partition('.')[2]}={own.get(name, 'null')}" for name in telling)] += 1
     return "; ".join(
         f"{text} ({n})" for text, n in sorted(texts.items(), key=lambda item: (-item[1], item[0]))

@@ -10,19 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.metrics import described
-from harness.report.data.cells import (
-    Cell,
-    better_is_higher,
-    cells,
-    clients,
-    digest,
-    largest_ratio,
-    part_name,
-    partition_text,
-)
-from harness.report.data.columns import size, words
-from harness.report.data.tables import fits, print_table, reasons
+from harness.metrics import better_is_higher, described
+from harness.report.data.results import Cell, Results
+from harness.report.data.specs import clients, digest, largest_ratio, part_name, partition_text
+from harness.report.tables.text import size, words
+from harness.report.tables.write import fits, print_table, reasons
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,13 +52,17 @@ class Comparison(NamedTuple):
 
 
 def print_summary(
-    records: Sequence[RunRecord], frame: pd.DataFrame, by: str, baseline: str | None, console: Console
+    records: Iterable[RunRecord] | Results,
+    frame: pd.DataFrame,
+    by: str,
+    baseline: str | None,
+    console: Console,
 ) -> None:
     """Print what protection costs, and the table of all rows where it is short or the terminal is wide enough.
 
     Parameters
     ----------
-    records : Sequence[RunRecord]
+    records : Iterable[RunRecord] or Results
         Run records of the suite.
     frame : pd.DataFrame
         Their leaderboard.
@@ -90,7 +86,7 @@ def print_summary(
 
 
 def compare_protection(
-    records: Iterable[RunRecord], measure: str = "accuracy", baseline: str | None = None
+    records: Iterable[RunRecord] | Results, measure: str = "accuracy", baseline: str | None = None
 ) -> Comparison | None:
     """Return the comparison that says most about privacy and compression, None if there is nothing to compare.
 
@@ -98,7 +94,7 @@ def compare_protection(
     cells, then the one whose unprotected cell is best, then the first by name.
     """
     families: dict[str, list[Cell]] = {}
-    for cell in cells(records):
+    for cell in Results.of(records).cells:
         if cell.values(measure):
             families.setdefault(_family(cell), []).append(cell)
     found = []
@@ -180,7 +176,7 @@ def label(cell: Cell) -> str:
 def _family(cell: Cell) -> str:
     """Return a digest of all but seed, privacy and compression."""
     spec = {k: v for k, v in cell.spec.items() if k not in {"seed", "privacy", "compression"}}
-    return digest([cell.records[0].suite, cell.records[0].profile, spec])
+    return digest([cell.runs[0].record.suite, cell.runs[0].record.profile, spec])
 
 
 def _protected(cell: Cell) -> bool:

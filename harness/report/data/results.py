@@ -1,0 +1,299 @@
+"""Results: the tidy table of run records, and its groups of rows that differ in nothing but the seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from harness.config.report import COSTS_TO_TARGET, Target
+from harness.metrics import better_is_higher
+from harness.report.data.specs import PARTITION_FIELDS, flatten, part_name
+from harness.report.data.tidy import COUNTS, diagnostics, tabulated
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.storage.store import RunRecord
+
+#: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
+SHOWN = frozenset(
+    {
+        "seed",
+        "rounds",
+        "eval_every",
+        "data.name",
+        "partition.kind",
+        "partition.clients",
+        "problem.kind",
+        "model.name",
+        "algorithm.name",
+        "privacy.unit",
+        "privacy.placement",
+        "privacy.clip",
+        "privacy.delta",
+        "compression.alpha",
+        "compression.beta",
+        "compression.codec",
+    }
+)
+
+
+class Results:
+    """Run records, their tidy table and their cells; what is asked for twice is computed once.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        In any order.
+
+    Attributes
+    ----------
+    records : list[RunRecord]
+        The records, in their order.
+    boards : dict
+        Leaderboards made so far, see `harness.report.data.leaderboard`.
+    """
+
+    def __init__(self, records: Iterable[RunRecord]) -> None:
+        self.records = list(records)
+        self.boards: dict[object, pd.DataFrame] = {}
+        self._columns: dict[str, list[Any]] = {}
+
+    @classmethod
+    def of(cls, records: Iterable[RunRecord] | Results) -> Results:
+        """Return `records` itself if it is one already."""
+        return records if isinstance(records, Results) else cls(records)
+
+    def __iter__(self) -> Iterator[RunRecord]:
+        return iter(self.records)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The tidy table."""
+        return self._tabulated[0]
+
+    @cached_property
+    def _tabulated(self) -> tuple[pd.DataFrame, dict[str, str]]:
+        return tabulated(self.records)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The groups of the tidy table by run, in the order of the records."""
+        ends = list(accumulate(max(1, len(record.rounds)) for record in self.records))
+        rows = map(slice, [0, *ends], ends)
+        return [Run(record, own, self) for record, own in zip(self.records, rows, strict=True)]
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The groups of runs by cell, in an order that does not depend on the order of the records."""
+        keys, tasks = self.frame["cell"].tolist(), self.frame["task"].tolist()
+        groups: dict[str, list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault(keys[run.rows.start], []).append(run)
+        return [
+            Cell(key, tasks[runs[0].rows.start], tuple(sorted(runs, key=lambda run: run.seed)))
+            for key, runs in sorted(groups.items())
+        ]
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of all metrics of last evaluations, sorted."""
+        return sorted({name for r in self.records for line in r.rounds[-1:] for name in line["metrics"]})
+
+    @cached_property
+    def diagnostics(self) -> list[str]:
+        """Names of all diagnostics that are numbers, in the order of their appearance."""
+        found = (diagnostics(line) for record in self.records for line in record.rounds[-1:])
+        return list(dict.fromkeys(k for row in found for k, v in row.items() if isinstance(v, int | float)))
+
+    def column(self, measure: str) -> list[float | int | None]:
+        """Return a measure of all rows of the tidy table; None where it does not apply.
+
+        Besides metrics and diagnostics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``,
+        ``oracle_calls``, ``round``, ``seconds`` and ``epsilon`` (the total so far). Counts stay integers.
+        """
+        if measure not in self._columns:
+            self._columns[measure] = self._column(measure)
+        return self._columns[measure]
+
+    def _column(self, measure: str) -> list[float | int | None]:
+        if measure == "bytes":
+            both = zip(self.column("bytes_up"), self.column("bytes_down"), strict=True)
+            return [None if up is None or down is None else up + down for up, down in both]
+        name = "epsilon_total" if measure == "epsilon" else measure
+        if measure not in (*COUNTS, "seconds", "epsilon"):
+            name = self._tabulated[1].get(measure, measure if measure in self.diagnostics else "")
+        if name not in self.frame:
+            return [None] * len(self.frame)
+        column = self.frame[name]
+        return [None if gone else value for value, gone in zip(column.tolist(), column.isna(), strict=True)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its record and its rows of the tidy table.
+
+    Attributes
+    ----------
+    record : RunRecord
+        As read from the store.
+    rows : slice
+        Its rows, one per evaluation.
+    results : Results
+        The tidy table.
+    """
+
+    record: RunRecord
+    rows: slice
+    results: Results = field(repr=False, compare=False)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return int(self.record.spec["seed"])
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is finished and has an evaluation: only then do its numbers count."""
+        return self.record.status == "done" and bool(self.record.rounds)
+
+    def curve(self, measure: str) -> list[Any]:
+        """Return `measure` at every evaluation; None where it does not apply."""
+        return self.results.column(measure)[self.rows]
+
+    def value(self, measure: str) -> Any:
+        """Return `measure` at the last evaluation; None where it does not apply."""
+        return self.results.column(measure)[self.rows.stop - 1]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs of one spec, one per seed, in the order of their seeds.
+
+    Attributes
+    ----------
+    key : str
+        Digest of suite, profile and everything of the spec but the seed.
+    task : str
+        Digest of suite, profile, data, partition and problem: the cells of one task are ranked together.
+    runs : tuple[Run, ...]
+        At least one.
+    """
+
+    key: str
+    task: str
+    runs: tuple[Run, ...]
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """Records of the runs."""
+        return [run.record for run in self.runs]
+
+    @property
+    def suite(self) -> str:
+        """Name of the suite; empty for single runs."""
+        return self.runs[0].record.suite
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Spec of the first seed; the others differ in the seed alone."""
+        return self.runs[0].record.spec
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """All settings as text, by dotted names."""
+        return flatten(self.spec)
+
+    @cached_property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return part_name(self.spec["algorithm"]) or ""
+
+    @cached_property
+    def done(self) -> list[Run]:
+        """Finished runs with at least one evaluation: the only ones whose numbers are averaged."""
+        return [run for run in self.runs if run.done]
+
+    def values(self, measure: str) -> dict[int, float]:
+        """Return seed -> `measure` at the last evaluation, for the finished runs to which it applies."""
+        found = {run.seed: run.value(measure) for run in self.done}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def at_target(self, target: Target, cost: str) -> dict[int, float]:
+        """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""
+        sign = 1 if better_is_higher(target.measure) else -1
+        found = {}
+        for run in self.done:
+            points = zip(run.curve(target.measure), run.curve(cost), strict=True)
+            good = (
+                spent for value, spent in points if value is not None and sign * value >= sign * target.value
+            )
+            if (first := next(good, None)) is not None:
+                found[run.seed] = first
+        return found
+
+    def costs(self, target: Target, column: str) -> dict[int, float]:
+        """Return seed -> a column of `COSTS_TO_TARGET`; nothing unless every run is done and reached the target.
+
+        A mean over the runs that did would flatter a method that mostly does not.
+        """
+        found = self.at_target(target, COSTS_TO_TARGET[column])
+        return found if len(found) == len(self.runs) else {}
+
+    def privacy(self) -> dict[str, Any] | None:
+        """Return the privacy statement of the run with the largest epsilon: a row never understates."""
+        given = [claim for run in self.done if (claim := run.record.rounds[-1].get("privacy"))]
+        claims = [
+            {name: math.inf if value == "inf" else value for name, value in own.items()} for own in given
+        ]
+        return max(claims, key=lambda own: _infinite_if_none(own.get("epsilon_total")), default=None)
+
+
+def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return cell key -> the settings that tell it from the other cells.
+
+    The hyper-parameters of the algorithm always; of the rest of the spec what has no column of its own and
+    differs between the cells of the suite, with its dotted name. Linear in the number of cells.
+    """
+    flat = {cell.key: {k: v for k, v in cell.settings.items() if _listed(cell.spec, k)} for cell in cells}
+    values: dict[tuple[str, str], dict[str, int]] = {}  # suite and name -> value -> number of cells
+    sizes: dict[str, int] = {}
+    for cell in cells:
+        sizes[cell.suite] = sizes.get(cell.suite, 0) + 1
+        for name, value in flat[cell.key].items():
+            counts = values.setdefault((cell.suite, name), {})
+            counts[value] = counts.get(value, 0) + 1
+
+    def differs(suite: str, name: str) -> bool:
+        """Whether another cell has another value, or none; a model's setting counts among such models only."""
+        counts = values[suite, name]
+        return len(counts) > 1 or (not name.startswith("model.") and sum(counts.values()) < sizes[suite])
+
+    varying = {key: differs(*key) for key in values}
+    texts = {}
+    for cell in cells:
+        own, other = [], []
+        for name, value in sorted(flat[cell.key].items()):
+            if name.startswith("algorithm."):
+                own.append(f"{name.removeprefix('algorithm.')}={value}")
+            elif value != "false" and varying[cell.suite, name]:
+                other.append(f"{name}={value}")
+        texts[cell.key] = " ".join(own + other)
+    return texts
+
+
+def _listed(spec: Mapping[str, Any], name: str) -> bool:
+    """Return whether a setting may stand among the settings of a row: it has no column that shows all of it."""
+    section, _, last = name.partition(".")
+    if section == "partition" and last.split(".")[0] not in PARTITION_FIELDS and last:
+        return False
+    changing = section == "compression" and isinstance((spec.get(section) or {}).get(last), list | tuple)
+    return name not in SHOWN or changing
+
+
+def _infinite_if_none(epsilon: float | None) -> float:
+    return math.inf if epsilon is None else float(epsilon)

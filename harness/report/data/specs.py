@@ -1,0 +1,90 @@
+"""Specs as text: names of parts, settings by dotted name, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LONGEST_VALUE = 24  # characters; a longer setting (a matrix in YAML) is shown by a short digest
+LONGEST_SCHEDULE = 48  # the same of ratios that change from round to round
+
+#: Fields that every partition has; its other fields belong to its kind and are printed with its name.
+PARTITION_FIELDS = ("kind", "clients", "test", "stratify", "limit", "standardize", "selection")
+
+
+def digest(value: object) -> str:
+    """Return 12 hexadecimal digits of the SHA-256 of the canonical JSON of `value`."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def part_name(part: Mapping[str, Any] | str | None) -> str | None:
+    """Return the name of a part of a spec: its ``name``, its ``kind``, or itself if a bare name."""
+    if part is None or isinstance(part, str):
+        return part
+    name = part.get("name", part.get("kind"))
+    return None if name is None else str(name)
+
+
+def partition_text(partition: Mapping[str, Any] | None) -> str | None:
+    """Return a partition as ``dirichlet(alpha=0.3)``; the number of clients has a column of its own."""
+    if partition is None:
+        return None
+    own = {name: value for name, value in partition.items() if name not in PARTITION_FIELDS}
+    inside = ", ".join(f"{k}={v}" for k, v in sorted(flatten(own).items()))
+    return f"{part_name(partition)}({inside})" if inside else part_name(partition)
+
+
+def clients(spec: Mapping[str, Any]) -> int | None:
+    """Return the number of clients: the partition's, or the rows of the matrices of a quadratic problem."""
+    for part in (spec.get("partition"), spec.get("problem")):
+        if isinstance(part, Mapping) and part.get("clients") is not None:
+            return int(part["clients"])
+    problem = spec.get("problem")
+    if isinstance(problem, Mapping):
+        return next((len(value) for value in problem.values() if isinstance(value, list)), None)
+    return None
+
+
+def dotted(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted name and value of everything in nested mappings; absent (None) values are left out."""
+    for name, value in part.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value
+
+
+def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return dotted name -> canonical text without spaces."""
+    return {name: _text(name, value) for name, value in dotted(spec)}
+
+
+def _text(name: str, value: Any) -> str:
+    if name.startswith("compression.") and (steps := schedule_text(value)) is not None:
+        return steps if len(steps) <= LONGEST_SCHEDULE else f"#{digest(value)[:6]}"
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+    return text.replace(" ", "_") if len(text) <= LONGEST_VALUE else f"#{digest(value)[:6]}"
+
+
+def schedule_text(value: object) -> str | None:
+    """Return steps ``[[round, ratio], ...]`` as ``0.2@0,0.4@10``, ratios per client as ``0.2/0.5@0``."""
+    steps = value if isinstance(value, list | tuple) else ()
+    pairs = [step for step in steps if isinstance(step, list | tuple) and len(step) == 2]
+    if not steps or len(pairs) < len(steps) or not all(isinstance(begin, int) for begin, _ in pairs):
+        return None
+    return ",".join(f"{_ratio_text(ratio)}@{begin}" for begin, ratio in pairs)
+
+
+def largest_ratio(ratio: object) -> float | None:
+    """Return a pruning ratio as one number: the largest of a schedule or of the clients'."""
+    if isinstance(ratio, list | tuple):
+        each = [step[1] if isinstance(step, list | tuple) else step for step in ratio]
+        return max(found for one in each if (found := largest_ratio(one)) is not None)
+    return None if ratio is None else float(ratio)  # type: ignore[arg-type] # a number, as the spec was checked
+
+
+def _ratio_text(ratio: object) -> str:
+    return "/".join(map(_ratio_text, ratio)) if isinstance(ratio, list | tuple) else f"{ratio:g}"

@@ -1,0 +1,1 @@
+"""Tables of a report: columns, pivots, model selection and their formats."""

@@ -1,0 +1,52 @@
+"""Numbers and names of measures as a reader sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.metrics import ELSEWHERE
+
+
+def words(measure: str) -> str:
+    """Return a measure as a reader sees it."""
+    special = {"auroc": "AUROC", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap", "dp_gap": "Parity gap"}
+    prefix, _, name = measure.partition("_")
+    if prefix in ELSEWHERE:
+        return f"{prefix.capitalize()} {special.get(name, name.replace('_', ' '))}"
+    return special.get(measure, measure.replace("_", " ").capitalize())
+
+
+def quantity(value: float | None, digits: int = 4) -> str:
+    """Return a number with `digits` significant digits, exponent only where it helps; empty for nothing."""
+    return "" if is_empty(value) else f"{value:.{digits}g}"
+
+
+def size(value: float | None) -> str:
+    """Return bytes as ``4.91 MB`` (powers of 1000)."""
+    return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def count(value: float | None) -> str:
+    """Return a large number as ``3.2 M`` (powers of 1000)."""
+    return _scaled(value, ("", "k", "M", "G", "T", "P")).rstrip()
+
+
+def work(value: float | None) -> str:
+    """Return floating-point operations as ``3.2 GFLOP``."""
+    return _scaled(value, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
+def _scaled(value: float | None, units: Sequence[str]) -> str:
+    if value is None or is_empty(value):
+        return ""
+    step = 0 if value < 1000 else min(len(units) - 1, math.floor(math.log10(value) / 3 + 1e-9))
+    return f"{value:.0f} {units[0]}" if step == 0 else f"{value / 1000**step:.3g} {units[step]}"
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a field of a table is empty."""
+    return value is None or bool(pd.isna(value))
