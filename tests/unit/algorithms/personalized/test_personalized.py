@@ -69,6 +69,7 @@ def fedreco(problem, federation, rounds, **settings):
     ).state
 
 
+@pytest.mark.slow
 def test_fedreco_settles_where_its_objective_is_stationary():
     """``a_i (u_i - o_i) + lambda s_i (u_i - u_0) = 0`` and ``sum_i s_i (u_i - u_0) = 0``; lambda 1.
 
@@ -207,6 +208,7 @@ def test_without_spread_different_clients_keep_their_heads():
     assert close(combination(torch.zeros(4, 1), h), torch.eye(4), 1e-6)
 
 
+@pytest.mark.slow
 def test_the_least_on_the_simplex_is_optimal():
     """M a is one number where a > 0, and at least that elsewhere; projected gradient finds the same point."""
     generator = torch.Generator().manual_seed(3)
@@ -351,6 +353,7 @@ def test_apfl_with_all_weight_at_home_is_local_training():
     assert close(found.x, run_algorithm("fedavg", problem, federation, 4, **work).state.x, 1e-12)
 
 
+@pytest.mark.slow
 def test_pfedme_solves_its_envelope():
     """theta = (a o + lambda w) / (a + lambda); sum c (o - w) = 0 with c = a / (a + lambda).
 
