@@ -149,6 +149,7 @@ def test_the_mean_of_the_trackers_is_that_of_what_was_released(name, privacy, wi
             assert close(state.rv, state.v, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACKED)
 def test_noise_does_not_add_up_in_the_trackers(name):
     """What was released is off by one draw, of standard deviation z * 2 C = 1 * 2 * 10 = 20, in every round alike.

@@ -174,6 +174,7 @@ def test_unequal_steps_need_normalization(normalize, expected):
     assert close(fixed_point("fed_norm_sgda", **settings), expected, 6e-6)
 
 
+@pytest.mark.slow
 def test_fedsgda_m_solves_a_problem_with_matrices():
     """One step a round: the fixed point is the saddle [P B; B' -Q][x; y] = -[c; d] of the averages."""
     generator = torch.Generator().manual_seed(1)

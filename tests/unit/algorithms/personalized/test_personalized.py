@@ -81,6 +81,7 @@ def test_fedreco_settles_where_its_objective_is_stationary():
     assert close(found.ui, torch.tensor([1.636364, 3.090909, 4.181818]), 1e-5)
 
 
+@pytest.mark.slow
 def test_the_common_extractor_is_weighted_by_squares():
     """``sum s (u_i - u_0) = 0`` at u = (1, 2, 4), s = (1, 1, 2): u_0 = (1 + 2 + 8) / 4. One client: its own."""
     problem, federation = linear_features()
@@ -102,6 +103,7 @@ def test_the_common_extractor_is_weighted_by_squares():
     assert close(follow([1]), 2.0, 1e-8)
 
 
+@pytest.mark.slow
 def test_ditto_settles_between_its_optimum_and_the_common_one():
     """One step a round: w* = sum a o / sum a = 3 and p* = (a o + lambda w*) / (a + lambda) = (1, 3, 5) at .5."""
     work = {"lr": 0.1, "tie": 0.5, "local_steps": 1, "grad_clip": None}
@@ -365,6 +367,7 @@ def test_pfedme_solves_its_envelope():
     assert close(found.pi, torch.tensor([2.0, 3.0, 4.0]), 1e-6)
 
 
+@pytest.mark.slow
 def test_per_fedavg_settles_where_gradients_ahead_cancel():
     """sum c (w - o) = 0 with c = a (1 - alpha a): the first-order method has one factor; c = (.9, 1.6, .9)."""
     optima = (0.0, 3.0, 9.0)

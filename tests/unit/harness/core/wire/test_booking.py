@@ -132,6 +132,7 @@ BUDGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BUDGETS)
 @pytest.mark.parametrize("budget", [0.5, 8.0])
 def test_the_reported_total_is_the_budget_and_never_more(data, kind: str, budget: float) -> None:
