@@ -17,10 +17,10 @@ quickstart: .venv/ready
 	$(BIN)/python -m harness suite quickstart --out results
 
 test: .venv/ready-to-test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: .venv/ready-to-test
-	$(BIN)/pytest -n 2 -m "not slow" tests/unit tests/golden
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/golden
 
 check: .venv/ready-to-test
 	$(BIN)/ruff format --check .

@@ -22,6 +22,7 @@ def real(name, **options):
     return data
 
 
+@pytest.mark.slow
 def test_real_adult_has_the_known_facts():
     data = real("adult")
     assert data.x.shape == (45_222, 104)

@@ -18,6 +18,7 @@ def _oracle(accountant, z, rate, draws, delta=DELTA):
     return accountant.get_epsilon(delta)
 
 
+@pytest.mark.slow
 def test_two_releases_of_one_draw_cost_more_than_two_draws():
     """q = 0.1, z = 1, T = 100, m = 2 at delta 1e-5: one event has multiplier 1 / sqrt 2."""
     together = epsilon(compose([1.0, 1.0]), 100, DELTA, sampling_rate=0.1)
@@ -41,6 +42,7 @@ def test_the_unsampled_total_is_one_gaussian(z, k, accountant):
     assert result.epsilon == pytest.approx(gaussian_epsilon(z / math.sqrt(k), DELTA), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("z", "rate", "draws"), [(1, 0.1, 100), (0.8, 0.2, 50), (5, 0.01, 10_000), (20, 0.01, 1000), (2, 0.5, 30)]
 )
@@ -55,11 +57,13 @@ def test_sampled_draws_agree_with_dp_accounting(z, rate, draws):
     assert prv <= rdp
 
 
+@pytest.mark.slow
 def test_a_small_delta_does_not_make_prv_understate():
     exact = _oracle(PLDAccountant(), 1, 0.1, 100, delta=1e-9)
     assert exact <= epsilon(1, 100, 1e-9, 0.1, "prv") <= exact * 1.01
 
 
+@pytest.mark.slow
 def test_mixed_events_agree_with_dp_accounting():
     events = [Event(1, 0.1, 100), Event(2, 1.0, 3), Event(3, 0.01, 50)]
     oracle = PLDAccountant()
@@ -108,6 +112,7 @@ def test_calibration_stays_within_the_budget_and_wastes_nothing(budget, rate):
     assert epsilon(z * (1 - 2e-6), 200, DELTA, rate) > budget
 
 
+@pytest.mark.slow
 def test_calibration_by_prv_needs_less_noise_than_by_rdp():
     prv, rdp = (calibrate(2.0, DELTA, [Event(1.0, 0.1, 100)], name) for name in ("prv", "rdp"))
     assert prv < rdp

@@ -44,6 +44,7 @@ def test_an_honest_mechanism_is_hardly_ever_flagged(claims):
     assert _power("honest", **claims) <= 8 / TRIALS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["half the noise", "clip skipped", "noise before clip"])
 def test_broken_mechanisms_are_flagged(mechanism):
     assert _power(mechanism, claimed_std=STD) >= 0.99
@@ -64,6 +65,7 @@ def _pairs_flagged(reused):
     return flagged / TRIALS
 
 
+@pytest.mark.slow
 def test_reused_noise_is_flagged_and_fresh_noise_is_not():
     assert _pairs_flagged(reused=True) == 1.0
     assert _pairs_flagged(reused=False) <= 8 / TRIALS

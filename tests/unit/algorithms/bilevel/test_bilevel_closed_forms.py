@@ -15,6 +15,7 @@ def fedbio(rounds, **hyper):
     return run_algorithm("fedbio", *quadratic_bilevel(), rounds, **hyper).state
 
 
+@pytest.mark.slow
 def test_fedbio_with_one_local_step_reaches_the_optimum():
     """BL2: y_1 = x, y_2 = x + 1; h_1' = 2x - 3, h_2' = 2x, so x* = .75 and y* = (.75, 1.75)."""
     state = fedbio(160)
@@ -22,6 +23,7 @@ def test_fedbio_with_one_local_step_reaches_the_optimum():
     assert close(state.y, [0.75, 1.75], 1e-8)
 
 
+@pytest.mark.slow
 def test_fedbio_with_five_local_steps_ends_in_a_known_cycle():
     """Fixed cycle computed apart from this program, seen right after a synchronization."""
     state = fedbio(60, local_steps=5)
@@ -29,12 +31,14 @@ def test_fedbio_with_five_local_steps_ends_in_a_known_cycle():
     assert close(state.y, [0.9074454, 1.5616574], 1e-7)
 
 
+@pytest.mark.slow
 def test_the_bias_of_local_steps_vanishes_with_the_step_size():
     """A tenth of the step leaves 2.2e-6 of the bias of 1.7e-4."""
     state = fedbio(360, local_steps=5, lr_x=0.005)
     assert close(state.x, 0.7499978, 2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "expected", "rounds"),
     [(0, 0.230769, 170), (1, 0.36, 150), (5, 0.599688, 120), (20, 0.744804, 100)],
@@ -120,6 +124,7 @@ def fedbioacc(rounds, watch=lambda state: None, **hyper):
     return run_algorithm("fedbioacc", *quadratic_bilevel(), rounds, watch=watch, **hyper).state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hyper", [{}, {"neumann_terms": 3}, {"local_steps": 5}])
 def test_fedbioacc_that_forgets_at_once_is_fedbio(hyper):
     """sigma = 0, delta = u = 1, c = 1: alpha = 1 and 1 - c alpha^2 = 0, so the estimates are fresh gradients."""
@@ -131,6 +136,7 @@ def test_fedbioacc_that_forgets_at_once_is_fedbio(hyper):
     assert max(float((a.y - b.y).abs().max()) for a, b in zip(plain, kept, strict=True)) < 1e-12
 
 
+@pytest.mark.slow
 def test_fedbioacc_reaches_the_optimum_too():
     """Without noise the corrected estimate is the gradient at the present point: FedBiO's fixed points."""
     state = fedbioacc(220, sigma=0.0, c_x=0.5, c_y=0.5)
@@ -167,6 +173,7 @@ def test_kept_estimates_weigh_by_the_step_size_before():
         assert close(state.omega.abs(), abs(1 - 0.2 * first - 2 * c * first**2), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [1.0, 0.8])
 def test_leaving_the_redundant_vector_away_changes_bytes_only(decay):
     """The receiver takes the step that the sender took, with its step size.
@@ -194,6 +201,7 @@ def test_leaving_the_redundant_vector_away_changes_bytes_only(decay):
     assert [int(run.cost.down) for run in runs] == [5 * 2 * 3 * 8, 5 * 2 * 2 * 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedbio", "fedbioacc"])
 def test_the_second_stage_minimizes_the_mean_inner_objective(name):
     """BL2 at x*: mean of y^2 - y (2 x) and 2 y^2 - y (4 x + 4): 3 y = 3 x + 2, so theta = x + 2 / 3.

@@ -55,6 +55,7 @@ def test_the_server_step_size_scales_the_step():
     assert close(half, 0.2, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 0.5, 4.0])
 def test_fedprox_fixed_point(mu):
     """d <- q d + lr a (o - w_t), q = 1 - lr (a + mu): d_K = a (1 - q^K) / (a + mu) (o - w_t)."""

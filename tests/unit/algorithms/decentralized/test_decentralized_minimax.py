@@ -85,6 +85,7 @@ def test_decentralized_local_sgda_is_k_gt_without_corrections(kind):
         assert close(one.y, other.y, 1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ring", "star", "complete"])
 def test_decentralized_local_sgda_stops_at_its_fixed_point(kind):
     """A step maps z_i = (x_i, y_i) to A_i z_i + b_i; a round to W (A_i^K z_i + (1 + .. + A_i^{K-1}) b_i).
@@ -115,6 +116,7 @@ def test_one_local_step_on_a_complete_graph_is_central():
 # --- gradient tracking: what DM-HSGD and DREAM share ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GRAPHS)
 @pytest.mark.parametrize(
     ("name", "settings", "rounds"),
@@ -147,6 +149,7 @@ def test_the_mean_of_the_trackers_is_that_of_what_was_released(name, privacy, wi
             assert close(state.rv, state.v, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACKED)
 def test_noise_does_not_add_up_in_the_trackers(name):
     """What was released is off by one draw, of standard deviation z * 2 C = 1 * 2 * 10 = 20, in every round alike.
@@ -259,6 +262,7 @@ def test_dream_without_coins_is_spider_without_restarts():
         assert close(state.u, P * state.x[:, 0] + B * state.y[:, 0] + c, 1e-12)
 
 
+@pytest.mark.slow
 def test_the_change_of_dream_s_estimate_is_right_on_average():
     """E[omega / q] = 1. Over 2000 nodes with q = .25 the mean of omega / q has standard deviation sqrt(3 / 2000).
 
@@ -274,6 +278,7 @@ def test_the_change_of_dream_s_estimate_is_right_on_average():
     assert {round(float(r), 9) for r in ratios} == {0.0, 4.0}, "a node stands still, or moves by 1 / q"
 
 
+@pytest.mark.slow
 def test_without_large_batches_idle_nodes_never_catch_up():
     """The trackers still go to zero, but not where the mean gradient does, with which they lost touch."""
     lost = watched("dream", 900, **{**TRACKED["dream"], "p": 0.0})[-1]

@@ -46,6 +46,7 @@ def path(name, rounds, **options):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["k_gt_minimax", "dm_hsgd", "dream"])
 def test_tracking_reaches_the_constrained_saddle(name):
     """x^2 = (x - 2)^2 + 1 at 1.25: both losses are equal; there y_1 x + y_2 (x - 2) = 0 with y = (.375, .625)."""

@@ -18,6 +18,7 @@ def weights(kind, nodes=4):
     return mixing_matrix(TOPOLOGIES[kind](), nodes, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ring", "erdos-renyi", "complete"])
 @pytest.mark.parametrize("zero_init", [False, True])
 def test_all_nodes_reach_the_saddle_and_corrections_balance(kind, zero_init):
@@ -116,6 +117,7 @@ class PlusInY(KGTMinimax):
         return new._replace(cy=2 * state.cy - new.cy)  # old + change in place of old - change
 
 
+@pytest.mark.slow
 def test_a_plus_in_the_tracking_of_y_diverges():
     """For ascent D_y = + lr K (g + c): only the minus gives c <- - g + W (g + c)."""
     problem, mixing = quadratic_minimax(), weights("ring")

@@ -123,6 +123,7 @@ def test_fedminmax_without_ascent_is_fedavg():
     assert close(fair.x, plain.x, 1e-12)
 
 
+@pytest.mark.slow
 def test_fedminmax_brings_the_risks_of_two_groups_together():
     """B6: 90 samples at 0, 10 at 4. Risks are equal at 2, which mu = (1/2, 1/2) makes the minimum.
 
@@ -158,6 +159,7 @@ def test_group_risks_add_up_to_the_mean_loss():
     assert close(group_shares(2)(batch).sum(), 1.0, 1e-12)
 
 
+@pytest.mark.slow
 def test_fcfl_in_its_first_stage_lowers_the_larger_loss():
     """B7: losses (w - c)^2 / 2 with c = 0 and 4 are equal at 2; plain steps of size .01 stay within .05 of it."""
     hyper = {"lr": 0.01, "weight_decay": 0.0, "batch_size": None}
@@ -168,6 +170,7 @@ def test_fcfl_in_its_first_stage_lowers_the_larger_loss():
     assert close(unequal.x, 2.0, 0.05)
 
 
+@pytest.mark.slow
 def test_fcfl_in_its_second_stage_raises_nobody_s_loss():
     """From 6 both losses fall until w is at most 4, where one of them would rise: there the run stays.
 
@@ -201,6 +204,7 @@ def test_afl_without_ascent_averages_clients_equally():
     assert close(run_algorithm("afl", *task, 5, lr_weights=0.0, **hyper).state.x, plain.x, 1e-12)
 
 
+@pytest.mark.slow
 def test_afl_finds_the_model_that_is_fair_to_any_mixture():
     """(w - c)^2 / 2 with c = 0, 0, 4: risks are equal at 2, where the third client weighs 1/2."""
     task = points(0.0, 0.0, 4.0)

@@ -33,12 +33,14 @@ def fixed_point(name, **settings):
     return torch.linalg.solve(torch.eye(2, dtype=torch.float64) - turn, shift)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 def test_fedsgda_m_without_local_steps_reaches_the_saddle(weight):
     """Averages P, B, Q, c, d of MM4 are (.5, 1, 2, 1, 1): .5 x + y = -1 and x - 2 y = -1 give (-1.5, -.25)."""
     assert close(limit(400, local_steps=1, alpha=weight, beta=weight), SADDLE, 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "expected", "tolerance"),
     [
@@ -52,6 +54,7 @@ def test_fedsgda_m_with_local_steps_has_a_biased_fixed_point(weight, expected, t
     assert close(limit(130, local_steps=5, alpha=weight, beta=weight), expected, tolerance)
 
 
+@pytest.mark.slow
 def test_local_sgda_ends_at_its_affine_fixed_point():
     """With weight 1 a client's five steps are z -> M_i^5 z + (I + .. + M_i^4) m_i; average, then solve."""
     rows = zip([1, -0.5, 0.5, 1], [1, 2, 1, 0], [1, 2, 1, 4], [2, -2, 1, 3], [0, 4, -2, 2], strict=True)
@@ -98,15 +101,17 @@ def test_sagda_with_one_step_descends_along_the_mean_gradient():
     assert close(limit(9, "sagda", local_steps=1), limit(9, "local_sgda", local_steps=1), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local_sgda_plus", "fedsgda_plus"])
 @pytest.mark.parametrize("snapshot", [1, 5])
 def test_the_age_of_a_snapshot_does_not_move_the_fixed_point(name, snapshot):
     """Fixed point computed apart from this program."""
     server = {"server_lr": 1.0} if name == "fedsgda_plus" else {}
-    found = limit(180, name, local_steps=5, snapshot_rounds=snapshot, **server)
+    found = limit(140, name, local_steps=5, snapshot_rounds=snapshot, **server)
     assert close(found, (-1.298858786, -0.271665046), 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weight", "expected"),
     [(1.0, (-1.34663, -0.24512)), (0.5, (-1.38335, -0.24435)), (0.1, (-1.46519, -0.24867))],
@@ -117,12 +122,14 @@ def test_momentum_brings_local_sgda_nearer_to_the_saddle(weight, expected):
     assert close(found, expected, 6e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server_lr", [0.5, 1.0])
 def test_codasca_reaches_the_saddle_in_spite_of_local_steps(server_lr):
     found = limit(280, "codasca", local_steps=5, prox=0.0, stage_rounds=10**6, server_lr=server_lr)
     assert close(found, SADDLE, 1e-9)
 
 
+@pytest.mark.slow
 def test_a_proximal_term_draws_x_to_its_start():
     """Q = 1: (P + prox) x + B y + c = 0 with x_ref = 0 and B x - Q y + d = 0, averages (.5, 1, 2, 1, 1).
 
@@ -145,6 +152,7 @@ def test_a_new_stage_begins_at_the_last_end_with_smaller_steps():
         assert close(found, expected, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("inner", [1, 3])
 def test_fednest_reaches_the_saddle_in_spite_of_local_steps(steps, inner):
@@ -166,6 +174,7 @@ def test_unequal_steps_need_normalization(normalize, expected):
     assert close(fixed_point("fed_norm_sgda", **settings), expected, 6e-6)
 
 
+@pytest.mark.slow
 def test_fedsgda_m_solves_a_problem_with_matrices():
     """One step a round: the fixed point is the saddle [P B; B' -Q][x; y] = -[c; d] of the averages."""
     generator = torch.Generator().manual_seed(1)

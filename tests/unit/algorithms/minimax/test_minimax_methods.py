@@ -114,6 +114,7 @@ def test_a_partial_cohort_leaves_the_others_rows_alone_and_runs(name):
     assert all(int(part.ndim) == 1 for part in after[0]) or max(before) == 2
 
 
+@pytest.mark.slow
 def test_average_prev_changes_the_path_not_the_fixed_point():
     settings = {"data": quadratic_minimax(), "batch_size": None, "alpha": 0.3, "beta": 0.3}
     plain = states("fedsgda_m", 400, 1, lr_x=0.05, lr_y=0.05, **settings)
@@ -137,19 +138,20 @@ def miniature(rule):
     return Problem("miniature", "minimax", init, loss, project=rule), federation_of(slopes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PLAIN, "fednest"])
 @pytest.mark.parametrize(
-    ("rule", "expected"),
-    [(project_simplex, (1.25, 0.375, 0.625)), (renorm, (1.142038, 0.428981, 0.571019))],
+    ("rule", "expected", "rounds"),
+    [(project_simplex, (1.25, 0.375, 0.625), 700), (renorm, (1.142038, 0.428981, 0.571019), 320)],
 )
-def test_the_simplex_rule_decides_the_limit(name, rule, expected):
+def test_the_simplex_rule_decides_the_limit(name, rule, expected, rounds):
     """Saddle: equal losses, x^2 = (x - 2)^2 + 1, so x = 1.25; y_1 x + y_2 (x - 2) = 0, so y_2 = x / 2.
 
     Cutting off and dividing by the sum stops where L_c is proportional to y_c: y_2 = x / 2 again, and
     L_1 / L_2 = y_1 / y_2, at x = 1.142038.
     """
     settings = {**PLAIN.get(name, {}), "lr_x": 0.05, "lr_y": 0.05}
-    found = states(name, 1000, 1, None, miniature(rule), **settings)[-1]
+    found = states(name, rounds, 1, None, miniature(rule), **settings)[-1]
     assert close(found, expected, 2e-6)
 
 

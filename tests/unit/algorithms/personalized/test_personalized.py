@@ -69,6 +69,7 @@ def fedreco(problem, federation, rounds, **settings):
     ).state
 
 
+@pytest.mark.slow
 def test_fedreco_settles_where_its_objective_is_stationary():
     """``a_i (u_i - o_i) + lambda s_i (u_i - u_0) = 0`` and ``sum_i s_i (u_i - u_0) = 0``; lambda 1.
 
@@ -80,6 +81,7 @@ def test_fedreco_settles_where_its_objective_is_stationary():
     assert close(found.ui, torch.tensor([1.636364, 3.090909, 4.181818]), 1e-5)
 
 
+@pytest.mark.slow
 def test_the_common_extractor_is_weighted_by_squares():
     """``sum s (u_i - u_0) = 0`` at u = (1, 2, 4), s = (1, 1, 2): u_0 = (1 + 2 + 8) / 4. One client: its own."""
     problem, federation = linear_features()
@@ -101,6 +103,7 @@ def test_the_common_extractor_is_weighted_by_squares():
     assert close(follow([1]), 2.0, 1e-8)
 
 
+@pytest.mark.slow
 def test_ditto_settles_between_its_optimum_and_the_common_one():
     """One step a round: w* = sum a o / sum a = 3 and p* = (a o + lambda w*) / (a + lambda) = (1, 3, 5) at .5."""
     work = {"lr": 0.1, "tie": 0.5, "local_steps": 1, "grad_clip": None}
@@ -207,6 +210,7 @@ def test_without_spread_different_clients_keep_their_heads():
     assert close(combination(torch.zeros(4, 1), h), torch.eye(4), 1e-6)
 
 
+@pytest.mark.slow
 def test_the_least_on_the_simplex_is_optimal():
     """M a is one number where a > 0, and at least that elsewhere; projected gradient finds the same point."""
     generator = torch.Generator().manual_seed(3)
@@ -351,6 +355,7 @@ def test_apfl_with_all_weight_at_home_is_local_training():
     assert close(found.x, run_algorithm("fedavg", problem, federation, 4, **work).state.x, 1e-12)
 
 
+@pytest.mark.slow
 def test_pfedme_solves_its_envelope():
     """theta = (a o + lambda w) / (a + lambda); sum c (o - w) = 0 with c = a / (a + lambda).
 
@@ -362,6 +367,7 @@ def test_pfedme_solves_its_envelope():
     assert close(found.pi, torch.tensor([2.0, 3.0, 4.0]), 1e-6)
 
 
+@pytest.mark.slow
 def test_per_fedavg_settles_where_gradients_ahead_cancel():
     """sum c (w - o) = 0 with c = a (1 - alpha a): the first-order method has one factor; c = (.9, 1.6, .9)."""
     optima = (0.0, 3.0, 9.0)

@@ -46,6 +46,7 @@ def world(problem, federation, compression=EXACT, **options):
     return clients, Channel(clients, compression=compression), batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["everywhere", "server"])
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_two_local_iterations_by_hand(labels, beta):

@@ -62,6 +62,7 @@ LINEAR = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings", "compression"), LINEAR)
 def test_linear_parties_reach_least_squares_unless_pruned(name, settings, compression):
     """h_k = x_k theta_k, head = intercept + sum of the embeddings, squared loss: the normal equations.

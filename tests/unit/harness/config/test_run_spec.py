@@ -64,6 +64,7 @@ def test_the_order_of_keys_does_not_matter():
     assert name(turned(WHOLE)) == name(WHOLE)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_name():
     """With another seed of Python's own hashing."""
     program = (

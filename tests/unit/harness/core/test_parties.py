@@ -73,6 +73,7 @@ def test_every_party_has_its_own_schedule_and_units(data):
     assert settled_at(same) == [[5]] * 3
 
 
+@pytest.mark.slow
 def test_alpha_saves_operations_and_beta_saves_bytes(data):
     """NL, PL, ML and L: PL sends what NL sends, ML computes as much as NL does, L has the savings of both."""
     settings = {"NL": {}, "PL": {"alpha": 0.5}, "ML": {"beta": 0.5}, "L": {"alpha": 0.5, "beta": 0.5}}
@@ -136,6 +137,7 @@ def test_the_ledger_is_of_the_most_charged_record(data):
     assert 1 < int(appeared.max()) < 6 and torch.equal(run.privacy_log.charged, 3 * appeared)
 
 
+@pytest.mark.slow
 def test_a_budget_holds(data):
     """The noise is settled for the person who appears most often, and the budget is used up.
 
@@ -151,6 +153,7 @@ def test_a_budget_holds(data):
     assert part["noise_multiplier"] < whole["noise_multiplier"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [{}, {"local_epochs": None, "local_steps": 1}])
 def test_a_plan_counts_appearances_as_the_run_does(data, steps):
     spec = parties(data, {**LVFL, **steps}, privacy=RECORD, rounds=4).spec
@@ -199,6 +202,7 @@ def test_embeddings_leave_no_other_way(data):
             leave(h.flatten(-2))
 
 
+@pytest.mark.slow
 def test_the_report_says_what_is_claimed(data):
     final = simulate(parties(data, privacy=RECORD, compression={"alpha": 0.5, "beta": 0.5}))
     assert "features that one party holds of one person" in final["privacy"]["protects"]

@@ -205,6 +205,7 @@ def test_more_than_two_classes_are_refused_with_the_way_out():
         built(random_federation([6, 6], classes=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local_sgda", "fedsgda_m"])
 def test_clients_with_one_class_each_find_the_saddle(name):
     """Scores fixed by inputs of zero: h = 1/2 at bias 0. One step a round is gradient descent ascent on the mean,
@@ -228,6 +229,7 @@ def adult(**fields):
     return {"data": "adult", "partition": partition, "problem": "auroc", "model": "logistic", **fields}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local_sgda", "fedsgda_m"])
 def test_auroc_rises_on_adult(name):
     """From the 0.807 of the model drawn with seed 0 to over 0.87; and only what ranks is reported, no accuracy."""
@@ -242,6 +244,7 @@ def test_auroc_rises_on_adult(name):
     assert after["accuracy"] is after["eqopp"] is after["worst_client"] is predictions.y_pred is None
 
 
+@pytest.mark.slow
 def test_a_private_pruned_run_lists_p_as_public():
     algorithm = {"name": "fedsgda_m", "local_steps": 2}
     given = adult(

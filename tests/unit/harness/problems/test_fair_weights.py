@@ -150,6 +150,7 @@ def means():
     return Problem("means", "bilevel", start, outer, inner, project_x=onto_simplex), federation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedbio", "fedbioacc"])
 def test_groups_of_unequal_size_get_weights_inverse_to_it(name):
     """B4: theta = 40 om_1 / (90 om_0 + 10 om_1); the balanced validation mean is 2, so om_1 = 9 om_0, sum 2.
@@ -174,6 +175,7 @@ def test_the_problem_is_built_with_its_validation_data():
     assert problem.init(torch.Generator())["x"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_on_adult_the_weights_of_two_groups_hardly_matter():
     """The bilevel objective with its inner problem solved: White weighed by 0.5, 1 and 1.5 (results/README.md).
 

@@ -448,6 +448,7 @@ NASTY = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     reason=TEXT | NASTY.map("".join),

@@ -30,6 +30,7 @@ def network(name):
     return problem, x, batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models.names())
 def test_a_gradient_and_a_prediction_cost_what_torch_counts(name):
     problem, x, batch = network(name)
@@ -57,6 +58,7 @@ def test_derivatives_of_derivatives_cost_what_torch_counts():
     assert found == counted.get_total_flops() > 0
 
 
+@pytest.mark.slow
 def test_a_command_starts_without_what_only_some_commands_need():
     script = (
         "import sys; from harness.cli.parser import main;"

@@ -135,6 +135,7 @@ BUDGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BUDGETS)
 @pytest.mark.parametrize("budget", [0.5, 8.0])
 def test_the_reported_total_is_the_budget_and_never_more(data, kind: str, budget: float) -> None:
@@ -182,6 +183,7 @@ def test_a_round_that_releases_more_than_the_first_ends_the_run(data) -> None:
         finished(setup)
 
 
+@pytest.mark.slow
 def test_settling_twice_changes_nothing(data) -> None:
     """`simulate` settles what it is given, which may be settled already."""
     adaptive = {"placement": "central", "clip": "adaptive"}
@@ -222,6 +224,7 @@ def test_batches_gone_through_twice_are_refused(data) -> None:
         finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2, twice=True)))
 
 
+@pytest.mark.slow
 def test_cohorts_are_public_unless_privacy_rests_on_them(data) -> None:
     claim = "who takes part in which round"
     local = simulate(ready(data, "fedavg", privacy={"epsilon": 2}, cohort={"size": 3}))

@@ -8,6 +8,7 @@ from tests.support.wire import cohort, record
 from tests.support.worlds import iid_federation, logistic
 
 
+@pytest.mark.slow
 def test_a_coin_shows_one_as_often_as_it_should() -> None:
     """4000 tosses with p = 0.3: 1200 expected, standard deviation sqrt(4000 * .3 * .7) = 29; 5 of them allowed."""
     world = {"data": iid_federation(), "problem": logistic()}

@@ -91,6 +91,7 @@ def test_k_gt_corrections_keep_mean_zero_under_noise_and_codecs(mechanism, compr
     assert drift(run(mechanism=mechanism, compression=compression)) < 1e-10
 
 
+@pytest.mark.slow
 def test_corrections_drift_if_nodes_use_their_clean_share() -> None:
     """Without noise and code there is no difference; with them the mean walks away."""
     assert drift(run(Clean)) < 1e-10

@@ -38,6 +38,7 @@ def pruned_coordinates(run: Simulation) -> torch.Tensor:
     return torch.cat([part[..., ~mask].flatten() for part in run.state if part.shape[-1] == len(mask)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "scaffold", "local"])
 @pytest.mark.parametrize("mechanism", [None, LOCAL, CENTRAL, RECORD])
 @pytest.mark.parametrize("setting", [{}, FEEDBACK, {"beta": 0.5, "select": "random_k", "codec": "q4"}])

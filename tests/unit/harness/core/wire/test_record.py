@@ -277,6 +277,7 @@ def test_opacus_clips_and_sums_the_same_gradients(make, mode: str) -> None:
     torch.testing.assert_close(stepped.x, x - 0.3 * expected.mean(0) / 6)
 
 
+@pytest.mark.slow
 def test_fair_classification_can_be_protected_record_by_record(data) -> None:
     work = {"name": "fedsgda_m", "local_steps": 2, "batch_size": 8}
     finished(ready(data, work, problem="fair_classification", privacy={"unit": "record", "epsilon": 8.0}))

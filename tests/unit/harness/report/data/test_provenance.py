@@ -56,6 +56,7 @@ def test_every_run_but_a_skipped_one_has_its_command():
     assert commands_of(runs, {}) == []
 
 
+@pytest.mark.slow
 def test_the_command_of_a_row_makes_the_very_run_again(tmp_path):
     """Privacy, pruning, a cohort and a seed: what the page says gives the same id in another folder."""
     command = (

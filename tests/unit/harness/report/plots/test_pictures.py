@@ -83,6 +83,7 @@ def test_each_partition_is_drawn_once_for_its_least_seed(tmp_path):
     assert partitions(runs[-1:], tmp_path / "b") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [fairness, partitions])
 def test_equal_records_give_equal_pictures(tmp_path, draw):
     record = grouped(run(), f=0.5, m=0.7)

@@ -164,6 +164,7 @@ def test_a_choice_that_cannot_be_meant_is_refused(given, message):
         read_choice(given)
 
 
+@pytest.mark.slow
 def test_a_report_holds_the_tables_and_the_further_pictures(tmp_path):
     curve = [evaluation(10 * i, 1000 * (i + 1), outer_loss=1 / (i + 1)) for i in range(3)]
     records = [run(), done(spec("fedbio", problem={"kind": "fair_weights"}), *curve)]
