@@ -140,7 +140,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(table)
     more = len(protected) - MOST_ROWS
     left = f" {more} more such rows are in the table." if more > 0 else ""
-    spread = "± is the sample standard deviation over seeds; changes are paired by seed."
+    several = "± is the sample standard deviation over seeds; changes are paired by seed."
+    spread = several if len(plain.done) > 1 else "One seed: no spread."
     _say(console, spread + left)
 
 

@@ -108,7 +108,8 @@ def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
 def test_more_rows_than_a_screen_holds_are_counted():
     records = [run(0, 0.8), *(run(0, 0.7, epsilon=e, beta=b) for e in (1, 2, 4, 8, 16) for b in (0.0, 0.5))]
     records += [run(0, 0.6, name) for name in ("ditto", "scaffold")]
-    assert "2 more such rows" in " ".join(printed(records).split())
+    told = " ".join(printed(records).split())
+    assert "2 more such rows" in told and "One seed: no spread" in told
 
 
 def test_a_measure_without_a_scale_is_compared_in_its_own_unit():
