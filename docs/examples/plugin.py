@@ -16,16 +16,16 @@ from torch import Tensor
 
 from datasets.catalog import data_set
 from datasets.dataset import Dataset
-from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, positive, register
 from harness.metrics import Predictions, metric
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class LocalMomentum(Algorithm):
+class LocalMomentum(Descent):
     """Federated averaging whose clients step along a decaying sum of their gradients.
 
-    The sum begins at zero in every round and stays at home.
+    The sum begins at zero in every round and stays at home. `Descent` brings the step and its settings.
 
     Attributes
     ----------
@@ -48,7 +48,6 @@ class LocalMomentum(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "lr")
-        not_negative(self, "momentum")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
@@ -57,10 +56,9 @@ class LocalMomentum(Algorithm):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local SGD with momentum at every client, then the mean increment."""
         x = x_t = channel.down(state.x)
-        v = torch.zeros_like(x)
+        m = None
         for batch in clients.batches(self):
-            v = self.momentum * v + clients.grad(x, batch)
-            x = x - self.lr * batch.active * v  # who has no data left in this round stands still
+            x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         return self.State(state.x + channel.mean(x, base=x_t))
 
 
