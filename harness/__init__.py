@@ -11,10 +11,13 @@ if TYPE_CHECKING:
         Execution,
         RunRecord,
         RunSpec,
+        Setup,
+        Simulation,
         UserError,
         leaderboard,
         load_plugin,
         load_results,
+        prepare,
         run,
     )
 
@@ -22,10 +25,13 @@ __all__ = [
     "Execution",
     "RunRecord",
     "RunSpec",
+    "Setup",
+    "Simulation",
     "UserError",
     "leaderboard",
     "load_plugin",
     "load_results",
+    "prepare",
     "run",
 ]
 

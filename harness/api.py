@@ -20,18 +20,23 @@ from harness.config.run import RunSpec, read_spec, read_yaml
 from harness.core.registry import UserError
 from harness.executors.scheduler import run_one
 from harness.report import tidy
-from harness.simulation.build import Execution, prepare
+from harness.simulation import build
+from harness.simulation.build import Execution, Setup
 from harness.simulation.calibration import settled
+from harness.simulation.simulation import Simulation
 from harness.storage.store import RunRecord, Store
 
 __all__ = [
     "Execution",
     "RunRecord",
     "RunSpec",
+    "Setup",
+    "Simulation",
     "UserError",
     "leaderboard",
     "load_plugin",
     "load_results",
+    "prepare",
     "run",
 ]
 
@@ -73,15 +78,12 @@ def run(
     UserError, ValueError
         If the spec is not valid, or its parts do not go together; then nothing has been written.
     """
-    plugins.load()
-    if isinstance(spec, str | Path):
-        spec = read_yaml(Path(spec))
-    checked = spec if isinstance(spec, RunSpec) else read_spec(spec)
+    checked = _checked(spec)
     execution, root = execution or Execution(), Path(out)
     before = torch.get_num_threads()
     torch.set_num_threads(execution.threads)  # as the command does: sums are rounded by how they are cut up
     try:
-        settled(prepare(checked, execution))
+        settled(build.prepare(checked, execution))
         told = (lambda _, round, line: progress(round, line)) if progress else None
         outcome = run_one(
             checked, root, execution, retry=retry, progress=told, save_predictions=save_predictions
@@ -89,6 +91,35 @@ def run(
     finally:
         torch.set_num_threads(before)
     return Store(root).record(outcome.id, checked.model_dump(mode="json"))
+
+
+def prepare(spec: RunSpec | Mapping[str, Any] | str | Path, *, execution: Execution | None = None) -> Setup:
+    """Load and build what a run needs, with the noise that its budget asks for; run nothing.
+
+    Its ``problem``, ``federation`` and ``algorithm`` are what `Simulation` takes. `Simulation.from_setup` takes all
+    of it.
+
+    Parameters
+    ----------
+    spec : RunSpec, Mapping, str or Path
+        The run: checked already, as the fields of a run file, or the run file.
+    execution : Execution, optional
+        Device and the like.
+
+    Raises
+    ------
+    UserError, ValueError
+        If the spec is not valid, or its parts do not go together.
+    """
+    return settled(build.prepare(_checked(spec), execution))
+
+
+def _checked(spec: RunSpec | Mapping[str, Any] | str | Path) -> RunSpec:
+    """Return a checked spec."""
+    plugins.load()
+    if isinstance(spec, str | Path):
+        spec = read_yaml(Path(spec))
+    return spec if isinstance(spec, RunSpec) else read_spec(spec)
 
 
 def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:

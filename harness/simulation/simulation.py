@@ -145,7 +145,8 @@ class Simulation:
     Examples
     --------
     >>> from harness import Simulation, prepare
-    >>> setup = prepare({"problem": "quadratic_minimax", "algorithm": {"name": "local_sgda", "local_steps": 2}})
+    >>> problem = {"kind": "quadratic_minimax", "P": [1, 2], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
+    >>> setup = prepare({"problem": problem, "algorithm": {"name": "local_sgda", "local_steps": 2}})
     >>> simulation = Simulation(setup.problem, setup.federation, setup.algorithm, seeds=(1,))
     >>> before = simulation.evaluate().metrics["stationarity"]
     >>> for _ in range(5):
