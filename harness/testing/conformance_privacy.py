@@ -13,14 +13,16 @@ from torch import Tensor, nn
 
 from harness import models
 from harness.core.algorithm import Algorithm
-from harness.core.channel import Channel, Weighting
+from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
+from harness.core.wire.message import Message
 from harness.core.wire.model_pruning import Thinned, thin, thin_own
 from harness.core.wire.settings import Compression, Privacy, PrivacyLog
+from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
 from harness.testing.conformance import ROUNDS, Check, Failed, Task, _same, _small, _task, run, task
@@ -41,33 +43,51 @@ SPARSE = Compression(beta=0.5, codec="float64", error_feedback=True)
 CHANNEL_CHECKS: list[Check] = []
 
 
+class DirectStages(Stages):
+    """Stages without a code."""
+
+    def encode(self, message: Message) -> None:
+        """Let the message arrive as it is, in zero bytes."""
+        message.sizes = torch.zeros(message.joint.shape[:-1], dtype=torch.int64)
+
+
+class PlainStages(Stages):
+    """Stages with plain averages, as under central privacy."""
+
+    def weights(self, message: Message) -> Tensor:
+        """Return equal weights."""
+        return super().weights(replace(message, weighting="uniform"))
+
+
+class WatchedStages(Stages):
+    """Stages that check whether every message of a client is booked."""
+
+    def book(self, message: Message) -> None:
+        """Book, and look at the ledger before and after."""
+        before = self.clients.privacy_log.ledger.releases
+        super().book(message)
+        # With unit client this message is a release; with unit record its gradients were.
+        own = self.mechanism is not None and not self.mechanism.by_sample
+        if self.clients.privacy_log.ledger.releases == (before if own else 0):
+            raise Failed("a message left a client and no release was booked")
+
+
 class Direct(Channel):
     """A channel that encodes nothing."""
 
-    def _encode(
-        self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return joint, torch.zeros(joint.shape[:-1], dtype=torch.int64)
+    stages = DirectStages
 
 
 class Plain(Channel):
-    """A channel that averages plainly, as central privacy does."""
+    """A channel that averages plainly."""
 
-    def _weights(self, weighting: Weighting) -> Tensor:
-        return super()._weights("uniform")
+    stages = PlainStages
 
 
 class Watched(Channel):
-    """A channel that notes every message that a client sends."""
+    """A channel that checks every message that a client sends."""
 
-    def _send(self, *arguments: Any, **options: Any) -> list[Tensor]:
-        before = self.privacy_log.ledger.releases
-        sent = super()._send(*arguments, **options)
-        # With unit client this message is a release; with unit record its gradients were.
-        own = self._mechanism is not None
-        if self.privacy_log.ledger.releases == (before if own else 0):
-            raise Failed("a message left a client and no release was booked")
-        return sent
+    stages = WatchedStages
 
 
 class Noted(Clients):

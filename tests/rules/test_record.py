@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 from opacus import GradSampleModule
-from rules_support import COUNTS, channel, cohort, federation, finished, given, ready, record
+from rules_support import COUNTS, RAW, cohort, federation, finished, given, ready, record
 from torch import nn
 from torch.nn import functional
 
 from datasets.federation import Batch, Federation
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
+from harness.core.channel import Channel
 from harness.core.flat_model import Ravel
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -134,8 +135,7 @@ def test_two_gradients_on_one_batch_are_two_releases_of_one_draw() -> None:
     clients.problem = problem
     work = FEDSGDA_M(local_steps=3, batch_size=2)
     start = {"x": torch.zeros(2, dtype=torch.float64), "y": torch.zeros(2, dtype=torch.float64)}
-    way = channel(None)
-    way._clients = clients
+    way = Channel(clients, compression=RAW)
     state = work.init(start, clients, way)
     work.round(state, clients, way)
     assert (clients.privacy_log.ledger.draws, clients.privacy_log.ledger.releases) == (3, 6)
@@ -269,8 +269,7 @@ def test_opacus_clips_and_sums_the_same_gradients(make, mode: str) -> None:
     found = clients.grad(clients.rows(x), batch)
     torch.testing.assert_close(found * 6, expected)
     clients = cohort(mechanism=record(clip=norm), data=data, problem=problem, counts=(6, 6), mode=mode)
-    way = channel(None)
-    way._clients = clients
+    way = Channel(clients, compression=RAW)
     stepped = FEDAVG(lr=0.3, local_steps=1, batch_size=None).round(FEDAVG.State(x), clients, way)
     torch.testing.assert_close(stepped.x, x - 0.3 * expected.mean(0) / 6)
 
