@@ -139,7 +139,7 @@ class Channel:
         If not everybody takes part in every round, nobody is taken to have been there, and all pay.
         """
         everybody, compression = self._clients.n == self._clients.total, self._compression
-        same = self._stages.down.entrywise and not (compression.downlink and compression.thin)
+        same = self._stages.down.entrywise and not (compression.downlink and compression.sparsifies)
         if everybody and not same:
             raise Incompatible(
                 "compression.downlink: a message in which other entries are kept, or that is coded by chance or as "
@@ -149,7 +149,7 @@ class Channel:
 
     def _broadcast(self, vectors: Sequence[Tensor], copies: Tensor) -> Any:
         """Send vectors of the server, counted as often for each of the cohort as ``copies (..., C)`` says."""
-        slot, sparsify = self._slot(), self._compression.downlink and self._compression.thin
+        slot, sparsify = self._slot(), self._compression.downlink and self._compression.sparsifies
         mask = self._mask(slot, vectors, sparsify=sparsify)
         own = masks.per_client_mask(self._clients, mask) is not None  # then each gets another message
         parts = [self._clients.rows(vector) for vector in vectors] if own else vectors
@@ -292,7 +292,7 @@ class Channel:
             raise ValueError(
                 "this run has no topology to mix over; an algorithm that gossips says so: Meta(..., gossip=True)"
             )
-        if self._clients.thinned is not None and self._clients.thinned.which is not None:
+        if self._clients.pruned is not None and self._clients.pruned.which is not None:
             raise Incompatible("compression.alpha: gossip averages rows of models of one size")
         if hops < 1 or not (rows or rebroadcast):
             raise ValueError(f"nothing to mix: {len(rows) + len(rebroadcast)} rows, {hops} hops")
@@ -306,7 +306,7 @@ class Channel:
                 "compression.error_feedback: the algorithm sends sums of what is new and what is known; what is "
                 "missing of the known is not to be added to the next one"
             )
-        copies, sparsify = gossip.neighbors(self._mixing).cpu(), bool(onto) and self._compression.thin
+        copies, sparsify = gossip.neighbors(self._mixing).cpu(), bool(onto) and self._compression.sparsifies
 
         def tell(parts: Sequence[Tensor]) -> list[Tensor]:
             slot = self._slot()
@@ -335,7 +335,7 @@ class Channel:
         """Return a message of the clients that has not gone through any stage."""
         slot, here = self._slot(), self._clients.participation_mask
         mask = self._mask(slot, rows, sparsify=sparsify, real=real)
-        return Message(slot, rows, here, mask, sparsify=self._compression.thin, base=base, scale=scale)
+        return Message(slot, rows, here, mask, sparsify=self._compression.sparsifies, base=base, scale=scale)
 
     def _refuse_feedback(self, refuse: bool) -> None:
         if refuse and self._compression.error_feedback:

@@ -19,7 +19,7 @@ from harness.core.execution import sampling
 from harness.core.execution.client_chunks import round_in_parts
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
-from harness.core.wire.model_pruning import Thinned, thin, thinned
+from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.settings import PLAIN, Privacy, PrivacyLog
 from harness.simulation.build import Setup
 from harness.simulation.calibration import Dry, settle
@@ -62,7 +62,7 @@ class Run:
         self.round = 0
         self.memory: dict[str, Tensor] = {}
         self.privacy_log = PrivacyLog()
-        self.thinned: Thinned | None = None
+        self.thinned: PrunedModels | None = None
         self.errors: dict[str, Tensor] = {}
         self._ratio = 0.0
         self._dry = dry
@@ -90,7 +90,7 @@ class Run:
             expected=expected,
             privacy_log=self.privacy_log,
             privacy=setup.privacy,
-            thinned=self.thinned,
+            pruned=self.thinned,
             alpha=ratio_at(setup.compression.alpha, round) if self._parties and round >= 0 else 0.0,
         )
 
@@ -144,8 +144,8 @@ class Run:
         else:
             self.state = algorithm.round(self.state, clients, channel)
         self._keep(clients, channel)
-        if clients.thinned is not None and clients.thinned is not self.thinned:
-            self._thin(clients.thinned, 0.0)
+        if clients.pruned is not None and clients.pruned is not self.thinned:
+            self._thin(clients.pruned, 0.0)
         self.errors |= clients.errors
         self.round += 1
         privacy = setup.privacy
@@ -175,9 +175,9 @@ class Run:
         start = self.setup.start["x"]
         public = model if model.ndim == 1 and not self.setup.algorithm.meta.gossip else start
         public = public[: len(start)]  # a model in two halves is evaluated end to end; x comes first
-        self._thin(thin(self.setup.problem, public, ratio, self.thinned), most)
+        self._thin(prune_models(self.setup.problem, public, ratio, self.thinned), most)
 
-    def _thin(self, left: Thinned, ratio: float) -> None:
+    def _thin(self, left: PrunedModels, ratio: float) -> None:
         self.thinned, self._ratio = left, ratio
         self.state = type(self.state)(*(left.masked(part) for part in self.state))
 
@@ -223,7 +223,7 @@ class Run:
         self.errors = dict(checkpoint["errors"])
         if checkpoint["pruned"] is not None:
             ratio, masks, which = checkpoint["pruned"]
-            self._thin(thinned(self.setup.problem, masks.to(device), which), ratio)
+            self._thin(pruned_models(self.setup.problem, masks.to(device), which), ratio)
 
     def points(self) -> list[Point]:
         """Return where each run stands, as its evaluation needs to know."""

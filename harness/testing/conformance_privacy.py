@@ -15,12 +15,12 @@ from harness import models
 from harness.core.algorithm import Algorithm
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.execution.batches import Batches
+from harness.core.execution.batches import Batches, LocalWork
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.wire.message import Message
-from harness.core.wire.model_pruning import Thinned, thin, thin_own
+from harness.core.wire.model_pruning import PrunedModels, prune_models, prune_own_models
 from harness.core.wire.settings import Compression, Privacy, PrivacyLog
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
@@ -95,7 +95,7 @@ class Noted(Clients):
 
     rates: ClassVar[set[float]] = set()
 
-    def batches(self, work: Algorithm | None, *, batch_size: int | None = None, **options: Any) -> Batches:
+    def batches(self, work: LocalWork | None, *, batch_size: int | None = None, **options: Any) -> Batches:
         """Note the rate, and draw."""
         size = batch_size or (work.batch_size if work is not None else None)
         fewest = int(self.federation.counts().min())
@@ -226,16 +226,16 @@ def _pruned(cls: type[Algorithm]) -> None:
     own: float | Tensor = torch.linspace(0, 0.75, federation.clients)  # every client a model of its own size
     ratios = (0.5,) if cls.meta.gossip else (0.5, own)
     for ratio, compression in product(ratios, (RAW, SPARSE, replace(SPARSE, error_feedback=False))):
-        thinned = thin(viewed, drawn, ratio, None)
-        masked = type(start)(*(thinned.masked(part) for part in start))
+        pruned = prune_models(viewed, drawn, ratio, None)
+        masked = type(start)(*(pruned.masked(part) for part in start))
         small = problem, federation
-        options = {"state": masked, "thinned": thinned, "compression": compression}
+        options = {"state": masked, "pruned": pruned, "compression": compression}
         found = {name: state for name, _, state in _protected(cls, algorithm, small, noise=1.0, **options)}
         with suppress(Incompatible):
             found["no"] = _run(algorithm, small, None, **options)
         for name, state in found.items():
             for field, part in zip(state._fields, state, strict=True):
-                if not torch.equal(thinned.masked(part), part):
+                if not torch.equal(pruned.masked(part), part):
                     raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
 
 
@@ -252,7 +252,7 @@ def _pruned_parties(cls: type[Algorithm]) -> None:
             found["no"] = _run(_small(cls), small, None, **options)
         for name, state in found.items():
             # What is pruned has no weights, so pruning anew finds the same units; if nothing was, it finds others.
-            left = thin_own(small[0], state.y, asked, None)
+            left = prune_own_models(small[0], state.y, asked, None)
             if left is None or not torch.equal(left.masked(state.y), state.y):
                 raise Failed(
                     f"y is not pruned as far as the rounds ask, under {name} privacy; see Clients.prune"
@@ -268,7 +268,7 @@ def _run(
     channel: type[Channel] = Channel,
     compression: Compression = RAW,
     privacy_log: PrivacyLog | None = None,
-    thinned: Thinned | None = None,
+    pruned: PrunedModels | None = None,
     alpha: float | Tensor = 0.0,
     **options: Any,
 ) -> Any:
@@ -276,7 +276,7 @@ def _run(
     privacy_log, ways = privacy_log or PrivacyLog(), list[Channel]()
 
     def members(*arguments: Any, **others: Any) -> Clients:
-        given = {"privacy_log": privacy_log, "privacy": mechanism, "thinned": thinned}
+        given = {"privacy_log": privacy_log, "privacy": mechanism, "pruned": pruned}
         return side(*arguments, **{**others, **given, "alpha": alpha if others["round"] >= 0 else 0.0})
 
     def out(clients: Clients, *, mixing: Tensor | None, **_: Any) -> Channel:

@@ -16,7 +16,7 @@ from harness.core.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.wire.cost import Cost
-from harness.core.wire.model_pruning import Thinned
+from harness.core.wire.model_pruning import PrunedModels
 from harness.core.wire.settings import Compression, Privacy, PrivacyLog
 from harness.problems.classify import classifier
 from harness.simulation.build import Setup, prepare
@@ -74,7 +74,7 @@ def cohort(
     expected: int | None = None,
     problem: Problem | None = None,
     mechanism: Privacy | None = None,
-    thinned: Thinned | None = None,
+    pruned: PrunedModels | None = None,
     mode: Any = "vmap",
     data: Federation | None = None,
 ) -> Clients:
@@ -97,7 +97,7 @@ def cohort(
         expected=expected,
         privacy_log=PrivacyLog(),
         privacy=mechanism,
-        thinned=thinned,
+        pruned=pruned,
     )
 
 

@@ -12,7 +12,7 @@ from compression import alive, units
 from harness.core.algorithm import ALGORITHMS
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible
-from harness.core.wire.model_pruning import Smaller, Thinned, thin
+from harness.core.wire.model_pruning import PrunedModels, SubModel, prune_models
 from harness.core.wire.settings import Compression
 from harness.problems.classify import classifier
 from harness.simulation.dry_run import Counting
@@ -114,11 +114,11 @@ def test_bytes_and_operations_fall(data, algorithm: str) -> None:
 def test_the_smaller_problem_s_gradient_is_the_full_gradient_of_what_is_left(mode: str) -> None:
     problem = classifier(small())
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
-    thinned = thin(problem, x, 0.5, None)
+    thinned = prune_models(problem, x, 0.5, None)
     work = ALGORITHMS["fedavg"](local_steps=1, batch_size=None)
     data = federation()
     full = cohort(problem=problem, data=data, mode=mode)
-    less = cohort(problem=problem, data=data, thinned=thinned, mode=mode)
+    less = cohort(problem=problem, data=data, pruned=thinned, mode=mode)
     point = full.rows(thinned.masked(x))
     (batch,) = full.batches(work)
     expected, found = full.grad(point, batch) * thinned.mask, less.grad(point, batch)
@@ -130,8 +130,8 @@ def test_the_smaller_problem_s_gradient_is_the_full_gradient_of_what_is_left(mod
 def test_a_message_of_the_pruned_model_takes_its_noise_and_bytes_on_the_kept_coordinates_only() -> None:
     problem = classifier(small())
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
-    thinned = thin(problem, x, 0.5, None)
-    way = channel(privacy(z=1.0), Compression(), problem=problem, thinned=thinned)
+    thinned = prune_models(problem, x, 0.5, None)
+    way = channel(privacy(z=1.0), Compression(), problem=problem, pruned=thinned)
     zeros = torch.zeros(4, len(x), dtype=torch.float64)
     arrived, other = way.gather(zeros, zeros[:, :3])
     assert not arrived[:, ~thinned.mask].any()
@@ -244,7 +244,7 @@ def test_error_feedback_loses_nothing_over_the_rounds() -> None:
 def test_the_mask_of_a_gossiping_or_personal_model_comes_from_the_common_start(data) -> None:
     """Never from private rows: `local` keeps one model a client."""
     run = finished(ready(data, "local", compression={"alpha": 0.5}, model=MLP))
-    expected = thin(run.setup.problem, run.setup.start["x"], 0.5, None).mask
+    expected = prune_models(run.setup.problem, run.setup.start["x"], 0.5, None).mask
     assert torch.equal(run.thinned.mask, expected)
 
 
@@ -286,9 +286,11 @@ def test_each_client_is_sent_and_sends_its_own_coordinates(data, algorithm, mech
     assert int(least.cost.flops) < int(run.cost.flops) < int(most.cost.flops)
 
 
-def of_own_sizes(masks: torch.Tensor, which: list[int]) -> Thinned:
+def of_own_sizes(masks: torch.Tensor, which: list[int]) -> PrunedModels:
     problem = classifier(small())
-    return Thinned(tuple(Smaller(mask, problem, mask.nonzero()[:, 0]) for mask in masks), torch.tensor(which))
+    return PrunedModels(
+        tuple(SubModel(mask, problem, mask.nonzero()[:, 0]) for mask in masks), torch.tensor(which)
+    )
 
 
 def test_who_lacks_a_coordinate_has_no_say_in_its_average() -> None:
@@ -296,12 +298,12 @@ def test_who_lacks_a_coordinate_has_no_say_in_its_average() -> None:
     masks = torch.tensor([[True, True, True], [True, False, False]])
     sizes = of_own_sizes(masks, [0, 1, 0, 1])
     messages = torch.tensor([[1.0, 1, 1], [2, 7, 7], [3, 3, 3], [4, 7, 7]], dtype=torch.float64)
-    way = channel(thinned=sizes)
+    way = channel(pruned=sizes)
     assert way.mean(messages, weighting="uniform").tolist() == [2.5, 2.0, 2.0]
     assert int(way.cost.up) == 8 * (3 + 1 + 3 + 1)
     # Weighted by size, (4, 8, 2, 6) samples: (4 + 16 + 6 + 24) / 20, (4 + 6) / 6.
-    assert channel(thinned=sizes).mean(messages).tolist() == pytest.approx([2.5, 10 / 6, 10 / 6])
-    few = channel(thinned=sizes, ids=[1, 2]).mean(messages[1:3], weighting="uniform")
+    assert channel(pruned=sizes).mean(messages).tolist() == pytest.approx([2.5, 10 / 6, 10 / 6])
+    few = channel(pruned=sizes, ids=[1, 2]).mean(messages[1:3], weighting="uniform")
     assert few.tolist() == [2.5, 3.0, 3.0]
 
 
@@ -309,11 +311,11 @@ def test_under_central_privacy_the_shares_are_those_of_everybody_and_not_of_the_
     """Two of four have the last coordinate, so its average counts twice, whoever is there: here only client 0."""
     masks = torch.tensor([[True, True], [True, False]])
     mechanism = privacy("central", clip=100.0, rate=0.5)
-    way = channel(mechanism, thinned=of_own_sizes(masks, [0, 1, 0, 1]), ids=[0], expected=2)
+    way = channel(mechanism, pruned=of_own_sizes(masks, [0, 1, 0, 1]), ids=[0], expected=2)
     assert way.mean(torch.tensor([[3.0, 3.0]], dtype=torch.float64)).tolist() == [1.5, 3.0]
     noisy = channel(
         privacy("central", clip=100.0, rate=0.5, z=1.0),
-        thinned=of_own_sizes(masks[1:], [0, 0, 0, 0]),
+        pruned=of_own_sizes(masks[1:], [0, 0, 0, 0]),
         ids=[0],
         expected=2,
     ).mean(torch.tensor([[3.0, 3.0]], dtype=torch.float64))

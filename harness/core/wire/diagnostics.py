@@ -137,4 +137,5 @@ def _quantiles(values: np.ndarray) -> np.ndarray:
 
 def _ratio(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):  # noise on nothing is infinitely strong
-        return np.divide(noise, signal)
+        ratio: np.ndarray = noise / signal
+    return ratio

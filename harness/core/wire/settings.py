@@ -131,8 +131,8 @@ class Compression:
     downlink: bool = False
 
     @property
-    def thin(self) -> bool:
-        """Whether entries of messages are left away at all."""
+    def sparsifies(self) -> bool:
+        """Whether entries of messages are dropped at all."""
         return self.beta != 0.0 or self.select == "threshold"
 
 
