@@ -9,7 +9,7 @@ reveals, `flags` and `one_run_epsilon` check that against what was really releas
 `analytic_sigma`          exact calibration of one release
 `gaussian_epsilon`        exact epsilon of one release (`gaussian_delta`: exact delta)
 `noise_multiplier`        calibration of many releases (`calibrate`: several releases per draw)
-`epsilon`                 privacy of many alike releases (`account`: of any mixture of events)
+`epsilon`                 privacy of many equal releases (`account`: of any mixture of events)
 `Ledger`                  what was released from which draw, as a value
 `clip`, `clip_each`       joint clip of a message; clip of each part (`joint_norm`: its total bound)
 `clipped_sum`             sum of rows clipped one by one, as per-sample gradients are

@@ -1,7 +1,7 @@
 """Clipping: bound how much one row can move a release, whatever the row holds.
 
 Rows are ``(..., P)``: every leading index (run, client, record) is one row, and a message may have several
-parts of unlike length. A row that is not finite is replaced by zeros: the bound then holds for it too, and it
+parts of different lengths. A row that is not finite is replaced by zeros: the bound then holds for it too, and it
 cannot poison a sum.
 """
 

@@ -29,7 +29,7 @@ __doc__ = f"{__doc__}\n{table()}\n"
 
 
 class Channel:
-    """What leaves, for one round.
+    """The verbs by which messages leave, for one round.
 
     Leading axes are free: ``...`` below is nothing for one run and ``R`` for R stacked ones.
 
@@ -212,7 +212,7 @@ class Channel:
         ----------
         *rows : Tensor
             The parts of the message.
-        base, scale, anew : optional
+        base, scale, stateless : optional
             As in `mean`.
         per_sample : Batch, optional
             The batch that the rows are about: one part, ``(..., C, B, d)``, that holds a vector for each sample.
@@ -269,7 +269,7 @@ class Channel:
             The parts of the message; none: nothing is released, only ``rebroadcast`` travels.
         rebroadcast : sequence of Tensor
             Rows that are functions of what was sent in earlier rounds only. They travel whole and are
-            counted, but release nothing anew: neither clipped nor noised nor pruned.
+            counted, but release nothing more: they are neither clipped nor noised nor pruned.
         onto : sequence of Tensor
             Rows known in the same sense, one a part, to which the protected message is added before it travels:
             one vector goes where ``rebroadcast`` would make it two (a tracker and the step of its estimate).

@@ -266,7 +266,7 @@ class Clients(Cohort):
         A sample's gradients by both variables are clipped together.
         """
         call = self._book(records, batch)
-        samples = batch._replace(**records.of(batch).batch._asdict())  # what a party was told stays
+        samples = batch._replace(**records.of(batch).batch._asdict())  # what the server sent to a party stays
         clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound())
         sums = self._of_models(clipped, points, samples, by, objective)
         mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)

@@ -215,12 +215,12 @@ def _keep_freed_memory() -> None:
         adjust(trim_threshold, 8 * KEPT)
 
 
-def _kept(known: dict[object, T], what: object, make: Callable[[], T]) -> T:
-    """Return what is known of something, made if it is not. Functions made anew all the time do not fill memory."""
-    if (found := known.get(what)) is None:
-        if len(known) >= MOST:
-            known.clear()
-        known[what] = found = make()
+def _kept(cache: dict[object, T], key: object, make: Callable[[], T]) -> T:
+    """Get or create a value in a bounded cache, so that functions used only once do not fill memory."""
+    if (found := cache.get(key)) is None:
+        if len(cache) >= MOST:
+            cache.clear()
+        cache[key] = found = make()
     return found
 
 

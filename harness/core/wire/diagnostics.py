@@ -65,12 +65,12 @@ class Diagnostics:
         self._fixed["clip_norm"] = limit.expand(norms.shape[:-1])
 
     def noise(self, std: float | Tensor, sizes: Tensor, present: Tensor) -> None:
-        """Note noise of a standard deviation ``(...)`` on so many coordinates of each message, ``(..., C)``."""
+        """Note noise of a standard deviation ``(...)`` on ``sizes (..., C)`` coordinates of each message."""
         norms = self._deviation(std, sizes.sum(-1)).unsqueeze(-1) * sizes.sqrt()
         self._noise.append((norms, present.expand(norms.shape)))
 
     def noise_of_average(self, std: float | Tensor, sizes: Tensor, average: Tensor) -> None:
-        """Note noise on so many coordinates ``(...)`` of the average ``(..., n)``."""
+        """Note noise on ``sizes (...)`` coordinates of the average ``(..., n)``."""
         signal = torch.linalg.vector_norm(average, dim=-1, dtype=torch.float64)
         self._average = self._deviation(std, sizes) * sizes.sqrt(), signal
 

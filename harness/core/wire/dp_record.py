@@ -1,4 +1,4 @@
-"""Unit record: what leaves about single samples, each release booked to the draw that its batch came from."""
+"""Unit record: releases about single samples, each booked to the draw that its batch came from."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Records:
     Raises
     ------
     Incompatible
-        If what a sample contributes cannot be told apart from what the others do.
+        If a sample's contribution cannot be separated from that of the others.
     """
 
     def __init__(self, privacy: Privacy, problem: Problem, privacy_log: PrivacyLog) -> None:
@@ -149,7 +149,7 @@ class Records:
             return call
         draw = ("batch", drawn.stream, round, drawn.step)
         if call and self._log.ledger.key != draw:
-            # Booked apart, releases of one draw would count as amplified twice.
+            # Booked as two draws, releases of one draw would count as amplified twice.
             raise Incompatible(
                 f"record-level privacy: the batches of stream {drawn.stream!r} were gone through before"
             )

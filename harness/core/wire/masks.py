@@ -1,7 +1,7 @@
 """Which entries of a message travel at all. All of it is public: sender and receiver know it without a byte.
 
 An entry is missing because it belongs to no unit of the pruned model, or because a common lot left it out. What a
-sender chooses by magnitude is no mask; it is told along with the values.
+sender chooses by magnitude is no mask; its positions travel along with the values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run whose clients train a structurally pruned model."""
+"""Structured pruning of the models that clients train."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.core.registry import Incompatible
 
 @dataclass(frozen=True)
 class SubModel:
-    """A model of which units have been taken away.
+    """A model without some of its hidden units.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class SubModel:
 
 @dataclass(frozen=True)
 class PrunedModels:
-    """What is left of a run's model: one smaller model for all clients, or some, and each client trains one.
+    """The pruned models of a run: one for all clients, or several of which each client trains one.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class PrunedModels:
     def mask_of(self, parts: Sequence[Tensor], ids: Tensor) -> Tensor:
         """Return which entries of the joined parts, ``(n,)``, belong to the models of clients ``(...)``.
 
-        One mask for all of them if they are all alike, else ``(..., n)``.
+        One mask if all clients train the same model, else ``(..., n)``.
         """
         masks = self.mask
         if self.which is not None:

@@ -210,7 +210,7 @@ class Stages:
         return torch.stack([combined(weight[:, own], row[own]).squeeze(-2) for weight, row, own in each])
 
     def _chosen(self, message: Message) -> Tensor | None:
-        """Return the entries that the sender chooses by magnitude; None: all, and nobody needs to be told."""
+        """Return the entries that the sender chooses by magnitude; None: all of them, without a header."""
         setting, joint = self.compression, message.joint
         if setting.select == "top_k":
             ratio = masks.ratio(self.clients, setting)
