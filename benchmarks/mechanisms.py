@@ -17,7 +17,7 @@ from benchmarks.workloads import Workload
 from datasets.federation import Batch
 from harness import models
 from harness.core.execution.vectorize import Rows
-from harness.core.wire.model_pruning import thin
+from harness.core.wire.model_pruning import prune_models
 from harness.problems.classify import classifier
 from privacy import gaussian_noise
 
@@ -87,7 +87,7 @@ def pruned_step(name: str, shape: tuple[int, ...], batch_size: int, alpha: float
     """Return a gradient of a network without a share of its units, as a client computes it."""
     problem = classifier(models.build(name, shape, 10))
     x = problem.init(torch.Generator().manual_seed(0))["x"]
-    (smaller,) = thin(problem, x, alpha, None).models
+    (smaller,) = prune_models(problem, x, alpha, None).models
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(1, batch_size, *shape, generator=generator)
     y = torch.randint(10, (1, batch_size), generator=generator)

@@ -77,7 +77,7 @@ class Codec:
 
     @property
     def entrywise(self) -> bool:
-        """Say whether a number arrives alike in every dense message, whatever else is in it."""
+        """Say whether a number arrives unchanged by what else is in its dense message."""
         return isinstance(self.values, Cast)
 
     def encode(
@@ -216,7 +216,7 @@ class Codec:
     def fixed_length(self, n: int, kept: int | None = None) -> bool:
         """Say whether the length of a message follows from the number of its entries alone.
 
-        Always without a choice of the sender; with one if so many are kept that gaps cannot beat the bitmap.
+        Always without a choice of the sender; with one if enough are kept that gaps cannot beat the bitmap.
 
         Parameters
         ----------

@@ -137,7 +137,7 @@ def prune(x: Tensor, groups: Sequence[UnitGroup], ratio: float, previous: Tensor
     Parameters
     ----------
     x : Tensor
-        Flat parameter vector ``(P,)``, or several, ``(..., P)``, pruned apart.
+        Flat parameter vector ``(P,)``, or several, ``(..., P)``, each pruned by itself.
     groups : sequence of UnitGroup
         What `compression.units` returned.
     ratio : float

@@ -12,6 +12,8 @@ reveals, `flags` and `one_run_epsilon` check that against what was really releas
 `epsilon`                 privacy of many alike releases (`account`: of any mixture of events)
 `Ledger`                  what was released from which draw, as a value
 `clip`, `clip_each`       joint clip of a message; clip of each part (`joint_norm`: its total bound)
+`clipped_sum`             sum of rows clipped one by one, as per-sample gradients are
+`scale_to_norm`           gradient clipping: no guarantee, and nothing is copied where nothing is too long
 `AdaptiveClip`            clip norm that follows a quantile
 `gaussian_noise`          noise, one generator per row
 `separation_mu`, `flags`  is the noise what is claimed?
@@ -21,7 +23,7 @@ reveals, `flags` and `one_run_epsilon` check that against what was really releas
 
 from privacy.accounting import Account, Event, account, calibrate, compose, epsilon
 from privacy.audit import Separation, flags, one_run_epsilon, project, separation_mu
-from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, joint_norm
+from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, clipped_sum, joint_norm, scale_to_norm
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
 from privacy.ledger import Draw, Ledger, PrivacyReport
 
@@ -40,6 +42,7 @@ __all__ = [
     "classic_sigma",
     "clip",
     "clip_each",
+    "clipped_sum",
     "compose",
     "epsilon",
     "flags",
@@ -49,5 +52,6 @@ __all__ = [
     "joint_norm",
     "one_run_epsilon",
     "project",
+    "scale_to_norm",
     "separation_mu",
 ]

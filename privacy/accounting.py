@@ -55,7 +55,7 @@ _SMALLEST_PRV_DELTA = 1e-10
 
 
 class Event(NamedTuple):
-    """``times`` draws, alike in sampling rate and in the noise multiplier of all their releases together."""
+    """``times`` draws of the same sampling rate and the same noise multiplier of all their releases together."""
 
     noise_multiplier: float
     rate: float = 1.0

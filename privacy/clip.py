@@ -1,7 +1,7 @@
 """Clipping: bound how much one row can move a release, whatever the row holds.
 
 Rows are ``(..., P)``: every leading index (run, client, record) is one row, and a message may have several
-parts of unlike length. A row that is not finite is replaced by zeros: the bound then holds for it too, and it
+parts of different lengths. A row that is not finite is replaced by zeros: the bound then holds for it too, and it
 cannot poison a sum.
 """
 
@@ -28,14 +28,14 @@ class Clipped(NamedTuple):
         The clipped parts, shapes as given.
     norms : Tensor
         Norms before clipping, float64: ``(...)`` for a joint clip, ``(..., parts)`` for a clip of each part.
-    fraction : Tensor
-        Share of rows that were clipped, over the last leading axis. It depends on private data: a diagnostic
-        for the simulation, not something to release.
+    exceeded : Tensor
+        Whether a row, or any part of it, was longer than allowed or not finite, ``(...)`` boolean. Like the norms
+        it depends on private data: a diagnostic for the simulation, not something to release.
     """
 
     parts: tuple[Tensor, ...]
     norms: Tensor
-    fraction: Tensor
+    exceeded: Tensor
 
 
 def clip(parts: Sequence[Tensor], norm: float | Tensor) -> Clipped:
@@ -62,16 +62,15 @@ def clip(parts: Sequence[Tensor], norm: float | Tensor) -> Clipped:
     norms = _joint_norms(parts)
     bound = _bound(norm, norms)
     exceeded = ~(norms <= bound)
-    fraction = _share(exceeded)
     if not isinstance(norm, Tensor) and math.isinf(norm):
-        return Clipped(tuple(parts), norms, torch.zeros_like(fraction))
+        return Clipped(tuple(parts), norms, torch.zeros_like(exceeded))
     finite = norms.isfinite()
     factor = torch.where(exceeded, torch.where(finite, bound / norms, 0.0), 1.0)
     scaled = tuple(part * factor.to(part.dtype).unsqueeze(-1) for part in parts)
     if not bool(finite.all()):
         # Rare, so the second pass is paid only then: 0 * nan is nan, the rows must be overwritten.
         scaled = tuple(torch.where(finite.unsqueeze(-1), part, 0.0) for part in scaled)
-    return Clipped(scaled, norms, fraction)
+    return Clipped(scaled, norms, exceeded)
 
 
 def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipped:
@@ -98,14 +97,62 @@ def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipp
         raise ValueError(f"{len(parts)} parts need as many clip norms, got {len(norms)}")
     _check_parts(parts)
     each = [clip((part,), norm) for part, norm in zip(parts, norms, strict=True)]
-    exceeded = torch.stack(
-        [~(one.norms <= _bound(norm, one.norms)) for one, norm in zip(each, norms, strict=True)], dim=-1
-    )
     return Clipped(
         tuple(one.parts[0] for one in each),
         torch.stack([one.norms for one in each], dim=-1),
-        _share(exceeded.any(dim=-1)),
+        torch.stack([one.exceeded for one in each]).any(dim=0),
     )
+
+
+def clipped_sum(parts: Sequence[Tensor], norm: float, present: Tensor) -> tuple[Tensor, ...]:
+    """Clip each row to a joint norm and sum the rows: the sum of per-sample gradients of DP-SGD.
+
+    Norms are computed in the type of the rows. Nothing branches on values, so the function can be vectorized.
+
+    Parameters
+    ----------
+    parts : sequence of Tensor
+        The rows, ``(B, P_j)`` each, with the same B.
+    norm : float
+        Bound on the joint L2 norm of a row over all parts.
+    present : Tensor
+        Boolean ``(B,)``: the rows that count. A row that is not finite counts as zeros.
+
+    Returns
+    -------
+    tuple of Tensor
+        The sums, ``(P_j,)`` each.
+    """
+    norms = torch.stack([torch.linalg.vector_norm(part, dim=-1) for part in parts])
+    norms = torch.linalg.vector_norm(norms, dim=0)
+    factor = torch.where(norms.isfinite(), (norm / norms.clamp(min=1e-30)).clamp(max=1.0), 0.0) * present
+    return tuple(factor @ part.nan_to_num(0.0, 0.0, 0.0) for part in parts)  # 0 * nan is nan
+
+
+def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:
+    """Scale each row down to a joint L2 norm, in the type of the rows: gradient clipping, not privacy.
+
+    Cheaper than `clip` and no guarantee: rounding may leave a row slightly too long, and rows that are not finite
+    stay so.
+
+    Parameters
+    ----------
+    parts : sequence of Tensor
+        Rows ``(..., P_j)`` with the same leading axes.
+    norm : float
+        Bound on the joint norm.
+
+    Returns
+    -------
+    list of Tensor
+        The parts; the very same tensors if no row is too long.
+    """
+    each = [torch.linalg.vector_norm(part, dim=-1, keepdim=True) for part in parts]
+    norms = each[0] if len(each) == 1 else torch.cat(each, -1).norm(dim=-1, keepdim=True)
+    if not bool((norms > norm).any()):
+        return list(parts)  # the usual case, in which nothing is copied
+    factor = (norm / norms).clamp(max=1.0)
+    return [factor * part for part in parts]
 
 
 def joint_norm(norms: Sequence[float]) -> float:
@@ -234,8 +281,3 @@ def _bound(norm: float | Tensor, norms: Tensor) -> Tensor:
     if not bool((bound > 0).all()):
         raise ValueError(f"the clip norm must be positive, got {norm}")
     return bound
-
-
-def _share(exceeded: Tensor) -> Tensor:
-    share = exceeded.to(torch.float64)
-    return share.mean(dim=-1) if share.dim() else share

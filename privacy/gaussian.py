@@ -3,10 +3,13 @@
 The *noise multiplier* is the standard deviation of the noise divided by the L2 sensitivity of what is
 released. It is all that the privacy of a Gaussian release depends on.
 
-References ---------- B. Balle and Y.-X. Wang, *Improving the Gaussian mechanism for differential privacy:
-analytical calibration and optimal denoising*, ICML 2018 (Theorem 8: necessary and sufficient). C. Dwork and
-A. Roth, *The algorithmic foundations of differential privacy*, 2014 (Appendix A: the classical formula,
-proved for epsilon < 1 only).
+References
+----------
+B. Balle and Y.-X. Wang, *Improving the Gaussian mechanism for differential privacy: analytical calibration and
+optimal denoising*, ICML 2018 (Theorem 8: necessary and sufficient).
+
+C. Dwork and A. Roth, *The algorithmic foundations of differential privacy*, 2014 (Appendix A: the classical
+formula, proved for epsilon < 1 only).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ DrawKey = str | int | tuple["DrawKey", ...]
 
 
 class Draw(NamedTuple):
-    """``times`` draws that were alike.
+    """``times`` equal draws.
 
     Attributes
     ----------

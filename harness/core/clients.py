@@ -4,71 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
 from harness.core import rng
-from harness.core.execution import sampling
-from harness.core.execution.batches import Batches, mismatched_batches
+from harness.core.cohort import Cohort
+from harness.core.execution.batches import Batches, LocalWork, look_up, mismatched_batches, shorten, unchanged
+from harness.core.execution.sampling import draw_batches
 from harness.core.execution.vectorize import Points, Rows
 from harness.core.methods.derivatives import PartyBatch, embedding
 from harness.core.problem import Objective, Problem, its_loss
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
 from harness.core.wire.dp_record import Records
-from harness.core.wire.model_pruning import Smaller, Thinned, thin_own
+from harness.core.wire.model_pruning import PrunedModels, SubModel, prune_own_models
 from harness.core.wire.settings import Privacy, PrivacyLog
 
-if TYPE_CHECKING:
-    from harness.core.algorithm import Algorithm
 
-
-class Clients:
-    """A round's cohort. What it holds and returns stays at home; rows leave through a `Channel` only.
+class Clients(Cohort):
+    """A round's cohort with its data. What it holds and returns stays at home; rows leave through a `Channel` only.
 
     Leading axes are free: ``...`` below is nothing for one run and ``R`` for R stacked ones.
 
     Parameters
     ----------
-    federation : Federation
-        Whose clients.
+    federation, seeds, round, ids, cost, participation_mask, expected, privacy_log, pruned
+        As in `Cohort`.
     problem : Problem
-        What they optimize.
+        What the clients optimize.
     rows : Rows
         How one-client functions are run over the cohort.
-    seeds : tuple[int, ...]
-        One per run.
-    round : int
-        Number of the round, from 0; -1 for what happens before the first.
-    ids : Tensor
-        Client numbers of the cohort, ``(..., C)``, ascending.
-    cost : Cost
-        Where the work done is counted.
-    participation_mask : Tensor, optional
-        1 for a cohort member, 0 for a row that only fills up, ``(..., C)``: Poisson cohorts differ in size
-        from round to round and between stacked runs.
-    expected : int, optional
-        Expected size of such a cohort.
-    privacy_log : Books, optional
-        Where releases are booked.
     privacy : Privacy, optional
         With unit "record" data leave `grad` and `grads` as noisy sums of clipped per-sample gradients only; a
         party's also as embeddings, which `Channel.gather` protects.
-    thinned : Thinned, optional
-        The pruned model: gradients are computed on the smaller one and are zero elsewhere.
     alpha : float or Tensor
         Share of hidden units that this round removes from the parties' own models, one for all or ``(total,)``,
         when the algorithm says `prune`; vertical problems.
 
     Attributes
     ----------
-    n, total : int
-        Clients in the cohort (expected number) and in the federation.
-    sizes : Tensor
-        Training samples of each cohort member, ``(..., C)``.
     errors : dict[str, Tensor]
         Mean squared norms, ``(..., C)``, of what compression has changed of the parties' embeddings; for
         evaluations only. ``omega``: of those sent last, on the way; ``psi``: of a batch, when models were pruned.
@@ -91,98 +68,25 @@ class Clients:
         expected: int | None = None,
         privacy_log: PrivacyLog | None = None,
         privacy: Privacy | None = None,
-        thinned: Thinned | None = None,
+        pruned: PrunedModels | None = None,
         alpha: float | Tensor = 0.0,
     ) -> None:
-        self.federation = federation
-        self.problem = problem
-        self.seeds = seeds
-        self.round = round
-        self.ids = ids
-        self.n = expected or ids.shape[-1]
-        self.participation_mask = (
-            torch.ones_like(ids) if participation_mask is None else participation_mask.to(ids)
+        strict = privacy is not None and privacy.strict
+        super().__init__(
+            federation, seeds, round, ids, cost, participation_mask, expected, privacy_log, pruned, strict
         )
-        self.total = federation.clients
-        self.axes = ids.ndim
-        self.cost = cost
-        self.privacy_log = privacy_log or PrivacyLog()
-        self.thinned = thinned
+        self.problem = problem
         self.errors: dict[str, Tensor] = {}
         self.mismatched_batches = False
         self._alpha = torch.as_tensor(alpha, dtype=torch.float64)
         self._rows = rows
-        self._strict = privacy is not None and privacy.strict
         self._records: Records | None = None
         if privacy is not None and privacy.unit == "record":
             self._records = Records(privacy, problem, self.privacy_log)
-        self.sizes = self._samples("train")
-
-    def part(self, number: int) -> Clients:
-        """Return one client of the cohort alone, still as a cohort of (..., 1)."""
-        one = object.__new__(Clients)
-        one.__dict__.update(self.__dict__)
-        one.ids = self.ids[..., number : number + 1]
-        one.sizes = self.sizes[..., number : number + 1]
-        one.privacy_log = PrivacyLog(self.privacy_log.ledger)
-        one.participation_mask = self.participation_mask[..., number : number + 1]
-        return one
-
-    @property
-    def everybody(self) -> bool:
-        """Whether the cohort is the whole federation."""
-        return self.ids.shape[-1] == self.total
-
-    @property
-    def groups(self) -> int:
-        """How many sensitive groups there are, which everybody knows."""
-        return len(self.federation.groups)
-
-    @property
-    def shares(self) -> Tensor:
-        """What part of the cohort's samples each member has, ``(..., C, 1)``; equal ones under strict privacy.
-
-        A share depends on the others' numbers of samples, which are not public then.
-        """
-        sizes = (torch.ones_like(self.sizes) if self._strict else self.sizes).double()
-        return (
-            (sizes / sizes.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(-1).to(self.federation.pool.x.device)
-        )
-
-    def rows(self, x: Tensor) -> Tensor:
-        """Start every client of the cohort from the same vector: ``(..., P)`` to ``(..., C, P)``."""
-        return x.unsqueeze(-2).expand(*x.shape[:-1], self.ids.shape[-1], x.shape[-1])
-
-    def take(self, full: Tensor) -> Tensor:
-        """Return the cohort's rows of what every client keeps: ``(..., total, P)`` to ``(..., C, P)``."""
-        if self.everybody:
-            return full
-        rows: Tensor = full.flatten(0, -2)[self._flat(full)].unflatten(0, self.ids.shape)
-        return rows
-
-    def put(self, full: Tensor, rows: Tensor) -> Tensor:
-        """Return ``full`` with the cohort's rows replaced; the others keep theirs."""
-        if self.everybody and bool(self.participation_mask.all()):
-            return rows
-        flat, here = full.flatten(0, -2).clone(), self.participation_mask.flatten().bool().to(full.device)
-        flat[self._flat(full)[here]] = rows.flatten(0, -2)[here]
-        changed: Tensor = flat.unflatten(0, full.shape[:-1])
-        return changed
-
-    def _samples(self, split: str) -> Tensor:
-        """Return how many samples each member of the cohort has, ``(..., C)``."""
-        return self.take(self.federation.counts(split).unsqueeze(-1)).squeeze(-1)
-
-    def _flat(self, full: Tensor) -> Tensor:
-        """Return positions of the cohort in rows of all runs laid end to end."""
-        ids = self.ids.to(full.device)
-        if self.axes > 1:
-            ids = ids + torch.arange(len(ids), device=full.device)[:, None] * full.shape[-2]
-        return ids.flatten()
 
     def batches(
         self,
-        work: Algorithm | None,
+        work: LocalWork | None,
         *,
         steps: int | Tensor | None = None,
         epochs: int | None = None,
@@ -195,10 +99,10 @@ class Clients:
 
         Parameters
         ----------
-        work : Algorithm or None
-            Its local steps or epochs and its batch size, unless given here.
+        work : LocalWork or None
+            An algorithm: its local steps or epochs and its batch size, unless given here.
         steps, epochs, batch_size : int or None
-            Override the algorithm's. A tensor of steps, ``(..., C)``, is the number of each client.
+            Override those of `work`. A tensor of steps, ``(..., C)``, is the number of each client.
         split : str
             Which of the clients' data.
         stream : str
@@ -216,76 +120,39 @@ class Clients:
             batch_size = batch_size or work.batch_size
             if steps is None and epochs is None:
                 steps, epochs = work.local_steps, work.local_epochs
-        held = self.take(self.federation.splits[split])  # (..., C, N)
         keys = torch.tensor([rng.key(seed, "batch", stream, self.round) for seed in self.seeds])
         keys = keys[:, None].expand(len(self.seeds), self.ids.shape[-1]).flatten()
         ids = torch.zeros_like(self.ids) if aligned else self.ids
         each = steps if isinstance(steps, Tensor) else None
         steps = int(steps.max()) if isinstance(steps, Tensor) else steps
-        deal = sampling.draw_batches if self._records is None else self._records.deal
-        counts = self._samples(split).flatten()
+        counts = self._samples(split)
         if self.axes > 1:
-            self.mismatched_batches |= mismatched_batches(
-                counts.view(self.ids.shape), self.participation_mask.bool(), batch_size
-            )
-        order, num_steps = deal(
-            counts, keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size
+            self.mismatched_batches |= mismatched_batches(counts, self.participation_mask.bool(), batch_size)
+        draw = draw_batches if self._records is None else self._records.draw
+        order, num_steps = draw(
+            counts.flatten(), keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size
         )
         if each is not None:
-            num_steps = num_steps.minimum(each.flatten())
-            order = torch.where(torch.arange(len(order))[:, None, None] < num_steps[:, None], order, -1)
-        flat = held.flatten(0, -2)
-        found = flat.gather(1, order.clamp(min=0).transpose(0, 1).flatten(1)).unflatten(1, order.shape[::2])
-        positions = torch.where(order >= 0, found.transpose(0, 1), -1)
-        device, dtype = self.federation.pool.x.device, self.federation.pool.x.dtype
-        num_steps = num_steps.view(*self.ids.shape, 1).to(device, dtype)
-        shown: Callable[[int, Batch], Batch] = _as_it_is
+            order, num_steps = shorten(order, num_steps, each.flatten())
+        pool = self.federation.pool
+        num_steps = num_steps.view(*self.ids.shape, 1).to(pool.x)
+        redact: Callable[[int, Batch], Batch] = unchanged
         if self._records is not None:
-            own, fewest = counts.view_as(self.ids), int(self.federation.counts(split).min())
-            shown = self._records.hiding(stream, order, num_steps, own, fewest, batch_size)
-        positions = positions.unflatten(1, self.ids.shape).to(device)
-        return Batches(self.federation.pool, positions, num_steps, same=order.stride(0) == 0, shown=shown)
+            fewest = int(self.federation.counts(split).min())
+            redact = self._records.redaction(stream, order, num_steps, counts, fewest, batch_size)
+        positions = look_up(order, self.take(self.federation.splits[split])).to(pool.x.device)
+        return Batches(pool, positions, num_steps, same=order.stride(0) == 0, redact=redact)
+
+    def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
+        """Toss a public coin, as in `Cohort`."""
+        if self._records is not None:
+            raise Incompatible("record-level privacy: what is released must not depend on a coin")
+        return super().coin(p, name, each=each)
 
     def data(self, stream: str = "data") -> Batch:
         """Return all training data of each client as one batch, ``(..., C, N)``."""
         largest = int(self.federation.counts().max())
         return next(iter(self.batches(None, steps=1, batch_size=largest, stream=stream)))
-
-    def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
-        """Toss a coin that shows 1 with probability ``p`` and else 0, ``(..., 1)``.
-
-        Everybody knows how it falls: it is a function of seed, round, name and client, and of no data.
-
-        Parameters
-        ----------
-        p : float
-            Probability of 1.
-        name : str
-            Two tosses of one name in a round fall alike.
-        each : bool
-            One coin for every client, ``(..., C, 1)``, whoever else is in the cohort.
-        """
-        if self._records is not None:
-            raise Incompatible("record-level privacy: what is released must not depend on a coin")
-        kind = "each" if each else "common"
-        keys = torch.tensor([rng.key(seed, "coin", kind, name, self.round) for seed in self.seeds])
-        drawn = rng.uniform(keys[:, None], *([self.ids.view(len(keys), -1)] if each else []))
-        shape = (*self.ids.shape, 1) if each else (*self.ids.shape[:-1], 1)
-        return (drawn < p).view(shape).to(self.federation.pool.x)
-
-    def normal(self, name: str, step: int, *shape: int) -> Tensor:
-        """Draw standard normal numbers for every client's own use, ``(..., C, *shape)``.
-
-        Parameters
-        ----------
-        name, step : str, int
-            Two draws of one name and step in a round are alike.
-        *shape : int
-            Of what each client gets.
-        """
-        keys = torch.tensor([rng.key(seed, "normal", name, self.round, step) for seed in self.seeds])
-        drawn = rng.normal(keys[:, None], self.ids.view(len(keys), -1), shape)
-        return drawn.view(*self.ids.shape, *shape).to(self.federation.pool.x)
 
     def grad(self, x: Tensor, batch: Batch) -> Tensor:
         """Return the gradient of each client's mean loss on its batch, ``(..., C, P)``."""
@@ -322,7 +189,7 @@ class Clients:
             samples (`harness.core.problem.per_sample`).
         *points : Tensor
             The variables, ``(..., C, n)`` each.
-        batch : Batch or Told
+        batch : Batch or PartyBatch
             Which samples.
         by : int or tuple of int
             By which of the variables, from 0; several give a tuple of gradients.
@@ -357,13 +224,13 @@ class Clients:
         Clients that train the same model are computed together; zero is what others have of a coordinate.
         """
         busy = self._real(batch)
-        if self.thinned is None:
+        if self.pruned is None:
             loss = objective(self.problem)
             self._count_gradients(loss, self.axes, points, batch, by, busy)
             return list(compute(loss, self.axes, points, batch, by))
         moving = [points[place] for place in by or range(len(points))]
         found = [torch.zeros_like(point.flatten(0, self.axes - 1)) for point in moving]
-        for model, where in self.thinned.groups(self.ids):
+        for model, where in self.pruned.groups(self.ids):
             pick = lambda t, where=where: t.flatten(0, self.axes - 1)[where]  # noqa: E731
             rows, own = tuple(map(pick, points)), type(batch)(*map(pick, batch))
             loss = objective(model.problem)
@@ -396,10 +263,10 @@ class Clients:
         A sample's gradients by both variables are clipped together.
         """
         call = self._book(records, batch)
-        samples = batch._replace(**records.of(batch).batch._asdict())  # what a party was told stays
+        samples = batch._replace(**records.of(batch).batch._asdict())  # what the server sent to a party stays
         clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound())
         sums = self._of_models(clipped, points, samples, by, objective)
-        mask = None if self.thinned is None else self.thinned.mask_of(sums, self.ids)
+        mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)
         return records.noised(sums, batch, call, seeds=self.seeds, round=self.round, ids=self.ids, mask=mask)
 
     def _book(self, records: Records, batch: Batch) -> int:
@@ -423,9 +290,9 @@ class Clients:
         def flat(part: Tensor) -> Tensor:
             return part.flatten(0, self.axes - 1)
 
-        models: list[tuple[Smaller | None, Tensor | slice]] = [(None, slice(None))]
-        if self.thinned is not None:
-            models = [*self.thinned.groups(self.ids)]
+        models: list[tuple[SubModel | None, Tensor | slice]] = [(None, slice(None))]
+        if self.pruned is not None:
+            models = [*self.pruned.groups(self.ids)]
         found: Tensor | None = None
         for model, where in models:
             rows, own = flat(y)[where], type(batch)(*(flat(part)[where] for part in batch))
@@ -455,10 +322,10 @@ class Clients:
         what is computed with. On the batch is measured what pruning does to the embeddings.
         """
         asked, self._alpha = self._alpha, torch.zeros((), dtype=torch.float64)
-        left = thin_own(self.problem, y, asked, self.thinned) if bool((asked > 0).any()) else None
-        if left is None or left is self.thinned:
+        left = prune_own_models(self.problem, y, asked, self.pruned) if bool((asked > 0).any()) else None
+        if left is None or left is self.pruned:
             return y
-        before, self.thinned = self._embeddings(y, batch), left
+        before, self.pruned = self._embeddings(y, batch), left
         y = left.masked(y)
         self.note("psi", before - self._embeddings(y, batch), batch)
         return y
@@ -515,7 +382,3 @@ class Clients:
     def project_x(self, x: Tensor) -> Tensor:
         """Project every row onto the feasible set of x; the bilevel methods are the ones that do."""
         return self.problem.project_x(x)
-
-
-def _as_it_is(step: int, batch: Batch) -> Batch:
-    return batch

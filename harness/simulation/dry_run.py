@@ -17,8 +17,9 @@ from harness.core.clients import Clients
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, its_loss
 from harness.core.wire import masks
-from harness.core.wire.dp_client import Mechanism
+from harness.core.wire.message import Message
 from harness.core.wire.settings import PrivacyLog
+from harness.core.wire.stages import Stages
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 from privacy import Ledger
@@ -131,16 +132,57 @@ def _nothing(loss: object, axes: int, points: Sequence[Tensor], batch: Batch, by
     return [torch.zeros_like(points[place]) for place in by or range(len(points))]
 
 
-class Noiseless(Mechanism):
-    """A mechanism that books its releases and draws nothing."""
+class DryStages(Stages):
+    """Stages that encode nothing, draw no noise, and know the length of a code from its message's shape."""
 
-    def noise(self, like: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        """Return zeros."""
-        return torch.zeros_like(like)
+    largest = False
+
+    def add_noise(self, message: Message) -> None:
+        """Draw nothing."""
+
+    def add_noise_to_average(self, message: Message) -> None:
+        """Draw nothing."""
+
+    def add_residual(self, message: Message) -> None:
+        """Add nothing: nothing is left unsent."""
+
+    def encode(self, message: Message) -> None:
+        """Note how long the code would be."""
+        codec = self.down if message.sender == "server" else self.up
+        lead = message.joint.shape[:-1]
+        n = torch.tensor(message.joint.shape[-1]) if message.mask is None else message.mask.sum(-1).cpu()
+        entries = n.expand(lead).flatten().tolist()
+        ratios = self._ratios(message, lead)
+        size = {pair: self._size(codec, *pair) for pair in set(zip(entries, ratios, strict=True))}
+        sizes = [size[pair] for pair in zip(entries, ratios, strict=True)]
+        message.sizes = torch.tensor(sizes).view(lead)
+
+    def _ratios(self, message: Message, lead: torch.Size) -> list[float | None]:
+        """Return the share of entries that each sender drops by its own choice; None: it chooses nothing."""
+        count, select = lead.numel(), self.compression.select
+        if message.sparsify and select == "top_k":
+            ratio = torch.as_tensor(masks.ratio(self.clients, self.compression), dtype=torch.float64)
+            if bool((ratio > 0).any()):
+                return list(ratio.expand(lead).flatten().tolist())
+        if message.sparsify and select == "threshold":
+            return [0.0] * count  # how many pass cannot be foreseen: the plan takes all of them
+        return [None] * count
+
+    def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
+        kept = None if ratio is None else kept_count(entries, ratio)
+        return (
+            codec.largest_size(entries, kept) if self.largest else round(codec.expected_size(entries, kept))
+        )
+
+
+class LargestStages(DryStages):
+    """The same, with lengths that no message exceeds."""
+
+    largest = True
 
 
 class DryChannel(Channel):
-    """A channel that encodes nothing and counts bytes from the shapes of messages.
+    """A channel that counts bytes from the shapes of messages alone.
 
     Parameters
     ----------
@@ -148,31 +190,6 @@ class DryChannel(Channel):
         What a message takes on average, or what none exceeds; a code of fixed length has both alike.
     """
 
-    mechanism = Noiseless
-
     def __init__(self, *arguments: Any, count: Count, **options: Any) -> None:
+        self.stages = LargestStages if count == "largest" else DryStages  # type: ignore[misc]
         super().__init__(*arguments, **options)
-        self._count = count
-
-    def _encode(
-        self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        setting, codec = self._compression, self._down if sender == "server" else self._up
-        lead = joint.shape[:-1]
-        n = torch.tensor(joint.shape[-1]) if shared is None else shared.sum(-1).cpu()
-        entries = n.expand(lead).flatten().tolist()
-        ratios: list[float | None] = [None] * len(entries)  # all entries, without a choice of the sender
-        if thin and setting.select == "top_k":
-            ratio = torch.as_tensor(masks.ratio(self._clients, setting), dtype=torch.float64)
-            if bool((ratio > 0).any()):
-                ratios = list(ratio.expand(lead).flatten().tolist())
-        elif thin and setting.select == "threshold":
-            ratios = [0.0] * len(entries)  # how many pass cannot be foreseen: the plan takes all of them
-        size = {pair: self._size(codec, *pair) for pair in set(zip(entries, ratios, strict=True))}
-        sizes = [size[pair] for pair in zip(entries, ratios, strict=True)]
-        return joint, torch.tensor(sizes).view(lead)
-
-    def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
-        kept = None if ratio is None else kept_count(entries, ratio)
-        at_most = self._count == "largest"
-        return codec.largest_size(entries, kept) if at_most else round(codec.expected_size(entries, kept))

@@ -22,7 +22,7 @@ from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
-from harness.core.wire.model_pruning import Thinned, thin, thinned
+from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.settings import PLAIN, Compression, Privacy, PrivacyLog
 from harness.metrics import Predictions
 from harness.simulation.build import Setup
@@ -137,7 +137,7 @@ class Simulation:
         What has been sent, computed and released so far.
     channel_state : dict[str, Tensor]
         What the channel remembers from round to round.
-    thinned : Thinned or None
+    pruned : PrunedModels or None
         The pruned model.
     diagnostics : dict[str, Tensor]
         What the channel saw in the last diagnosed round, ``(...)`` each.
@@ -185,7 +185,7 @@ class Simulation:
         self.channel_state: dict[str, Tensor] = {}
         self.diagnostics: dict[str, Tensor] = {}
         self.errors: dict[str, Tensor] = {}
-        self.thinned: Thinned | None = None
+        self.pruned: PrunedModels | None = None
         self.round = 0
         self._ratio = 0.0  # of the units that have been pruned
         self._cohort_size, self._mixing, self._in_parts = cohort, mixing, in_parts
@@ -255,8 +255,8 @@ class Simulation:
         self._keep(clients, channel)
         if diagnose:
             self.diagnostics = {name: value.detach().cpu() for name, value in channel.diagnostics.items()}
-        if clients.thinned is not None and clients.thinned is not self.thinned:
-            self._thin(clients.thinned, 0.0)
+        if clients.pruned is not None and clients.pruned is not self.pruned:
+            self._apply_pruning(clients.pruned, 0.0)
         self.errors |= clients.errors
         self.round += 1
         if self.privacy is not None and self.privacy.releases is not None:
@@ -331,7 +331,7 @@ class Simulation:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the rest of the run depends on."""
-        left = self.thinned
+        left = self.pruned
         return {
             "round": self.round,
             "state": self.state._asdict(),
@@ -357,7 +357,7 @@ class Simulation:
         self.diagnostics = dict(checkpoint.get("diagnostics", {}))  # older checkpoints have none
         if checkpoint["pruned"] is not None:
             ratio, masks, which = checkpoint["pruned"]
-            self._thin(thinned(self.problem, masks.to(device), which), ratio)
+            self._apply_pruning(pruned_models(self.problem, masks.to(device), which), ratio)
 
     def clients(
         self,
@@ -380,7 +380,7 @@ class Simulation:
             expected=expected,
             privacy_log=self.privacy_log,
             privacy=self.privacy,
-            thinned=self.thinned,
+            pruned=self.pruned,
             alpha=alpha,
         )
 
@@ -440,15 +440,15 @@ class Simulation:
             return
         ratio = ratio_at(self.compression.alpha, self.round)
         most = float(torch.as_tensor(ratio).max())
-        if most <= self._ratio and (self.thinned is not None or most == 0):
+        if most <= self._ratio and (self.pruned is not None or most == 0):
             return
         model, start = self.algorithm.model(self.state), self.start["x"]
         public = model if model.ndim == 1 and not self.algorithm.meta.gossip else start
         public = public[: len(start)]  # a model in two halves is evaluated end to end; x comes first
-        self._thin(thin(self.problem, public, ratio, self.thinned), most)
+        self._apply_pruning(prune_models(self.problem, public, ratio, self.pruned), most)
 
-    def _thin(self, left: Thinned, ratio: float) -> None:
-        self.thinned, self._ratio = left, ratio
+    def _apply_pruning(self, left: PrunedModels, ratio: float) -> None:
+        self.pruned, self._ratio = left, ratio
         self.state = type(self.state)(*(left.masked(part) for part in self.state))
 
     def _keep(self, clients: Clients, channel: Channel) -> None:

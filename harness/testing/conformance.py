@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from dataclasses import field, make_dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,6 +16,8 @@ from harness.core.clients import Clients
 from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import cross_entropy
+from harness.core.wire.message import Message
+from harness.core.wire.stages import Stages
 from harness.simulation.simulation import Simulation
 from harness.testing.conformance_privacy import CHANNEL_CHECKS
 from harness.testing.small_tasks import (
@@ -55,19 +56,25 @@ def check(algorithm: type[Algorithm]) -> list[dict[str, Any]]:
     return rows
 
 
+class SilentStages(Stages):
+    """Stages that silence every client's message."""
+
+    def book(self, message: Message) -> None:
+        """Book, and let nothing of the message get any further."""
+        super().book(message)
+        shapes = [part.shape for part in message.parts]
+        Silent.seen.append((self.clients.round, message.slot, shapes, message.scale))
+        message.joint = torch.zeros_like(message.joint)
+
+
 class Silent(Channel):
     """A channel through which nothing of a client's gets: all its messages arrive as zeros.
 
     It writes down what is visible of a message all the same: its place in the round, shapes, and scales.
     """
 
+    stages = SilentStages
     seen: ClassVar[list[object]] = []
-
-    def _send(
-        self, slot: int, rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None, **options: Any
-    ) -> list[Tensor]:
-        self.seen.append((self._clients.round, slot, [row.shape for row in rows], scale))
-        return [torch.zeros_like(part) for part in super()._send(slot, rows, base, scale, **options)]
 
 
 class Equal(Clients):

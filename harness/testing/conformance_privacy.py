@@ -13,14 +13,16 @@ from torch import Tensor, nn
 
 from harness import models
 from harness.core.algorithm import Algorithm
-from harness.core.channel import Channel, Weighting
+from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.execution.batches import Batches
+from harness.core.execution.batches import Batches, LocalWork
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.model_pruning import thin_own
+from harness.core.wire.message import Message
+from harness.core.wire.model_pruning import prune_own_models
 from harness.core.wire.settings import Compression, Privacy, Ratio
+from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
 from harness.simulation.simulation import Diverged, Simulation
@@ -54,33 +56,51 @@ FORGETFUL = Compression(beta=0.5, codec="float64")
 CHANNEL_CHECKS: list[Check] = []
 
 
+class DirectStages(Stages):
+    """Stages without a code."""
+
+    def encode(self, message: Message) -> None:
+        """Let the message arrive as it is, in zero bytes."""
+        message.sizes = torch.zeros(message.joint.shape[:-1], dtype=torch.int64)
+
+
+class PlainStages(Stages):
+    """Stages with plain averages, as under central privacy."""
+
+    def weights(self, message: Message) -> Tensor:
+        """Return equal weights."""
+        return super().weights(replace(message, weighting="uniform"))
+
+
+class WatchedStages(Stages):
+    """Stages that check whether every message of a client is booked."""
+
+    def book(self, message: Message) -> None:
+        """Book, and look at the ledger before and after."""
+        before = self.clients.privacy_log.ledger.releases
+        super().book(message)
+        # With unit client this message is a release; with unit record its gradients were.
+        own = self.mechanism is not None and not self.mechanism.by_sample
+        if self.clients.privacy_log.ledger.releases == (before if own else 0):
+            raise Failed("a message left a client and no release was booked")
+
+
 class Direct(Channel):
     """A channel that encodes nothing."""
 
-    def _encode(
-        self, joint: Tensor, slot: int, *, thin: bool, sender: str, shared: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return joint, torch.zeros(joint.shape[:-1], dtype=torch.int64)
+    stages = DirectStages
 
 
 class Plain(Channel):
-    """A channel that averages plainly, as central privacy does."""
+    """A channel that averages plainly."""
 
-    def _weights(self, weighting: Weighting) -> Tensor:
-        return super()._weights("uniform")
+    stages = PlainStages
 
 
 class Watched(Channel):
-    """A channel that notes every message that a client sends."""
+    """A channel that checks every message that a client sends."""
 
-    def _send(self, *arguments: Any, **options: Any) -> list[Tensor]:
-        before = self.privacy_log.ledger.releases
-        sent = super()._send(*arguments, **options)
-        # With unit client this message is a release; with unit record its gradients were.
-        own = self._mechanism is not None
-        if self.privacy_log.ledger.releases == (before if own else 0):
-            raise Failed("a message left a client and no release was booked")
-        return sent
+    stages = WatchedStages
 
 
 class Noted(Clients):
@@ -88,7 +108,7 @@ class Noted(Clients):
 
     rates: ClassVar[set[float]] = set()
 
-    def batches(self, work: Algorithm | None, *, batch_size: int | None = None, **options: Any) -> Batches:
+    def batches(self, work: LocalWork | None, *, batch_size: int | None = None, **options: Any) -> Batches:
         """Note the rate, and draw."""
         size = batch_size or (work.batch_size if work is not None else None)
         fewest = int(self.federation.counts().min())
@@ -213,9 +233,9 @@ def _pruned(cls: type[Algorithm]) -> None:
     own = tuple(torch.linspace(0, 0.75, federation.clients).tolist())  # every client a model of its own size
     ratios: tuple[Ratio, ...] = (0.5,) if cls.meta.gossip else (0.5, own)
     for name, made in _compressed(cls, algorithm, (problem, federation), ratios, (RAW, SPARSE, FORGETFUL)):
-        assert made.thinned is not None
+        assert made.pruned is not None
         for field, part in zip(made.state._fields, made.state, strict=True):
-            if not torch.equal(made.thinned.masked(part), part):
+            if not torch.equal(made.pruned.masked(part), part):
                 raise Failed(f"{field} lives on pruned coordinates, under {name} privacy")
 
 
@@ -228,7 +248,7 @@ def _pruned_parties(cls: type[Algorithm]) -> None:
     for name, made in _compressed(cls, small(cls), task, ratios, (RAW, FORGETFUL)):
         # What is pruned has no weights, so pruning anew finds the same units; if nothing was, it finds others.
         asked = torch.as_tensor(made.compression.alpha, dtype=torch.float64)
-        left, y = thin_own(task[0], made.state.y, asked, None), made.state.y
+        left, y = prune_own_models(task[0], made.state.y, asked, None), made.state.y
         if left is None or not torch.equal(left.masked(y), y):
             raise Failed(f"y is not pruned as far as the rounds ask, under {name} privacy; see Clients.prune")
 

@@ -1,14 +1,31 @@
-"""The batches of a round: samples as they are dealt, one batch after the other."""
+"""The batches of a round, and the local work that they are drawn for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from datasets.federation import Batch
+
+
+class LocalWork(Protocol):
+    """How much local work a client does in a round: an algorithm is one."""
+
+    @property
+    def local_steps(self) -> int | None:
+        """Steps a round; None: counted in epochs."""
+
+    @property
+    def local_epochs(self) -> int | None:
+        """Passes over the client's data; None: counted in steps, or one."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch; None: all."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +43,7 @@ class Batches:
     positions: Tensor  # (S, ..., C, B) in the pool, -1 = padding
     num_steps: Tensor
     same: bool  # every step sees the same samples
-    shown: Callable[[int, Batch], Batch]  # of a step's batch: as it is handed out
+    redact: Callable[[int, Batch], Batch]  # step and batch -> the batch without what is protected
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -39,11 +56,38 @@ class Batches:
             if step == 0 or not self.same:
                 x = self.pool.x.index_select(0, where[step]).unflatten(0, shape)
                 batch = Batch(x, small.y[step], small.group[step], small.weight[step])
-            yield self.shown(step, batch)
+            yield self.redact(step, batch)
+
+
+def unchanged(step: int, batch: Batch) -> Batch:
+    """Return the batch as it is: nothing is protected."""
+    return batch
+
+
+def shorten(order: Tensor, num_steps: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Give rows no more steps than their limits ``(rows,)``; sample numbers are ``(S, rows, B)``, -1 = padding."""
+    num_steps = num_steps.minimum(limits)
+    return torch.where(torch.arange(len(order))[:, None, None] < num_steps[:, None], order, -1), num_steps
+
+
+def look_up(order: Tensor, held: Tensor) -> Tensor:
+    """Return the positions in the pool, ``(S, ..., C, B)``, of sample numbers.
+
+    Parameters
+    ----------
+    order : Tensor
+        Numbers of samples within their client's data, ``(S, rows, B)``; -1 = padding.
+    held : Tensor
+        Positions of each client's samples, ``(..., C, N)``; their leading axes laid flat are the rows.
+    """
+    numbers = order.clamp(min=0).transpose(0, 1).flatten(1)
+    found = held.flatten(0, -2).gather(1, numbers).unflatten(1, order.shape[::2])
+    positions: Tensor = torch.where(order >= 0, found.transpose(0, 1), -1).unflatten(1, held.shape[:-1])
+    return positions
 
 
 def mismatched_batches(counts: Tensor, here: Tensor, batch_size: int | None) -> bool:
-    """Whether runs side by side draw otherwise than apart.
+    """Whether stacking runs changes the shapes of their batches.
 
     Wider batches are summed, and counted, in another way; and only who holds more than a batch is shuffled.
 

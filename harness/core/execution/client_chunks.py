@@ -1,4 +1,4 @@
-"""Process a cohort in parts, so that memory holds one model a worker and not one a client.
+"""Process a cohort in chunks of one client, so that memory holds one model a worker and not one a client.
 
 A round is pure. When an algorithm's round sends one `Channel.mean` as the last thing that concerns clients
 (`Meta.parts`), running it for one client up to that call yields that client's message, and nothing else is
@@ -10,15 +10,42 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from harness.core.algorithm import Algorithm
-    from harness.core.channel import Channel
-    from harness.core.clients import Clients
-    from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import Rows
+from harness.core.wire.settings import PrivacyLog
+
+
+class Chunked(Protocol):
+    """A cohort that can be taken client by client."""
+
+    ids: Tensor
+    n: int
+    sizes: Tensor
+    participation_mask: Tensor
+
+    def part(self, number: int) -> Self:
+        """Return one client alone, as a cohort."""
+
+
+class ChunkedChannel(Protocol):
+    """A channel that can be taken client by client."""
+
+    def part(self, number: int, assembly: Assembly) -> Self:
+        """Return the channel of one client, which posts to the assembly."""
+
+    @property
+    def privacy_log(self) -> PrivacyLog:
+        """Where releases are booked."""
+
+
+class Rounds(Protocol):
+    """What makes rounds: an algorithm."""
+
+    def round(self, state: Any, clients: Any, channel: Any) -> Any:
+        """Return the state after a round."""
 
 
 class Posted(Exception):
@@ -30,11 +57,11 @@ class Assembly:
 
     Parameters
     ----------
-    clients : Clients
+    clients : Chunked
         The whole cohort.
     """
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Chunked) -> None:
         self.clients = clients
         self._turn = 0
         self._failed = False
@@ -76,8 +103,10 @@ class Assembly:
             return self._sums
 
 
-def round_in_parts(algorithm: Algorithm, state: Any, clients: Clients, channel: Channel, rows: Rows) -> Any:
-    """Run one round client by client, on the worker threads if there are any.
+def round_in_parts(
+    algorithm: Rounds, state: Any, clients: Chunked, channel: ChunkedChannel, rows: Rows
+) -> Any:
+    """Run one round client by client, on the worker threads of ``rows`` if there are any.
 
     Returns
     -------

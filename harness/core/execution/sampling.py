@@ -111,7 +111,7 @@ def draw_poisson_batches(
 
 
 def _distinct(*columns: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the rows that differ, column by column, and which of them each row is: runs of one seed draw alike."""
+    """Return the distinct rows, column by column, and each row's index among them: runs may share a seed."""
     if len(rng.bits(*columns).unique()) == len(columns[0]):  # much faster than to compare whole rows
         return list(columns), torch.arange(len(columns[0]))
     rows, which = torch.stack(columns, -1).unique(dim=0, return_inverse=True)

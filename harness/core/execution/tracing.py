@@ -1,4 +1,4 @@
-"""Vectorized functions without the cost of vectorizing them anew at every call."""
+"""Record vectorized functions, so that they are vectorized once and not at every call."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Recorded:
                 self._recordings.clear()
                 self._calls.clear()
             # Each by itself: two arguments that are one tensor now would be one for ever.
-            apart = [part.detach() for part in parts]
-            recording = self._recordings[kind] = _simplified(make_fx(self._fn)(*apart)).forward
+            detached = [part.detach() for part in parts]
+            recording = self._recordings[kind] = _simplified(make_fx(self._fn)(*detached)).forward
         with torch.no_grad():
             return tuple(recording(*parts))
 

@@ -19,6 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
 from harness.core.execution.tracing import Recorded
+from privacy import clipped_sum
 
 T = TypeVar("T")
 Mode = Literal["vmap", "loop"]
@@ -214,12 +215,12 @@ def _keep_freed_memory() -> None:
         adjust(trim_threshold, 8 * KEPT)
 
 
-def _kept(known: dict[object, T], what: object, make: Callable[[], T]) -> T:
-    """Return what is known of something, made if it is not. Functions made anew all the time do not fill memory."""
-    if (found := known.get(what)) is None:
-        if len(known) >= MOST:
-            known.clear()
-        known[what] = found = make()
+def _kept(cache: dict[object, T], key: object, make: Callable[[], T]) -> T:
+    """Get or create a value in a bounded cache, so that functions used only once do not fill memory."""
+    if (found := cache.get(key)) is None:
+        if len(cache) >= MOST:
+            cache.clear()
+        cache[key] = found = make()
     return found
 
 
@@ -234,12 +235,7 @@ def _clipped_sum(loss: Callable[..., Tensor], places: Points, norm: float) -> Ca
 
         moving = tuple(points[place] for place in places)
         every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(moving, batch)
-        norms = torch.stack([torch.linalg.vector_norm(gradient, dim=-1) for gradient in every])
-        norms = torch.linalg.vector_norm(norms, dim=0)
-        factor = torch.where(norms.isfinite(), (norm / norms.clamp(min=1e-30)).clamp(max=1.0), 0.0)
-        factor = factor * (batch.weight > 0.5)
-        # A sample that is not finite must not poison the sum: 0 * nan is nan.
-        return tuple(factor @ gradient.nan_to_num(0.0, 0.0, 0.0) for gradient in every)
+        return clipped_sum(every, norm, batch.weight > 0.5)
 
     return one
 

@@ -23,8 +23,9 @@ class Cost:
     flops : Tensor
         Operations of the clients (matrix products and convolutions), int64 ``lead``.
     oracle_calls : Tensor
-        Samples on which clients evaluated gradients or other functions, each time anew, int64 ``lead``. What
-        theory counts: it does not depend on the model. Both gradients at one point are one call.
+        Samples on which clients evaluated gradients or other functions, counted every time, int64
+        ``lead``. The complexity measure of theory: it does not depend on the model. Both gradients at one point are
+        one call.
     """
 
     def __init__(self, lead: tuple[int, ...] = ()) -> None:

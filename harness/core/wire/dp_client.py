@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from numpy.random import Generator
@@ -14,7 +14,7 @@ from datasets.federation import Batch
 from harness.core.clients import Clients
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import Privacy
-from privacy import clip, clip_each, gaussian_noise
+from privacy import Clipped, clip, clip_each, gaussian_noise
 
 G = TypeVar("G")  # a generator of torch or of numpy
 ADAPTIVE_START = 1.0  # first adaptive clip norm
@@ -35,6 +35,8 @@ class Mechanism:
         Of stacked runs, each one's noise multiplier, ``(R,)``; None: all have that of `privacy`.
     """
 
+    by_sample: ClassVar[bool] = False  # whether samples are clipped one by one
+
     def __init__(
         self, privacy: Privacy, clients: Clients, memory: dict[str, Tensor], multipliers: Tensor | None
     ) -> None:
@@ -48,27 +50,27 @@ class Mechanism:
         """Return the same for a part of the cohort."""
         return type(self)(self.privacy, clients, memory, self._multipliers)
 
-    def clipped(self, slot: int, parts: Sequence[Tensor]) -> list[Tensor]:
+    def clip(self, slot: int, parts: Sequence[Tensor], samples: Batch | None = None) -> Clipped:
         """Bound the norm of every client's message."""
         limit = self.privacy.clip
         if isinstance(limit, tuple):
             if len(limit) != len(parts):
                 raise Incompatible(f"privacy.clip names {len(limit)} parts, the message has {len(parts)}")
-            return list(clip_each(parts, limit).parts)
+            return clip_each(parts, limit)
         if limit != "adaptive":
-            return list(clip(parts, limit).parts)
-        rule, norm, participation_mask = (
-            self.privacy.adaptive,
-            self._adaptive_norm(slot),
-            self._clients.participation_mask,
-        )
+            return clip(parts, limit)
+        rule, norm, here = self.privacy.adaptive, self._adaptive_norm(slot), self._clients.participation_mask
         clipped = clip(parts, norm.unsqueeze(-1))
         count = self._streams("clip count", slot, norm, "server")
         self._memory[f"clip {slot}"] = rule.update(
-            norm, clipped.norms, float(self._clients.n), count, participation_mask.to(clipped.norms)
+            norm, clipped.norms, float(self._clients.n), count, here.to(clipped.norms)
         )
         self._memory[f"clip now {slot}"] = norm
-        return list(clipped.parts)
+        return clipped
+
+    def limits(self, slot: int) -> float | tuple[float, ...] | Tensor:
+        """Return the clip norm of a slot's messages in this round: one, one a part, or adaptive ones ``(...)``."""
+        return self._memory[f"clip now {slot}"] if isinstance(self.privacy.clip, str) else self.privacy.clip
 
     def _adaptive_norm(self, slot: int) -> Tensor:
         start = torch.full(self._clients.ids.shape[:-1], ADAPTIVE_START, dtype=torch.float64)
@@ -76,9 +78,17 @@ class Mechanism:
 
     def sensitivity(self, slot: int) -> float | Tensor:
         """Return how far one client can move what is released of the clipped messages of a slot."""
-        if self.privacy.clip == "adaptive":
-            return self._memory[f"clip now {slot}"] * self.privacy.factor
-        return self.privacy.bound() * self.privacy.factor
+        limits = self.limits(slot)
+        return (limits if isinstance(limits, Tensor) else self.privacy.bound()) * self.privacy.factor
+
+    @property
+    def noisy(self) -> bool:
+        """Whether noise is added at all."""
+        return self._multiplier() > 0
+
+    def deviation(self, sensitivity: float | Tensor) -> float | Tensor:
+        """Return the standard deviation of the noise; of stacked runs with noise of their own ``(R,)``."""
+        return (self._multiplier() if self._multipliers is None else self._multipliers) * sensitivity
 
     def noise(
         self,
@@ -89,10 +99,9 @@ class Mechanism:
         shared: Tensor | None = None,
     ) -> Tensor:
         """Draw the noise of one message per row, on the kept positions."""
-        z = self._multiplier()
-        if z == 0:
+        if not self.noisy:
             return torch.zeros_like(like)
-        std = (z if self._multipliers is None else self._multipliers) * sensitivity
+        std = self.deviation(sensitivity)
         if isinstance(std, Tensor) and like.ndim > std.ndim + 1:
             std = std.unsqueeze(-1)
         noise = gaussian_noise(like, std, self._streams("noise", slot, like, sender))
@@ -108,7 +117,7 @@ class Mechanism:
     def _streams(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[Generator]:
         return generators(self._clients, self.privacy.stream, purpose, slot, rows, sender)
 
-    def book(self) -> None:
+    def book(self, samples: Batch | None = None) -> None:
         """Book one release of this round's draw."""
         privacy, privacy_log, round = self.privacy, self._clients.privacy_log, self._clients.round
         if round < 0:  # before the first round everybody takes part
@@ -119,29 +128,37 @@ class Mechanism:
             count = privacy.adaptive.count_multiplier(replaced=privacy.factor == 2.0)
             privacy_log.ledger = privacy.book(privacy_log.ledger, draw, count)
 
-    def clipped_by_server(self, total: Tensor) -> Tensor:
-        """Bound the norm of what is released, which costs nothing."""
+    def clip_average(self, average: Tensor) -> Tensor:
+        """Bound the norm of what is released, which costs no privacy."""
         limit = self.privacy.server_clip
-        return total if limit is None else clip([total], limit).parts[0]
+        return average if limit is None else clip([average], limit).parts[0]
 
 
-def protected_by_sample(
-    privacy: Privacy, clients: Clients, joint: Tensor, slot: int, about: Batch | None, shared: Tensor | None
-) -> Tensor:
-    """Clip and noise what parties' messages say of each sample by itself, and charge the records."""
-    if about is None:
-        raise Incompatible(
-            "record-level privacy of parties covers gradients, and embeddings gathered sample by sample; the "
-            "algorithm sends something else"
-        )
-    (h,) = clip([joint.unflatten(-1, (about.weight.shape[-1], -1))], privacy.bound()).parts
-    joint = h.flatten(-2)
-    clients.charge(about)
-    if privacy.noise_multiplier == 0:
-        return joint
-    streams = generators(clients, privacy.stream, "noise", slot, joint, "client")
-    noise = gaussian_noise(joint, privacy.deviation(), streams)
-    return joint + (noise if shared is None else noise * shared)
+class SampleMechanism(Mechanism):
+    """What protects the messages of parties with unit record: samples are clipped and booked one by one."""
+
+    by_sample = True
+
+    def clip(self, slot: int, parts: Sequence[Tensor], samples: Batch | None = None) -> Clipped:
+        """Bound the norm of what a message says of each sample; norms are those of all samples, ``(..., C B)``."""
+        if samples is None:
+            raise Incompatible(
+                "record-level privacy of parties covers gradients, and embeddings gathered sample by sample; the "
+                "algorithm sends something else"
+            )
+        (joint,) = parts
+        found = clip([joint.unflatten(-1, (samples.weight.shape[-1], -1))], self.privacy.bound())
+        flat = (part.flatten(-2) for part in found.parts)
+        return Clipped(tuple(flat), found.norms.flatten(-2), found.exceeded.flatten(-2))
+
+    def limits(self, slot: int) -> float:
+        """Return the clip norm of a sample."""
+        return self.privacy.bound()
+
+    def book(self, samples: Batch | None = None) -> None:
+        """Charge the records of the batch."""
+        assert samples is not None
+        self._clients.charge(samples)
 
 
 def generators(

@@ -1,4 +1,4 @@
-"""Unit record: what leaves about single samples, each release booked to the draw that its batch came from."""
+"""Unit record: releases about single samples, each booked to the draw that its batch came from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Drawn:
     stream, step : str, int
         Which draw of the round it is.
     batch : Batch
-        The samples, which nobody is shown.
+        The samples, which nobody is given.
     expected : Tensor
         Expected samples of each client, ``(..., C, 1)``.
     rate : float
@@ -54,19 +54,19 @@ class Records:
         The mechanism, with unit record.
     problem : Problem
         What is optimized.
-    privacy_log : Books
+    privacy_log : PrivacyLog
         Where releases are booked.
 
     Raises
     ------
     Incompatible
-        If what a sample contributes cannot be told apart from what the others do.
+        If a sample's contribution cannot be separated from that of the others.
     """
 
     def __init__(self, privacy: Privacy, problem: Problem, privacy_log: PrivacyLog) -> None:
         self.privacy = privacy
-        self.known = privacy.sampling == "full"  # everybody knows who is in a batch
-        self._books = privacy_log
+        self.public = privacy.sampling == "full"  # everybody knows who is in a batch
+        self._log = privacy_log
         self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> how it was drawn
         self._calls: dict[tuple[str, int], int] = {}  # how often a draw has been used
         if not problem.per_sample:
@@ -74,18 +74,18 @@ class Records:
                 f"record-level privacy clips what each sample contributes, and in problem {problem.name}, as it is "
                 "set, a sample also changes what the others contribute"
             )
-        if self.known != (problem.kind == "vertical"):
+        if self.public != (problem.kind == "vertical"):
             raise Incompatible(
                 "record-level privacy: parties know who is in a batch (sampling full), other clients draw their "
                 f"own (sampling poisson); problem {problem.name}, sampling {privacy.sampling}"
             )
 
     @property
-    def deal(self) -> Callable[..., tuple[Tensor, Tensor]]:
+    def draw(self) -> Callable[..., tuple[Tensor, Tensor]]:
         """How batches are drawn."""
-        return sampling.draw_batches if self.known else sampling.draw_poisson_batches
+        return sampling.draw_batches if self.public else sampling.draw_poisson_batches
 
-    def hiding(
+    def redaction(
         self,
         stream: str,
         order: Tensor,
@@ -94,14 +94,14 @@ class Records:
         fewest: int,
         batch_size: int | None,
     ) -> Callable[[int, Batch], Batch]:
-        """Return how batches of one stream are handed out: without samples in them.
+        """Return the function that takes protected samples out of the batches of a stream.
 
         Parameters
         ----------
         stream : str
             Its name.
         order, num_steps : Tensor
-            What `deal` has dealt, and steps of each client, ``(..., C, 1)``.
+            What `draw` has returned, and steps of each client, ``(..., C, 1)``.
         counts, fewest : Tensor, int
             Samples of each client, ``(..., C)``, and of the client of the federation that has the fewest.
         batch_size : int or None
@@ -110,7 +110,7 @@ class Records:
         rate = 1.0 if batch_size is None else min(1.0, batch_size / max(1, fewest))
         expected = counts.unsqueeze(-1).clamp(min=1, max=batch_size).to(num_steps)
 
-        def known(step: int, batch: Batch) -> Batch:
+        def public(step: int, batch: Batch) -> Batch:
             batch = batch._replace(weight=batch.weight.clone())  # a key of its own, in every step
             number = batch.weight.sum(-1, keepdim=True).clamp(min=1)
             people = order[step].flatten(0, -2)[0]  # the same everywhere
@@ -124,7 +124,7 @@ class Records:
             self._drawn[batch.weight] = Drawn(stream, step, batch, expected, rate)
             return Batch(torch.full_like(batch.x, torch.nan), batch.y * 0, batch.group * 0, batch.weight)
 
-        return known if self.known else secret
+        return public if self.public else secret
 
     def of(self, batch: Batch) -> Drawn:
         """Return how a batch that was handed out was drawn."""
@@ -137,24 +137,24 @@ class Records:
         """Book a release about the records of a batch that everybody knows, numbered below ``largest``."""
         numbers = self.of(batch).numbers
         assert numbers is not None
-        self._books.charge(numbers[numbers >= 0], largest, self.privacy)
+        self._log.charge(numbers[numbers >= 0], largest, self.privacy)
 
     def book(self, batch: Batch, round: int, largest: int) -> int:
         """Book one more release from a batch, at the rate at which it was drawn; returns how many it had before."""
         drawn = self.of(batch)
         call = self._calls.get((drawn.stream, drawn.step), 0)
         self._calls[drawn.stream, drawn.step] = call + 1
-        if self.known:
+        if self.public:
             self.charge(batch, largest)
             return call
         draw = ("batch", drawn.stream, round, drawn.step)
-        if call and self._books.ledger.key != draw:
-            # Booked apart, releases of one draw would count as amplified twice.
+        if call and self._log.ledger.key != draw:
+            # Booked as two draws, releases of one draw would count as amplified twice.
             raise Incompatible(
                 f"record-level privacy: the batches of stream {drawn.stream!r} were gone through before"
             )
         mechanism = replace(self.privacy, rate=drawn.rate)
-        self._books.ledger = mechanism.book(self._books.ledger, draw, self.privacy.noise_multiplier)
+        self._log.ledger = mechanism.book(self._log.ledger, draw, self.privacy.noise_multiplier)
         return call
 
     def noised(

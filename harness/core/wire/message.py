@@ -1,12 +1,68 @@
-"""A message and its parts: pure functions that the channel is written with."""
+"""A message and its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from datasets.federation import Batch
+
+Sender = Literal["client", "server", "neighbor"]
+Weighting = Literal["size", "uniform"]
+
+
+@dataclass(slots=True)
+class Message:
+    """A message on its way through the stages; each rewrites `joint` or notes what a later one needs.
+
+    Attributes
+    ----------
+    slot : int
+        Its number in the round; a key of its randomness and of what is remembered of it.
+    parts : sequence of Tensor
+        What the algorithm sends, ``(..., C, P)`` each; ``(..., P)`` from the server.
+    copies : Tensor
+        How often each sender's code travels, ``(..., C)``.
+    mask : Tensor or None
+        Public mask of the joint row; None: everything travels.
+    sender : {"client", "server", "neighbor"}
+        Who encodes it.
+    sparsify : bool
+        Whether the sender chooses entries.
+    base, scale, samples, pass_on, weighting
+        As in the verbs of `Channel`; `samples` is the batch that rows are about.
+    joint : Tensor
+        The parts as one row, as far as they have come: ``(..., C, n)``, the average ``(..., n)``.
+    sizes : Tensor
+        Bytes of each code.
+    entered : Tensor or None
+        What entered the encoder, under error feedback.
+    held : Tensor or None
+        Weight of the clients that hold each entry, where their models differ.
+    arrived : list of Tensor
+        The parts as the receiver reads them.
+    """
+
+    slot: int
+    parts: Sequence[Tensor]
+    copies: Tensor
+    mask: Tensor | None = None
+    sender: Sender = "client"
+    sparsify: bool = True
+    base: Any = None
+    scale: Sequence[float] | None = None
+    samples: Batch | None = None
+    pass_on: Literal["all", "others"] | None = None
+    weighting: Weighting = "size"
+    joint: Tensor = field(init=False)
+    sizes: Tensor = field(init=False)
+    entered: Tensor | None = None
+    held: Tensor | None = None
+    arrived: list[Tensor] = field(init=False)
 
 
 def increments(rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None) -> list[Tensor]:
@@ -44,7 +100,7 @@ def plain(values: Sequence[Tensor]) -> Any:
 
 
 def combined(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return ``weights @ rows``, ``(..., A, C)`` by ``(..., C, P)``, a run's alike alone and in a stack.
+    """Return ``weights @ rows``, ``(..., A, C)`` by ``(..., C, P)``; the same bits for a run alone and in a stack.
 
     Torch multiplies one small matrix by another routine than several, which rounds differently.
     """

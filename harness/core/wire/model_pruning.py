@@ -1,4 +1,4 @@
-"""A run whose clients train a structurally pruned model."""
+"""Structured pruning of the models that clients train."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from harness.core.registry import Incompatible
 
 
 @dataclass(frozen=True)
-class Smaller:
-    """A model of which units have been taken away.
+class SubModel:
+    """A model without some of its hidden units.
 
     Attributes
     ----------
@@ -49,12 +49,12 @@ class Smaller:
 
 
 @dataclass(frozen=True)
-class Thinned:
-    """What is left of a run's model: one smaller model for all clients, or some, and each client trains one.
+class PrunedModels:
+    """The pruned models of a run: one for all clients, or several of which each client trains one.
 
     Attributes
     ----------
-    models : tuple of Smaller
+    models : tuple of SubModel
         The largest first, which contains the others: the server's.
     which : Tensor or None
         ``(total,)``, the model of each client; None: all train the first.
@@ -63,7 +63,7 @@ class Thinned:
         contains another then, no message is made of them, and the server has no such model.
     """
 
-    models: tuple[Smaller, ...]
+    models: tuple[SubModel, ...]
     which: Tensor | None = None
     own: bool = False
 
@@ -79,7 +79,7 @@ class Thinned:
     def mask_of(self, parts: Sequence[Tensor], ids: Tensor) -> Tensor:
         """Return which entries of the joined parts, ``(n,)``, belong to the models of clients ``(...)``.
 
-        One mask for all of them if they are all alike, else ``(..., n)``.
+        One mask if all clients train the same model, else ``(..., n)``.
         """
         masks = self.mask
         if self.which is not None:
@@ -102,7 +102,7 @@ class Thinned:
             return part * self.mask
         return part * self.mask_of([part], torch.arange(part.shape[-2]))
 
-    def groups(self, ids: Tensor) -> list[tuple[Smaller, Tensor | slice]]:
+    def groups(self, ids: Tensor) -> list[tuple[SubModel, Tensor | slice]]:
         """Return the models that clients ``(...)`` train, each with the flat positions of those who do."""
         if self.which is None:
             return [(self.models[0], slice(None))]
@@ -127,7 +127,9 @@ def prunable(problem: Problem) -> list[UnitGroup]:
     return found
 
 
-def thin(problem: Problem, x: Tensor, ratio: float | Tensor, previous: Thinned | None) -> Thinned:
+def prune_models(
+    problem: Problem, x: Tensor, ratio: float | Tensor, previous: PrunedModels | None
+) -> PrunedModels:
     """Prune the units of least weight (L1 norm of what comes in; Li et al. 2017) of every layer.
 
     Parameters
@@ -139,12 +141,12 @@ def thin(problem: Problem, x: Tensor, ratio: float | Tensor, previous: Thinned |
     ratio : float or Tensor
         Share of units to remove, relative to the full model; one for all clients, or one for each, ``(total,)``,
         whose models are then contained in each other. What has been removed stays removed.
-    previous : Thinned or None
+    previous : PrunedModels or None
         What was left so far, made with the same or a smaller ratio.
 
     Returns
     -------
-    Thinned
+    PrunedModels
         Coordinates of x behind the module's parameters belong to no unit and stay.
     """
     groups = prunable(problem)
@@ -155,13 +157,13 @@ def thin(problem: Problem, x: Tensor, ratio: float | Tensor, previous: Thinned |
         left = prune(x[:size].cpu(), groups, one, None if mask is None else mask[:size])
         masks.append(torch.cat([left, torch.ones(len(x) - size, dtype=torch.bool)]))
     which = torch.tensor([ratios.index(one) for one in ratio.tolist()]) if isinstance(ratio, Tensor) else None
-    return thinned(problem, torch.stack(masks).to(x.device), which)
+    return pruned_models(problem, torch.stack(masks).to(x.device), which)
 
 
-def thin_own(
-    problem: Problem, rows: Tensor, ratio: float | Tensor, previous: Thinned | None
-) -> Thinned | None:
-    """Prune every client's own model by its own weights, as `thin` does with the one they share.
+def prune_own_models(
+    problem: Problem, rows: Tensor, ratio: float | Tensor, previous: PrunedModels | None
+) -> PrunedModels | None:
+    """Prune every client's own model by its own weights, as `prune_models` does with the one they share.
 
     Parameters
     ----------
@@ -172,12 +174,12 @@ def thin_own(
     ratio : float or Tensor
         Share of units to remove, relative to the full model, one for all or ``(total,)``. It may fall: what has
         been removed stays removed, and nothing else is.
-    previous : Thinned or None
+    previous : PrunedModels or None
         What was left so far.
 
     Returns
     -------
-    Thinned or None
+    PrunedModels or None
         ``previous`` itself if nothing more is to be removed.
     """
     groups = prunable(problem)
@@ -188,22 +190,22 @@ def thin_own(
     masks = torch.stack([prune(row, groups, one, mask) for row, one, mask in pairs])
     if torch.equal(masks, before):
         return previous
-    return thinned(problem, masks.to(rows.device), torch.arange(len(rows)))
+    return pruned_models(problem, masks.to(rows.device), torch.arange(len(rows)))
 
 
-def thinned(problem: Problem, masks: Tensor, which: Tensor | None) -> Thinned:
+def pruned_models(problem: Problem, masks: Tensor, which: Tensor | None) -> PrunedModels:
     """Return the models that masks ``(S, P)`` describe: the largest first, or the clients' own in their order."""
     groups, module, rebuild = prunable(problem), problem.module, problem.rebuild
     assert isinstance(module, nn.Module) and rebuild is not None
-    models: list[Smaller] = []
+    models: list[SubModel] = []
     of_shape: dict[object, Problem] = {}  # models of one size are the same functions of their parameters
     for mask in masks:
         smaller, _ = shrink(module, groups, mask[: _size(problem)].cpu())
         shapes = tuple(parameter.shape for parameter in smaller.parameters())
         if shapes not in of_shape:
             of_shape[shapes] = rebuild(smaller)
-        models.append(Smaller(mask, of_shape[shapes], mask.nonzero()[:, 0]))
-    return Thinned(tuple(models), which, own=problem.kind == "vertical")
+        models.append(SubModel(mask, of_shape[shapes], mask.nonzero()[:, 0]))
+    return PrunedModels(tuple(models), which, own=problem.kind == "vertical")
 
 
 def _size(problem: Problem) -> int:

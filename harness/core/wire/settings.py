@@ -342,8 +342,8 @@ class Compression(Section):
         return self
 
     @property
-    def thin(self) -> bool:
-        """Whether messages lose entries at all."""
+    def sparsifies(self) -> bool:
+        """Whether entries of messages are dropped at all."""
         return self.beta != 0.0 or self.select == "threshold"
 
 

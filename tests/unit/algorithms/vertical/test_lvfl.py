@@ -9,7 +9,7 @@ from torch import nn
 from compression import find_codec
 from harness.core import Channel
 from harness.core.methods.derivatives import linearized_loss, party_loss, told_embeddings, told_gradients
-from harness.core.wire.model_pruning import thin_own
+from harness.core.wire.model_pruning import prune_own_models
 from harness.core.wire.settings import Compression
 from harness.models import build
 from harness.problems.vertical import split_classifier
@@ -189,10 +189,10 @@ def test_the_really_smaller_models_are_the_masked_ones(net, ratio):
     party, shape = PARTY_NETS[net]
     federation, problem = people(shape), network(party)
     y = torch.stack([start(problem, seed)["y"] for seed in range(PARTIES)])
-    left = thin_own(problem, y, torch.as_tensor(ratio, dtype=torch.float64), None)
+    left = prune_own_models(problem, y, torch.as_tensor(ratio, dtype=torch.float64), None)
     masks, y = torch.stack([model.mask for model in left.models]), left.masked(y)
     whole, _, batch = world(problem, federation)
-    small, _, _ = world(problem, federation, thinned=left)
+    small, _, _ = world(problem, federation, pruned=left)
     h = whole.embed(y, batch)
     assert close(small.embed(y, batch), h, 1e-12)
     x, told = whole.rows(start(problem)["x"]), told_embeddings(batch, h)
@@ -210,25 +210,29 @@ def test_ratios_count_from_the_whole_width_and_never_fall():
     """Ten neurons: 0.25 leaves 8, 0.99 leaves 1; 0.29 of a hundred is 28.999... in floating point and takes 29."""
     problem, y = network(), start(network())["y"].repeat(PARTIES, 1)
     hidden = lambda left: [int(model.mask[20:30].sum()) for model in left.models]  # noqa: E731
-    first = thin_own(problem, y, 0.25, None)
+    first = prune_own_models(problem, y, 0.25, None)
     assert hidden(first) == [8, 8, 8]
-    assert thin_own(problem, y, 0.2, first) is first
-    more = thin_own(problem, first.masked(y), torch.tensor([0.1, 0.5, 0.99], dtype=torch.float64), first)
+    assert prune_own_models(problem, y, 0.2, first) is first
+    more = prune_own_models(
+        problem, first.masked(y), torch.tensor([0.1, 0.5, 0.99], dtype=torch.float64), first
+    )
     assert hidden(more) == [8, 5, 1]
     for earlier, later in zip(first.models, more.models, strict=True):
         assert not (later.mask & ~earlier.mask).any()
     wide = network(nn.Sequential(nn.Linear(2, 100), nn.ReLU(), nn.Linear(100, LENGTH)))
     rows = start(wide)["y"].repeat(PARTIES, 1)
-    assert [int(model.mask[200:300].sum()) for model in thin_own(wide, rows, 0.29, None).models] == [71] * 3
+    assert [int(model.mask[200:300].sum()) for model in prune_own_models(wide, rows, 0.29, None).models] == [
+        71
+    ] * 3
 
 
 def test_the_embedding_layer_stays_whole():
     """All five outputs of every party, however much is pruned: 1 of 10 neurons leaves 2 + 1 + 5 + 5 parameters."""
     problem, y = network(), start(network())["y"].repeat(PARTIES, 1)
-    left = thin_own(problem, y, 0.9, None)
+    left = prune_own_models(problem, y, 0.9, None)
     assert [int(model.mask.sum()) for model in left.models] == [2 + 1 + 5 + 5] * PARTIES
     batch = world(problem, people())[2]
-    small = world(problem, people(), thinned=left)[0].embed(left.masked(y), batch)
+    small = world(problem, people(), pruned=left)[0].embed(left.masked(y), batch)
     assert small.shape == (PARTIES, SAMPLES, LENGTH) and bool(small.any(-2).all())
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from harness.core.algorithm import ALGORITHMS
-from harness.core.wire.model_pruning import thin
+from harness.core.wire.model_pruning import prune_models
 from harness.problems.fair import fair_classifier
 from tests.support.wire import cohort, record, rows
 from tests.support.worlds import iid_federation
@@ -35,8 +35,8 @@ def both_and_one(**options):
 def test_it_is_the_second_of_both_gradients_and_takes_less_work(mode, pruned) -> None:
     """Without the backward pass through the network a third of the products is left."""
     start = problem().init(torch.Generator().manual_seed(0))["x"].double()
-    left = None if pruned is None else thin(problem(), start, pruned, None)
-    (both, alone), (dear, cheap), _ = both_and_one(mode=mode, thinned=left)
+    left = None if pruned is None else prune_models(problem(), start, pruned, None)
+    (both, alone), (dear, cheap), _ = both_and_one(mode=mode, pruned=left)
     torch.testing.assert_close(alone, both[1])
     assert 0 < 2 * cheap < dear
 

@@ -35,7 +35,7 @@ def parties(data, algorithm=LVFL, **fields):
 def settled_at(run):
     """Return how many units each party's hidden layer has left."""
     groups = units(run.problem.module)
-    return [[int(alive(model.mask, group).sum()) for group in groups] for model in run.thinned.models]
+    return [[int(alive(model.mask, group).sum()) for group in groups] for model in run.pruned.models]
 
 
 def test_a_pruning_schedule_never_restores_units(data):
@@ -46,9 +46,9 @@ def test_a_pruning_schedule_never_restores_units(data):
     kept, seen = [], []
     for _ in range(5):
         run.step()
-        kept.append(run.thinned)
+        kept.append(run.pruned)
         seen.append(settled_at(run))
-        masks = run.thinned.mask_of([run.state.y], torch.arange(3))
+        masks = run.pruned.mask_of([run.state.y], torch.arange(3))
         assert not run.state.y[~masks].any() and run.state.y[masks].all()  # trained on, and still zero
         assert run.state.x.all()
     assert seen == [[[6]] * 3] * 3 + [[[4]] * 3] * 2
@@ -69,7 +69,7 @@ def test_every_party_has_its_own_schedule_and_units(data):
     assert settled_at(run) == [[7], [5], [1]]
     same = Simulation.from_setup(parties(data, compression={"alpha": 0.5}, rounds=1))
     same.step()
-    assert len({model.problem for model in same.thinned.models}) == 1  # of one size: one function
+    assert len({model.problem for model in same.pruned.models}) == 1  # of one size: one function
     assert settled_at(same) == [[5]] * 3
 
 

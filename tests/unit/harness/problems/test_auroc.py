@@ -9,7 +9,7 @@ from datasets.federation import Batch
 from harness import models
 from harness.config.run import read_spec
 from harness.core.registry import UserError
-from harness.core.wire.model_pruning import thin
+from harness.core.wire.model_pruning import prune_models
 from harness.problems import PROBLEMS, Setting
 from harness.problems.auroc import auroc
 from harness.simulation.build import prepare
@@ -188,16 +188,16 @@ def test_the_pruned_problem_keeps_a_and_b():
     batch = federation.pool.at(federation.splits["train"][0])
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
     x[-2:] = torch.tensor([0.7, 0.2])
-    thinned = thin(problem, x, 0.5, None)
-    assert int(thinned.mask.sum()) == 4 * 4 + 4 + 4 + 1 + 2 and thinned.mask[-2:].all()
-    x, w = thinned.masked(x), torch.tensor([0.1], dtype=torch.float64)
-    small = thinned.models[0]
+    pruned = prune_models(problem, x, 0.5, None)
+    assert int(pruned.mask.sum()) == 4 * 4 + 4 + 4 + 1 + 2 and pruned.mask[-2:].all()
+    x, w = pruned.masked(x), torch.tensor([0.1], dtype=torch.float64)
+    small = pruned.models[0]
     full, less = x.requires_grad_(), small.take(x.detach()).requires_grad_()
     (expected,) = torch.autograd.grad(problem.loss(full, w, batch), full)
     (found,) = torch.autograd.grad(small.problem.loss(less, w, batch), less)
-    torch.testing.assert_close(small.put(found, x), expected * thinned.mask)
-    again = thin(problem, x.detach(), 0.75, thinned)
-    assert not (again.mask & ~thinned.mask).any() and int(again.mask.sum()) == 2 * 6 + 1 + 2
+    torch.testing.assert_close(small.put(found, x), expected * pruned.mask)
+    again = prune_models(problem, x.detach(), 0.75, pruned)
+    assert not (again.mask & ~pruned.mask).any() and int(again.mask.sum()) == 2 * 6 + 1 + 2
 
 
 def test_more_than_two_classes_are_refused_with_the_way_out():

@@ -32,17 +32,16 @@ class HalfTheNoise(Mechanism):
 
 
 class NoClip(Mechanism):
-    def clipped(self, slot, parts):
-        super().clipped(slot, parts)  # it may have to be remembered
-        return list(parts)
+    def clip(self, slot, parts, samples=None):
+        return super().clip(slot, parts)._replace(parts=tuple(parts))  # a norm may have to be remembered
 
 
 class NoiseBeforeTheClip(Mechanism):
-    def clipped(self, slot, parts):
+    def clip(self, slot, parts, samples=None):
         joint = torch.cat(parts, -1)
-        super().clipped(slot, parts)
+        super().clip(slot, parts)
         noisy = joint + super().noise(joint, slot, self.sensitivity(slot), "client")
-        return super().clipped(slot, list(noisy.split([part.shape[-1] for part in parts], -1)))
+        return super().clip(slot, list(noisy.split([part.shape[-1] for part in parts], -1)))
 
     def noise(self, like, *arguments, **settings):
         return torch.zeros_like(like)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from datasets.topology import ErdosRenyi, Ring, Star, directed_edges, mixing_matrix
 from harness.core.registry import Incompatible
 from harness.core.wire import gossip
+from harness.core.wire.message import Message
+from harness.core.wire.pipeline import PUBLIC
 from harness.core.wire.settings import Compression
 from harness.simulation.dry_run import DryChannel
-from tests.support.wire import channel, clipped, largest, privacy, rows
+from tests.support.wire import channel, clipped, cohort, largest, privacy, rows
 from tests.support.worlds import EXACT
 
 RING4 = mixing_matrix(Ring(), 4)
@@ -87,7 +89,8 @@ def test_the_mean_is_preserved_whatever_the_code(hops, codec, seed) -> None:
 def test_mixing_only_what_is_heard_would_lose_the_mean() -> None:
     """A code of four bits moves it by some hundredths; from round to round that would add up in a tracker."""
     held, way = rows(7, scale=3.0), channel(None, Compression(codec="q4"), mixing=RING4)
-    heard, _ = way._encode(held, 0, thin=False, sender="neighbor")
+    message = Message(0, [held], torch.ones(4, dtype=torch.int64), sender="neighbor", sparsify=False)
+    (heard,) = way._stages.process(message, PUBLIC)
     assert float((heard.mean(0) - held.mean(0)).abs().max()) > 0.01
 
 
@@ -194,7 +197,7 @@ def test_the_counting_channel_books_and_counts_the_same(codec) -> None:
         way = channel(privacy(z=1.0), Compression(codec=codec), mixing=RING4)
         if kind is not None:
             options = {"privacy": privacy(z=1.0), "compression": Compression(codec=codec)}
-            way = kind(way._clients, mixing=RING4, **options)
+            way = kind(cohort(mechanism=privacy(z=1.0)), mixing=RING4, **options)
         way.mix(rows(20), rebroadcast=(rows(7),), hops=3)
         way.mix(rows(20), onto=(rows(20),), hops=2)
         way.mix(rebroadcast=(rows(3),), hops=2)

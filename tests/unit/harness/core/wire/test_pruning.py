@@ -11,7 +11,7 @@ from compression import alive, units
 from harness.core.algorithm import ALGORITHMS
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible
-from harness.core.wire.model_pruning import Smaller, Thinned, thin
+from harness.core.wire.model_pruning import PrunedModels, SubModel, prune_models
 from harness.core.wire.settings import Compression
 from harness.problems.classify import classifier
 from harness.simulation.dry_run import DryChannel, dry_run
@@ -33,8 +33,8 @@ def small() -> nn.Module:
 
 
 def pruned_coordinates(run: Simulation) -> torch.Tensor:
-    assert run.thinned is not None
-    mask = run.thinned.mask
+    assert run.pruned is not None
+    mask = run.pruned.mask
     return torch.cat([part[..., ~mask].flatten() for part in run.state if part.shape[-1] == len(mask)])
 
 
@@ -51,7 +51,7 @@ def test_pruned_coordinates_are_zero_in_all_state(data, algorithm, mechanism, se
         run.step()
         assert not pruned_coordinates(run).any()
         assert run.state.x.any()
-        shares.append(float(run.thinned.mask.double().mean()))
+        shares.append(float(run.pruned.mask.double().mean()))
     assert shares[0] == shares[1] > shares[2] == shares[3]
 
 
@@ -59,7 +59,7 @@ def test_pruned_coordinates_are_zero_in_all_state(data, algorithm, mechanism, se
 def test_of_a_common_model_in_two_halves_the_extractor_is_pruned(data, alpha) -> None:
     """FedBABU evaluates extractor and head end to end, and keeps, sends and prunes the extractor alone."""
     run = finished(ready(data, "fedbabu", compression={"alpha": alpha}, model=MLP, rounds=3))
-    mask = run.thinned.mask
+    mask = run.pruned.mask
     assert mask.shape == run.state.u.shape and not bool(mask.all())
     assert not run.state.u[~mask].any() and run.state.u.any()
 
@@ -69,7 +69,7 @@ def test_minimax_variables_are_pruned_with_the_model(data) -> None:
     fields = {"problem": "fair_classification", "compression": {"alpha": 0.5}, "model": MLP}
     run = finished(ready(data, work, **fields, privacy=CENTRAL))
     assert not pruned_coordinates(run).any()
-    assert run.state.u[run.thinned.mask].any() and run.state.v.all()
+    assert run.state.u[run.pruned.mask].any() and run.state.v.all()
 
 
 def test_what_is_gone_stays_gone_whatever_the_schedule_says(data) -> None:
@@ -78,7 +78,7 @@ def test_what_is_gone_stays_gone_whatever_the_schedule_says(data) -> None:
     masks = []
     for _ in range(6):
         run.step()
-        masks.append(run.thinned.mask)
+        masks.append(run.pruned.mask)
     assert all(not (later & ~earlier).any() for earlier, later in pairwise(masks))
     assert torch.equal(masks[5], masks[2])
     groups = units(run.problem.module)
@@ -90,9 +90,9 @@ def test_no_unit_is_pruned_before_the_schedule_begins(data) -> None:
     run = Simulation.from_setup(ready(data, compression={"alpha": [[2, 0.5]]}, model=MLP, rounds=3))
     run.step()
     run.step()
-    assert run.thinned is None
+    assert run.pruned is None
     run.step()
-    assert run.thinned is not None
+    assert run.pruned is not None
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
@@ -103,7 +103,7 @@ def test_bytes_and_operations_fall(data, algorithm: str) -> None:
         for alpha in (0.0, 0.25, 0.5, 0.75)
     }
     full = runs[0.0]
-    sizes = [int(run.thinned.mask.sum()) for alpha, run in runs.items() if alpha]
+    sizes = [int(run.pruned.mask.sum()) for alpha, run in runs.items() if alpha]
     total = full.state.x.shape[-1]
     for size, run in zip(sizes, list(runs.values())[1:], strict=True):
         assert int(run.cost.up) * total == int(full.cost.up) * size
@@ -116,29 +116,29 @@ def test_bytes_and_operations_fall(data, algorithm: str) -> None:
 def test_a_pruned_gradient_is_the_full_gradient_of_the_rest(mode: str) -> None:
     problem = classifier(small())
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
-    thinned = thin(problem, x, 0.5, None)
+    pruned = prune_models(problem, x, 0.5, None)
     work = ALGORITHMS["fedavg"](local_steps=1, batch_size=None)
     data = iid_federation()
     full = cohort(problem=problem, data=data, mode=mode)
-    less = cohort(problem=problem, data=data, thinned=thinned, mode=mode)
-    point = full.rows(thinned.masked(x))
+    less = cohort(problem=problem, data=data, pruned=pruned, mode=mode)
+    point = full.rows(pruned.masked(x))
     (batch,) = full.batches(work)
-    expected, found = full.grad(point, batch) * thinned.mask, less.grad(point, batch)
+    expected, found = full.grad(point, batch) * pruned.mask, less.grad(point, batch)
     torch.testing.assert_close(found, expected)
-    assert found.any() and not found[:, ~thinned.mask].any()
+    assert found.any() and not found[:, ~pruned.mask].any()
     assert int(less.cost.flops) < int(full.cost.flops)
 
 
 def test_pruned_messages_have_noise_and_bytes_of_kept_entries() -> None:
     problem = classifier(small())
     x = problem.init(torch.Generator().manual_seed(0))["x"].double()
-    thinned = thin(problem, x, 0.5, None)
-    way = channel(privacy(z=1.0), Compression(), problem=problem, thinned=thinned)
+    pruned = prune_models(problem, x, 0.5, None)
+    way = channel(privacy(z=1.0), Compression(), problem=problem, pruned=pruned)
     zeros = torch.zeros(4, len(x), dtype=torch.float64)
     arrived, other = way.gather(zeros, zeros[:, :3])
-    assert not arrived[:, ~thinned.mask].any()
-    assert arrived[:, thinned.mask].all() and other.all()
-    assert int(way.cost.up) == 4 * 4 * (int(thinned.mask.sum()) + 3)
+    assert not arrived[:, ~pruned.mask].any()
+    assert arrived[:, pruned.mask].all() and other.all()
+    assert int(way.cost.up) == 4 * 4 * (int(pruned.mask.sum()) + 3)
 
 
 def test_a_schedule_of_beta_changes_the_share_from_its_round_on() -> None:
@@ -246,8 +246,8 @@ def test_error_feedback_loses_nothing_over_the_rounds() -> None:
 def test_masks_of_personal_models_come_from_the_common_start(data) -> None:
     """Never from private rows: `local` keeps one model a client."""
     run = finished(ready(data, "local", compression={"alpha": 0.5}, model=MLP))
-    expected = thin(run.problem, run.start["x"], 0.5, None).mask
-    assert torch.equal(run.thinned.mask, expected)
+    expected = prune_models(run.problem, run.start["x"], 0.5, None).mask
+    assert torch.equal(run.pruned.mask, expected)
 
 
 OWN = [0.75, 0.0, 0.5, 0.5, 0.25, 0.0, 0.5]  # of the seven clients
@@ -266,7 +266,7 @@ def test_equal_ratios_of_clients_are_one_common_ratio(data, algorithm, mechanism
 
 def test_models_are_as_small_as_asked_and_nested(data) -> None:
     run = finished(ready(data, "local", compression={"alpha": OWN}, model=MLP))
-    masks = run.thinned.mask_of([run.state.x], torch.arange(7))
+    masks = run.pruned.mask_of([run.state.x], torch.arange(7))
     groups = units(run.problem.module)
     assert [int(alive(mask, groups[0]).sum()) for mask in masks] == [4, 16, 8, 8, 12, 16, 8]
     assert not (masks[0] & ~masks[2]).any() and not (masks[2] & ~masks[4]).any()
@@ -279,7 +279,7 @@ def test_each_client_is_sent_and_sends_its_own_coordinates(data, algorithm, mech
     """float32: 4 bytes a coordinate of its own model; both algorithms send it k times a round each way."""
     setup = ready(data, algorithm, compression={"alpha": OWN}, model=MLP, privacy=mechanism)
     run = finished(setup)
-    own = int(run.thinned.mask_of([run.state.x], torch.arange(7)).sum())
+    own = int(run.pruned.mask_of([run.state.x], torch.arange(7)).sum())
     vectors = {"fedavg": 1, "scaffold": 2}[algorithm]
     assert int(run.cost.up) == int(run.cost.down) == 2 * 4 * vectors * own
     assert int(dry_run(setup, "largest").cost["up"]) == int(run.cost.up)
@@ -288,9 +288,11 @@ def test_each_client_is_sent_and_sends_its_own_coordinates(data, algorithm, mech
     assert int(least.cost.flops) < int(run.cost.flops) < int(most.cost.flops)
 
 
-def of_own_sizes(masks: torch.Tensor, which: list[int]) -> Thinned:
+def of_own_sizes(masks: torch.Tensor, which: list[int]) -> PrunedModels:
     problem = classifier(small())
-    return Thinned(tuple(Smaller(mask, problem, mask.nonzero()[:, 0]) for mask in masks), torch.tensor(which))
+    return PrunedModels(
+        tuple(SubModel(mask, problem, mask.nonzero()[:, 0]) for mask in masks), torch.tensor(which)
+    )
 
 
 def test_who_lacks_a_coordinate_has_no_say_in_its_average() -> None:
@@ -298,12 +300,12 @@ def test_who_lacks_a_coordinate_has_no_say_in_its_average() -> None:
     masks = torch.tensor([[True, True, True], [True, False, False]])
     sizes = of_own_sizes(masks, [0, 1, 0, 1])
     messages = torch.tensor([[1.0, 1, 1], [2, 7, 7], [3, 3, 3], [4, 7, 7]], dtype=torch.float64)
-    way = channel(thinned=sizes)
+    way = channel(pruned=sizes)
     assert way.mean(messages, weighting="uniform").tolist() == [2.5, 2.0, 2.0]
     assert int(way.cost.up) == 8 * (3 + 1 + 3 + 1)
     # Weighted by size, (4, 8, 2, 6) samples: (4 + 16 + 6 + 24) / 20, (4 + 6) / 6.
-    assert channel(thinned=sizes).mean(messages).tolist() == pytest.approx([2.5, 10 / 6, 10 / 6])
-    few = channel(thinned=sizes, ids=[1, 2]).mean(messages[1:3], weighting="uniform")
+    assert channel(pruned=sizes).mean(messages).tolist() == pytest.approx([2.5, 10 / 6, 10 / 6])
+    few = channel(pruned=sizes, ids=[1, 2]).mean(messages[1:3], weighting="uniform")
     assert few.tolist() == [2.5, 3.0, 3.0]
 
 
@@ -311,11 +313,11 @@ def test_central_privacy_uses_shares_of_all_clients() -> None:
     """Two of four have the last coordinate, so its average counts twice, whoever is there: here only client 0."""
     masks = torch.tensor([[True, True], [True, False]])
     mechanism = privacy("central", clip=100.0, rate=0.5)
-    way = channel(mechanism, thinned=of_own_sizes(masks, [0, 1, 0, 1]), ids=[0], expected=2)
+    way = channel(mechanism, pruned=of_own_sizes(masks, [0, 1, 0, 1]), ids=[0], expected=2)
     assert way.mean(torch.tensor([[3.0, 3.0]], dtype=torch.float64)).tolist() == [1.5, 3.0]
     noisy = channel(
         privacy("central", clip=100.0, rate=0.5, z=1.0),
-        thinned=of_own_sizes(masks[1:], [0, 0, 0, 0]),
+        pruned=of_own_sizes(masks[1:], [0, 0, 0, 0]),
         ids=[0],
         expected=2,
     ).mean(torch.tensor([[3.0, 3.0]], dtype=torch.float64))

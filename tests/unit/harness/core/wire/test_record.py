@@ -11,6 +11,7 @@ from torch.nn import functional
 from datasets.federation import Batch, Federation
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
+from harness.core.channel import Channel
 from harness.core.flat_model import Ravel
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -20,8 +21,8 @@ from harness.simulation.build import draft
 from harness.simulation.simulation import Simulation
 from privacy import epsilon
 from tests.support.runs import finished, given, ready
-from tests.support.wire import channel, cohort, record
-from tests.support.worlds import COUNTS, iid_federation
+from tests.support.wire import cohort, record
+from tests.support.worlds import COUNTS, EXACT, iid_federation
 
 FEDAVG, FEDSGDA_M = ALGORITHMS["fedavg"], ALGORITHMS["fedsgda_m"]
 
@@ -136,8 +137,7 @@ def test_two_gradients_on_one_batch_are_two_releases_of_one_draw() -> None:
     clients.problem = problem
     work = FEDSGDA_M(local_steps=3, batch_size=2)
     start = {"x": torch.zeros(2, dtype=torch.float64), "y": torch.zeros(2, dtype=torch.float64)}
-    way = channel(None)
-    way._clients = clients
+    way = Channel(clients, compression=EXACT)
     state = work.init(start, clients, way)
     work.round(state, clients, way)
     assert (clients.privacy_log.ledger.draws, clients.privacy_log.ledger.releases) == (3, 6)
@@ -271,8 +271,7 @@ def test_opacus_clips_and_sums_the_same_gradients(make, mode: str) -> None:
     found = clients.grad(clients.rows(x), batch)
     torch.testing.assert_close(found * 6, expected)
     clients = cohort(mechanism=record(clip=norm), data=data, problem=problem, counts=(6, 6), mode=mode)
-    way = channel(None)
-    way._clients = clients
+    way = Channel(clients, compression=EXACT)
     stepped = FEDAVG(lr=0.3, local_steps=1, batch_size=None).round(FEDAVG.State(x), clients, way)
     torch.testing.assert_close(stepped.x, x - 0.3 * expected.mean(0) / 6)
 

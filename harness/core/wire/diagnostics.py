@@ -1,0 +1,141 @@
+"""Diagnostics of a round's uplink: norms before clipping, share of clipped messages, ratio of noise to signal.
+
+They depend on private data: the simulator knows them, and nothing of them is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+class Diagnostics:
+    """Figures of the first message that clients send in a round (`mean`, `gather` or `mix`).
+
+    Stages of the message note what they have computed anyway; `figures` summarizes it. The channels of a cohort
+    that is processed in chunks share one object, and the order in which they note does not matter. Rows that only
+    pad a Poisson cohort do not count. Every run of a stack is summarized by itself.
+    """
+
+    def __init__(self) -> None:
+        self._slot: int | None = None
+        self._messages: list[tuple[Tensor, ...]] = []
+        self._noise: list[tuple[Tensor, ...]] = []
+        self._average: tuple[Tensor, Tensor] | None = None
+        self._fixed: dict[str, Tensor] = {}
+
+    def covers(self, slot: int) -> bool:
+        """Whether this message is the one that is looked at: the first that is asked about."""
+        self._slot = slot if self._slot is None else self._slot
+        return slot == self._slot
+
+    def messages(
+        self,
+        norms: Tensor,
+        present: Tensor,
+        exceeded: Tensor | None = None,
+        limits: float | Sequence[float] | Tensor | None = None,
+    ) -> None:
+        """Note the norms of messages.
+
+        Parameters
+        ----------
+        norms : Tensor
+            Norms before clipping, ``(..., C)``, or ``(..., C, parts)`` where each part has a limit of its own.
+        present : Tensor
+            Boolean ``(..., C)``: the messages that count.
+        exceeded : Tensor, optional
+            Boolean ``(..., C)``: whether the message was clipped.
+        limits : float, sequence of float or Tensor, optional
+            Clip norm, that of each part, or of each stacked run ``(...)``.
+        """
+        if exceeded is None or limits is None:
+            self._messages.append((norms, present))
+            return
+        limit = torch.as_tensor(limits, dtype=norms.dtype, device=norms.device)
+        clipped = norms.minimum(limit.unsqueeze(-1) if isinstance(limits, Tensor) else limit)
+        if isinstance(limits, Sequence):
+            norms, clipped, limit = norms.norm(dim=-1), clipped.norm(dim=-1), limit.norm()
+        self._messages.append((norms, present, exceeded, torch.where(norms.isfinite(), clipped, 0.0)))
+        self._fixed["clip_norm"] = limit.expand(norms.shape[:-1])
+
+    def noise(self, std: float | Tensor, sizes: Tensor, present: Tensor) -> None:
+        """Note noise of a standard deviation ``(...)`` on ``sizes (..., C)`` coordinates of each message."""
+        norms = self._deviation(std, sizes.sum(-1)).unsqueeze(-1) * sizes.sqrt()
+        self._noise.append((norms, present.expand(norms.shape)))
+
+    def noise_of_average(self, std: float | Tensor, sizes: Tensor, average: Tensor) -> None:
+        """Note noise on ``sizes (...)`` coordinates of the average ``(..., n)``."""
+        signal = torch.linalg.vector_norm(average, dim=-1, dtype=torch.float64)
+        self._average = self._deviation(std, sizes) * sizes.sqrt(), signal
+
+    def _deviation(self, std: float | Tensor, like: Tensor) -> Tensor:
+        deviation = torch.as_tensor(std, dtype=torch.float64, device=like.device).expand(like.shape)
+        self._fixed["noise_std"] = deviation
+        return deviation
+
+    def figures(self) -> dict[str, Tensor]:
+        """Summarize what was noted.
+
+        Returns
+        -------
+        dict[str, Tensor]
+            Float64 of the shape of the leading axes, NaN for an empty cohort. Always ``update_norm_mean`` and the
+            quantiles ``update_norm_p10``, ``_p50`` and ``_p90`` of the joint norms before clipping; of what is
+            compressed before it is clipped (central placement), after decoding. Where messages are clipped
+            ``clipped_share``, the share of them that was too long or not finite, and ``clip_norm``. Where noise is
+            added ``noise_std``, the standard deviation on one coordinate, and ``noise_to_signal``: the expected
+            norm of the noise, ``noise_std * sqrt(coordinates with noise)``, over the norm of what it is added to.
+            Under local placement both are means over the cohort, and the signal is the clipped message; under
+            central placement the signal is the average before the noise.
+        """
+        if not self._messages:
+            return {}
+        norms, present, *clipping = _joined(self._messages)
+        lead = norms.shape[:-1]
+        found = {"update_norm_mean": _means(norms, present)}
+        quantiles = [_quantiles(own) for own in _by_run(norms, present)]
+        for name, values in zip(QUANTILES, zip(*quantiles, strict=True), strict=True):
+            found[f"update_norm_p{round(100 * name)}"] = np.array(values)
+        if clipping:
+            found["clipped_share"] = _means(clipping[0].double(), present)
+        if clipping and self._noise:
+            found["noise_to_signal"] = _ratio(_means(*_joined(self._noise)), _means(clipping[1], present))
+        if self._average is not None:
+            noise, signal = (part.cpu().reshape(-1).numpy() for part in self._average)
+            found["noise_to_signal"] = _ratio(noise, signal)
+        figures = {name: torch.from_numpy(values).view(lead) for name, values in found.items()}
+        return figures | {name: value.cpu().clone().view(lead) for name, value in self._fixed.items()}
+
+
+def _joined(notes: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Join what the chunks of a cohort have noted, column by column."""
+    return [torch.cat(column, -1).cpu() for column in zip(*notes, strict=True)]
+
+
+def _by_run(values: Tensor, present: Tensor) -> list[np.ndarray]:
+    """Return each run's values in ascending order, so that sums do not depend on the order of clients."""
+    runs = zip(values.reshape(-1, values.shape[-1]), present.reshape(-1, values.shape[-1]), strict=True)
+    return [np.sort(own[here].double().numpy()) for own, here in runs]
+
+
+def _means(values: Tensor, present: Tensor) -> np.ndarray:
+    return np.array([own.mean() if len(own) else np.nan for own in _by_run(values, present)])
+
+
+def _quantiles(values: np.ndarray) -> np.ndarray:
+    if not len(values):
+        return np.full(len(QUANTILES), np.nan)
+    with np.errstate(invalid="ignore"):  # between two infinite norms
+        return np.asarray(np.quantile(values, QUANTILES))
+
+
+def _ratio(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):  # noise on nothing is infinitely strong
+        ratio: np.ndarray = noise / signal
+    return ratio

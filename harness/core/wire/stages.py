@@ -1,0 +1,251 @@
+"""The stages of a message: what happens to it between sender and receiver, one small step each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from compression import Codec, find_codec, top_k
+from harness.core import rng
+from harness.core.clients import Clients
+from harness.core.execution.client_chunks import Assembly
+from harness.core.wire import masks
+from harness.core.wire.diagnostics import Diagnostics
+from harness.core.wire.dp_client import Mechanism, generators
+from harness.core.wire.message import Message, combined, increments, joined, of_server, restored, split
+from harness.core.wire.pipeline import Order
+from harness.core.wire.settings import Compression
+
+
+class Stages:
+    """The stages, and what they share in a round. Subclasses replace single stages, as a dry run does.
+
+    `harness.core.wire.pipeline` decides the order.
+
+    Parameters
+    ----------
+    clients : Clients
+        The cohort whose messages these are.
+    mechanism : Mechanism or None
+        What protects them.
+    compression : Compression
+        Sparsification and wire format.
+    state : dict[str, Tensor]
+        What is remembered from round to round, by message slot; residuals are ``(..., total, n)``.
+    assembly : Assembly or None
+        Where a chunk of the cohort posts its share of an average.
+    diagnostics : Diagnostics or None
+        Where norms are noted; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        mechanism: Mechanism | None,
+        compression: Compression,
+        state: dict[str, Tensor],
+        assembly: Assembly | None = None,
+        diagnostics: Diagnostics | None = None,
+    ) -> None:
+        self.clients = clients
+        self.mechanism = mechanism
+        self.compression = compression
+        self.state = state
+        self.assembly = assembly
+        self.diagnostics = diagnostics
+        self.up: Codec = find_codec(compression.codec)
+        same = compression.codec == "float64" or compression.downlink
+        self.down: Codec = self.up if same else find_codec("float32")
+
+    def part(self, clients: Clients, assembly: Assembly) -> Stages:
+        """Return the stages of a chunk of the cohort, which posts to the assembly."""
+        state = dict(self.state)
+        mechanism = self.mechanism and self.mechanism.of(clients, state)
+        return type(self)(clients, mechanism, self.compression, state, assembly, self.diagnostics)
+
+    def process(self, message: Message, order: Order) -> list[Tensor]:
+        """Take a message through stages, in this order; return its parts as they arrive."""
+        for stage in order:
+            getattr(self, stage)(message)
+        return message.arrived
+
+    def join(self, message: Message) -> None:
+        """Subtract the base, divide by the public scales, and join the parts into one row."""
+        message.joint = joined(increments(message.parts, message.base, message.scale))
+
+    def mask(self, message: Message) -> None:
+        """Apply the public mask."""
+        if message.mask is not None:
+            message.joint = message.joint * message.mask
+
+    def clip(self, message: Message) -> None:
+        """Bound the joint norm of every client's message."""
+        if self.mechanism is not None:
+            parts = split(message.joint, message.parts)
+            clipped = self.mechanism.clip(message.slot, parts, message.samples)
+            message.joint = joined(clipped.parts)
+            if (noted := self._noted(message)) is not None:
+                limits = self.mechanism.limits(message.slot)
+                noted.messages(clipped.norms, self._present(message), clipped.exceeded, limits)
+        elif (noted := self._noted(message)) is not None:
+            norms = torch.linalg.vector_norm(message.joint, dim=-1, dtype=torch.float64)
+            noted.messages(norms, self._present(message))
+
+    def add_noise(self, message: Message) -> None:
+        """Add every client's own noise, on the kept positions."""
+        if self.mechanism is None:
+            return
+        sensitivity = self.mechanism.sensitivity(message.slot)
+        noise = self.mechanism.noise(message.joint, message.slot, sensitivity, "client", message.mask)
+        message.joint = message.joint + noise
+        if self.mechanism.noisy and (noted := self._noted(message)) is not None:
+            present = self._present(message)
+            sizes = _coordinates(message.joint, message.mask)
+            if self.mechanism.by_sample and message.samples is not None:
+                sizes = _coordinates(message.joint, None) / message.samples.weight.shape[-1]
+            noted.noise(self.mechanism.deviation(sensitivity), sizes.expand(present.shape), present)
+
+    def add_residual(self, message: Message) -> None:
+        """Add what earlier messages of this slot left unsent: error feedback."""
+        if self.compression.error_feedback:
+            message.joint = message.joint + self._remembered(message)
+            message.entered = message.joint
+
+    def encode(self, message: Message) -> None:
+        """Choose entries, encode and decode."""
+        codec = self.down if message.sender == "server" else self.up
+        chances = None
+        if codec.stochastic:
+            chances = generators(
+                self.clients, rng.stream, "code", message.slot, message.joint, message.sender
+            )
+        kept = self._chosen(message) if message.sparsify else None
+        message.joint, sizes = codec.apply(message.joint, kept, chances, shared=message.mask)
+        message.sizes = sizes.cpu()
+
+    def keep_residual(self, message: Message) -> None:
+        """Remember what entered the encoder minus what came out of it."""
+        if message.entered is None:
+            return
+        residual = message.entered - message.joint
+        shape = (*residual.shape[:-2], self.clients.total, residual.shape[-1])
+        full = self.state.get(_residual(message))
+        full = residual.new_zeros(shape) if full is None or full.shape != shape else full
+        self.state[_residual(message)] = self.clients.put(full, residual)
+
+    def count(self, message: Message) -> None:
+        """Count the bytes of the code, wherever it travels; nobody else counts bytes."""
+        sizes, copies = message.sizes, message.copies
+        sizes = (sizes if sizes.ndim == copies.ndim else sizes.unsqueeze(-1)) * copies
+        self.clients.cost.sent(sizes, up=message.sender != "server")
+        if message.pass_on is not None:
+            onward = sizes.sum(-1, keepdim=True) - (sizes if message.pass_on == "others" else 0)
+            self.clients.cost.sent(onward * self.clients.participation_mask, up=False)
+
+    def book(self, message: Message) -> None:
+        """Book the release."""
+        if self.mechanism is not None:
+            self.mechanism.book(message.samples)
+
+    def average(self, message: Message) -> None:
+        """Average over the cohort; where clients' models differ, also say who holds an entry."""
+        sent, weights = message.joint, self.weights(message).to(message.joint).unsqueeze(-2)
+        own = masks.per_client_mask(self.clients, message.mask)
+        sums = [self._combined(weights, rows) for rows in ([sent] if own is None else [sent, own.to(sent)])]
+        if self.assembly is not None:
+            sums = self.assembly.post(sums)
+        message.joint, message.held = sums[0], None if own is None else sums[1]
+
+    def add_noise_to_average(self, message: Message) -> None:
+        """Add the server's noise: a client moves the average by its sensitivity over the expected cohort."""
+        assert self.mechanism is not None
+        mask = message.mask
+        if message.held is not None:
+            mask = masks.of_everybody(self.clients, message.parts).any(-2)
+        mask = of_server(mask, message.joint)
+        sensitivity = self.mechanism.sensitivity(message.slot) / self.clients.n
+        noise = self.mechanism.noise(message.joint, message.slot, sensitivity, "server", mask)
+        if self.mechanism.noisy and (noted := self._noted(message)) is not None:
+            sizes = _coordinates(message.joint, mask).expand(message.joint.shape[:-1])
+            noted.noise_of_average(self.mechanism.deviation(sensitivity), sizes, message.joint)
+        message.joint = message.joint + noise
+
+    def normalize(self, message: Message) -> None:
+        """Leave clients whose model lacks an entry no say in its average."""
+        if message.held is None:
+            return
+        held = message.held
+        if self.mechanism is not None and self.mechanism.central:
+            # Who takes part is secret under central privacy: the models of all clients count.
+            held = masks.of_everybody(self.clients, message.parts).to(held).mean(-2)
+        message.joint = message.joint / torch.where(held > 0, held, 1.0)
+
+    def clip_average(self, message: Message) -> None:
+        """Bound the norm of the average, which costs no privacy."""
+        if self.mechanism is not None:
+            message.joint = self.mechanism.clip_average(message.joint)
+
+    def restore(self, message: Message) -> None:
+        """Split the row into its parts and multiply their scales back."""
+        message.arrived = restored(split(message.joint, message.parts), message.scale)
+
+    def weights(self, message: Message) -> Tensor:
+        """Return the clients' weights in the average, ``(..., C)``."""
+        everyone = self.clients if self.assembly is None else self.assembly.clients
+        here = self.clients.participation_mask.double()
+        if message.weighting == "uniform":
+            return here / everyone.n
+        sizes = everyone.sizes * everyone.participation_mask
+        return self.clients.sizes * here / sizes.sum(-1, keepdim=True).clamp(min=1)
+
+    def _combined(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """Return the sum of the cohort's rows ``(..., C, P)`` by its weights ``(..., 1, C)``, ``(..., P)``.
+
+        Stacked cohorts of different sizes are summed run by run: with padding rows a sum would round differently.
+        """
+        here = self.clients.participation_mask.bool()
+        if rows.ndim == 2 or bool(here.all()):
+            return combined(weights, rows).squeeze(-2)
+        each = zip(weights, rows, here.to(rows.device), strict=True)
+        return torch.stack([combined(weight[:, own], row[own]).squeeze(-2) for weight, row, own in each])
+
+    def _chosen(self, message: Message) -> Tensor | None:
+        """Return the entries that the sender chooses by magnitude; None: all of them, without a header."""
+        setting, joint = self.compression, message.joint
+        if setting.select == "top_k":
+            ratio = masks.ratio(self.clients, setting)
+            return top_k(joint, ratio, message.mask) if bool((torch.as_tensor(ratio) > 0).any()) else None
+        if setting.threshold is None:
+            return None
+        kept = joint.abs() >= setting.threshold
+        return kept if message.mask is None else kept & message.mask
+
+    def _remembered(self, message: Message) -> Tensor:
+        """Return the cohort's residuals of this slot; another length is that of another stage."""
+        kept = self.state.get(_residual(message))
+        if kept is None or kept.shape[-1] != message.joint.shape[-1]:
+            return torch.zeros_like(message.joint)
+        return self.clients.take(kept)
+
+    def _noted(self, message: Message) -> Diagnostics | None:
+        """Return where figures of this message are noted, if anywhere."""
+        return self.diagnostics if self.diagnostics and self.diagnostics.covers(message.slot) else None
+
+    def _present(self, message: Message) -> Tensor:
+        """Return which rows are clipped and count: messages ``(..., C)``, or samples laid flat ``(..., C B)``."""
+        here = self.clients.participation_mask.bool()
+        if self.mechanism is None or not self.mechanism.by_sample or message.samples is None:
+            return here
+        weight = message.samples.weight
+        return ((weight > 0.5) & here.unsqueeze(-1).to(weight.device)).flatten(-2)
+
+
+def _residual(message: Message) -> str:
+    """Return the name under which the residuals of a slot are remembered."""
+    return f"residual {message.slot}"
+
+
+def _coordinates(joint: Tensor, mask: Tensor | None) -> Tensor:
+    """Return how many coordinates of a row travel, float64, broadcasting against its leading axes."""
+    count = torch.tensor(joint.shape[-1]) if mask is None else mask.sum(-1)
+    return count.double()
