@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ from harness.problems.classify import classifier
 from tests.support.worlds import COUNTS, EXACT, iid_federation
 
 
-def privacy(placement: Any = "local", clip: Any = 1.0, z: float = 0.0, **others: Any) -> Privacy:
+def privacy(
+    placement: Any = "local", clip: Any = 1.0, z: float = 0.0, *, secure: bool = False, **others: Any
+) -> Privacy:
     """Return a mechanism: replacement for local placement, Poisson cohorts of everybody for central."""
     sampling = "poisson" if placement == "central" else "full"
-    return Privacy.of(z, **{"placement": placement, "clip": clip, "sampling": sampling, **others})
+    made = Privacy.of(z, **{"placement": placement, "clip": clip, "sampling": sampling, **others})
+    return replace(made, secure=secure)
 
 
 def record(clip: float = 1.0, z: float = 0.0, rate: float = 1.0) -> Privacy:

@@ -15,9 +15,10 @@ from harness.core.execution.client_chunks import round_in_parts
 from harness.core.execution.vectorize import Rows
 from harness.core.wire.cost import Cost
 from harness.core.wire.pipeline import CENTRAL, LOCAL, PUBLIC, SEPARATE, UNCODED, table
-from harness.core.wire.settings import Compression, Privacy
+from harness.core.wire.settings import Compression
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
+from tests.support.wire import privacy as privacy_of
 
 SAMPLES = (4, 8, 2, 6)  # of each client
 EXACT = Compression(codec="float64")
@@ -48,9 +49,7 @@ def cohort(seeds=(0,), ids=None, participation_mask=None, expected=None):
 
 
 def mechanism(placement, clip=2.5, z=0.0, **others):
-    central = placement == "central"
-    adjacency, sampling = ("add-remove", "poisson") if central else ("replace", "full")
-    return Privacy("client", placement, clip, z, adjacency, sampling, 1.0, 1e-5, "rdp", **others)
+    return privacy_of(placement, clip, z, **others)
 
 
 def messages(norms=NORMS, size=4):
@@ -175,8 +174,7 @@ def test_rows_that_pad_a_poisson_cohort_do_not_count():
     assert empty.diagnostics["update_norm_mean"].isnan() and empty.diagnostics["clipped_share"].isnan()
 
 
-@pytest.mark.parametrize("placement", ["local", "central"])
-@pytest.mark.parametrize("clip", [2.5, "adaptive"])
+@pytest.mark.parametrize(("placement", "clip"), [("local", 2.5), ("central", 2.5), ("central", "adaptive")])
 def test_stacked_runs_have_the_figures_of_each_run_bit_for_bit(placement, clip):
     """Also with noise of their own, and cohorts that are padded to one size."""
     generator = torch.Generator().manual_seed(0)

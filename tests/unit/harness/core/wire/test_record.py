@@ -284,5 +284,5 @@ def test_fair_classification_can_be_protected_record_by_record(data) -> None:
 
 def test_the_draft_knows_the_rate_before_the_noise(data) -> None:
     spec = read_spec(given(data, privacy={"unit": "record", "clip": 1.0, "epsilon": 1.0}))
-    made = draft(spec.privacy, spec, iid_federation((16, 40)))
+    made = draft(spec, iid_federation((16, 40)))
     assert (made.rate, made.noise_multiplier, made.adjacency) == (0.5, 1.0, "add-remove")
