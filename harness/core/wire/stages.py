@@ -136,7 +136,7 @@ class Stages:
     def count(self, message: Message) -> None:
         """Count the bytes of the code, wherever it travels; nobody else counts bytes."""
         sizes, copies = message.sizes, message.copies
-        sizes = (sizes if sizes.ndim == copies.ndim else sizes.unsqueeze(-1)) * copies
+        sizes = (sizes.unsqueeze(-1) if sizes.ndim < copies.ndim else sizes) * copies
         self.clients.cost.sent(sizes, up=message.sender != "server")
         if message.pass_on is not None:
             onward = sizes.sum(-1, keepdim=True) - (sizes if message.pass_on == "others" else 0)

@@ -239,3 +239,12 @@ def test_a_cohort_in_chunks_has_the_figures_of_the_whole(privacy):
     assert whole.diagnostics.keys() == chunks.diagnostics.keys()
     for name, value in whole.diagnostics.items():
         torch.testing.assert_close(chunks.diagnostics[name], value, msg=name)
+
+
+def test_stacked_runs_may_share_one_mixing_matrix():
+    """A ring of 4: each node sends 4 float64 to 2 neighbors, 256 bytes a run."""
+    ring = torch.eye(4, dtype=torch.float64) / 3
+    ring = ring + ring.roll(1, -1) + ring.roll(-1, -1)
+    way = Channel(cohort((0, 1)), mixing=ring, compression=EXACT)
+    way.mix(messages().expand(2, 4, 4))
+    assert way.cost.up.tolist() == [256, 256]
