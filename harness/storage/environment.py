@@ -1,4 +1,4 @@
-"""Versions and hardware behind a run: recorded under ``timing``, never hashed, without names of hosts or folders."""
+"""Versions and hardware behind a run: recorded apart, never hashed, without names of hosts or folders."""
 
 from __future__ import annotations
 
