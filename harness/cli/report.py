@@ -1,4 +1,4 @@
-"""``leaderboard``, ``report``, ``export``: what the runs of a folder show."""
+"""Commands ``leaderboard``, ``report`` and ``export``."""
 
 from __future__ import annotations
 

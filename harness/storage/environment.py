@@ -1,4 +1,4 @@
-"""On what a run is computed: versions and machine. Recorded apart, never hashed; no names of hosts or folders."""
+"""Versions and hardware behind a run: recorded apart, never hashed, without names of hosts or folders."""
 
 from __future__ import annotations
 

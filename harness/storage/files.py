@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and what cannot be written or read said in one line."""
+"""Atomic file writes, and one-line errors for files that cannot be read or written."""
 
 from __future__ import annotations
 

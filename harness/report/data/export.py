@@ -1,4 +1,4 @@
-"""Results for other tools: Parquet, CSV, TensorBoard. The libraries are the extra ``export``."""
+"""Export results to Parquet, CSV and TensorBoard; the libraries are in the extra ``export``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
     Returns
     -------
     int
-        How many runs were written.
+        Number of runs written.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter

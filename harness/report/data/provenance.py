@@ -1,4 +1,4 @@
-"""Where numbers come from: data, versions, machines, seeds and time, as the runs recorded them."""
+"""Provenance of results: data, versions, machines, seeds and time, as the runs recorded them."""
 
 from __future__ import annotations
 

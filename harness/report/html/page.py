@@ -1,4 +1,4 @@
-"""One self-contained HTML page, and the whole report of a suite."""
+"""The report of a suite: tables, pictures and one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Picture: a measure against what privacy was asked for, one line an algorithm."""
+"""A measure against the privacy budget asked for: one line per algorithm."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
 
 
 def _parts(panel: Panel) -> list[Panel]:
-    """Share a panel's lines out, so many that they can be told apart; level lines are in every part."""
+    """Split a panel so that its lines can be told apart; level lines are in every part."""
     lines = list(_lines(panel).values())
     level = [cells for cells in lines if len(cells) == 1]
     others = [cells for cells in lines if len(cells) > 1]

@@ -1,4 +1,4 @@
-"""Pictures of measures that change as a run goes on: against the round, or the bytes sent so far."""
+"""Learning curves: a measure against the round or the bytes sent so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Picture: how an algorithm treats the sensitive groups, and how far its clients are apart."""
+"""Accuracy of sensitive groups and of clients, for the best setting of each algorithm."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
 
 
 def _best(panel: Panel) -> dict[str, Cell]:
-    """Return algorithm -> its first, which is its best, cell; no more algorithms than can be told apart."""
+    """Return algorithm -> its first cell, which is its best, for at most `MOST_LINES` algorithms."""
     best: dict[str, Cell] = {}
     for cell in panel.cells:
         best.setdefault(cell.algorithm, cell)
@@ -91,7 +91,7 @@ def _best(panel: Panel) -> dict[str, Cell]:
 
 
 def _groups(best: dict[str, Cell]) -> list[str]:
-    """Return the names of the groups with samples, the largest first and no more than can be told apart."""
+    """Return the names of the groups with samples, the largest first, at most one per hatch."""
     sizes: dict[str, float] = {}
     for cell in best.values():
         for run in cell.done:
@@ -136,7 +136,7 @@ def _said(what: str, values: Sequence[float]) -> str:
 
 
 def _draw(ax: Axes, bars: Bars, named: bool) -> None:
-    """Draw bars from the left, an algorithm below the other, parts of one side by side."""
+    """Draw bars from the left, one algorithm below the other, its parts together."""
     import seaborn as sns
 
     ax.set_title(bars.title, pad=8)

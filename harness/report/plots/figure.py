@@ -1,4 +1,4 @@
-"""What all pictures of the report share: panels, looks, legends and files.
+"""Panels, line styles, legends and files of all pictures.
 
 Every picture is written as PNG and SVG, readable in grey (markers and dashes tell lines apart, not only
 color) and by color-blind readers (Okabe and Ito's palette without its yellow). The same records give the same
@@ -227,7 +227,7 @@ def write_pictures(
 
 
 def _legend(ax: Axes, letters: int) -> int:
-    """Explain a panel's lines below it, no wider than so many letters; return how many lines of text it takes."""
+    """Explain a panel's lines below it, at most `letters` wide; return the number of text lines."""
     handles, texts = ax.get_legend_handles_labels()
     if not handles:
         return 0

@@ -48,7 +48,7 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
     for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
     deviation; the rest are small and hollow. Where lines are many, every algorithm that sends anything has a panel.
     Every point stands at its measured bytes, so points of equal bytes share a place on the axis and differ in
-    marker and color. Cells without communication are level lines.
+    marker, color and the width of their bars' ends. Cells without communication are level lines.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _frontier(results: Results, path: Path) -> Pictures | None:
     def draw(ax: Axes, panel: Panel) -> None:
         points = [_point(cell, panel.metric) for cell in panel.cells]
         own = {point.line for point in points}
-        for line in (line for line in lines if line in own):
+        for number, line in enumerate(line for line in lines if line in own):
             look = appearance(looks.index(names[line]))
             mine = {(p.x, p.y): p for p in points if p.line == line}
             edge = _edge(list(mine), better_is_higher(panel.metric))
@@ -88,7 +88,7 @@ def _frontier(results: Results, path: Path) -> Pictures | None:
                 continue
             sent = [mine[place] for place in edge if place[0]]
             ax.errorbar([p.x for p in sent], [p.y for p in sent], yerr=[p.std for p in sent],
-                        elinewidth=0.9, label=names[line], **look)  # fmt: skip
+                        elinewidth=0.9, capsize=1.5 + 1.5 * number, label=names[line], **look)  # fmt: skip
             beaten = [place for place in mine if place[0] and place not in edge]
             ax.plot([x for x, _ in beaten], [y for _, y in beaten], linestyle="", marker=look["marker"],
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Picture: many algorithms under many budgets and pruning ratios at once, as maps of color with figures in them."""
+"""Heat maps of all algorithms under all budgets and pruning ratios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Picture: who holds what, for every way in which the data were dealt."""
+"""Samples per client, class and sensitive group, for every partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader sees of a leaderboard: the narrow choice of columns, and how figures are written."""
+"""Columns of the narrow leaderboard that people read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables after a grid search: every seed chooses a setting of each algorithm by other samples than it is tested on.
+"""Model selection after a grid search: each seed chooses a setting of every algorithm on selection samples.
 
 The runs of one table share data, partition, model and protection; algorithms may differ in problem and rounds. A
 seed chooses among its own finished runs of an algorithm, on its own selection samples, so no test sample of a seed

@@ -1,4 +1,4 @@
-"""Writing a leaderboard: CSV with every column; Markdown, LaTeX and the terminal with the narrow choice."""
+"""Write a leaderboard: CSV with every column; Markdown, LaTeX and the terminal with the narrow choice."""
 
 from __future__ import annotations
 
