@@ -1,8 +1,7 @@
 """All algorithms, one file each, in the folder of their family.
 
 Files begin with the paper and its address, its symbols, what travels, and deviations. Steps of
-clients and server are those of `harness.core.Descent` and `harness.core.ServerUpdate`, with the same settings
-everywhere.
+clients and server are those of `Descent` and `ServerUpdate` in `harness.core`, with the same settings everywhere.
 """
 
 from importlib import import_module
