@@ -51,8 +51,8 @@ def test_a_run_after_others_ends_as_it_does_alone(forgotten, monkeypatch):
     forgotten()
     earlier = end({"seed": 0})
     later = end({"seed": 1})
-    assert later.setup.rows is earlier.setup.rows is not alone.setup.rows
-    (gradient,) = earlier.setup.rows._recorded.values()
+    assert later.rows is earlier.rows is not alone.rows
+    (gradient,) = earlier.rows._recorded.values()
     assert gradient._recordings
     assert torch.equal(later.state.x, alone.state.x) and not torch.equal(later.state.x, earlier.state.x)
     assert all(torch.equal(later.cost.state()[name], count) for name, count in alone.cost.state().items())
