@@ -23,7 +23,8 @@ from harness.core.wire.model_pruning import thin_own
 from harness.core.wire.settings import Compression, Privacy, Ratio
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
-from harness.simulation.simulation import Diverged, Simulation
+from harness.simulation.simulation import Simulation
+from harness.simulation.snapshot import Diverged
 from harness.testing.small_tasks import (
     RAW,
     ROUNDS,

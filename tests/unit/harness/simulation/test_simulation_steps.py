@@ -14,7 +14,14 @@ from harness.simulation.loop import simulate
 from harness.storage.store import RunFolder
 
 SPEC = {
-    "problem": {"kind": "quadratic_minimax", "P": [1, 2], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]},
+    "problem": {
+        "kind": "quadratic_minimax",
+        "P": [1, 2],
+        "B": [1, 2],
+        "Q": [1, 2],
+        "c": [2, -2],
+        "d": [0, 4],
+    },
     "algorithm": {"name": "local_sgda", "local_steps": 2},
     "rounds": 4,
     "eval_every": 2,
