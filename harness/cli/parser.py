@@ -29,7 +29,7 @@ from harness.config import plugins
 from harness.core.registry import UserError
 from harness.executors.scheduler import EXECUTORS
 from harness.simulation.build import DTYPES
-from harness.simulation.simulation import Diverged
+from harness.simulation.snapshot import Diverged
 
 REFUSALS = (UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError)
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")

@@ -18,7 +18,7 @@ from harness.simulation.build import Execution, identify, prepare
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import Journal
-from harness.simulation.simulation import Diverged
+from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import at, obstacle, signature, worthwhile
 from harness.storage.files import Unwritable
 from harness.storage.store import Busy, Store

@@ -10,7 +10,8 @@ from typing import Any
 from harness.simulation.build import Setup
 from harness.simulation.calibration import settled
 from harness.simulation.recorder import Journal, PendingCheckpoint, Progress
-from harness.simulation.simulation import Diverged, Simulation
+from harness.simulation.simulation import Simulation
+from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import join, split, together
 from harness.storage.store import RunFolder
 

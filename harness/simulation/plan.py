@@ -14,7 +14,8 @@ from harness.core.wire.settings import PLAIN
 from harness.simulation.build import Execution, Setup, identify, prepare
 from harness.simulation.calibration import everybody, settled
 from harness.simulation.dry_run import dry_run
-from harness.simulation.simulation import Simulation, claims
+from harness.simulation.simulation import Simulation
+from harness.simulation.snapshot import claims
 
 
 def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:

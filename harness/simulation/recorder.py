@@ -14,7 +14,8 @@ from datasets.topology import directed_edges, spectral_gap
 from harness.metrics import Predictions, by_group, write_predictions
 from harness.simulation.build import Setup
 from harness.simulation.evaluation import solution
-from harness.simulation.simulation import Diverged, Simulation
+from harness.simulation.simulation import Simulation
+from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import PARTS, Checkpoint, split
 from harness.storage.environment import machine, versions
 from harness.storage.store import RunFolder

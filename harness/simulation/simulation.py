@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,70 +23,11 @@ from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.settings import PLAIN, Compression, Privacy, PrivacyLog
-from harness.metrics import Predictions
 from harness.simulation.build import Setup
 from harness.simulation.evaluation import EvaluatedClients, measure
-from harness.simulation.stacking import own_ledger
+from harness.simulation.snapshot import Diverged, Evaluation, Snapshot, statement
+from harness.simulation.stacking import own_ledger, slices
 from privacy import Ledger
-
-# What a claim about records covers whose features parties hold.
-FEATURES = (
-    "the features that one party holds of one person, against the server and the other parties, labels being "
-    "public: replaced by any others (sensitivity twice the clip norm), without amplification by sampling, as all "
-    "know who is in a batch; charged is every release about the person who appears most often: the embedding in "
-    "each appearance, and the share in each gradient of the party's network"
-)
-
-
-class Diverged(ArithmeticError):
-    """A run's state is no longer finite.
-
-    Parameters
-    ----------
-    round : int
-        In which it was noticed.
-    runs : tuple of int
-        Which of the runs of a stack.
-    """
-
-    def __init__(self, round: int, runs: tuple[int, ...] = (0,)) -> None:
-        super().__init__(f"diverged: loss or state became NaN or infinite in round {round}")
-        self.round = round
-        self.runs = runs
-
-
-class Evaluation(NamedTuple):
-    """Metrics of a run, None where one does not apply, and the predictions behind them, if there are any."""
-
-    metrics: dict[str, float | None]
-    predictions: Predictions | None
-
-
-class Snapshot(NamedTuple):
-    """One run between two rounds.
-
-    Attributes
-    ----------
-    round : int
-        Rounds done.
-    state : NamedTuple of tensors
-        The algorithm's.
-    cost : Mapping[str, int]
-        Bytes, operations and oracle calls so far.
-    privacy : dict or None
-        What the run claims about privacy so far.
-    errors : Mapping[str, Tensor]
-        What compression has changed of each party's embeddings.
-    diagnostics : Mapping[str, float]
-        What the channel saw in the last diagnosed round.
-    """
-
-    round: int
-    state: Any
-    cost: Mapping[str, int]
-    privacy: dict[str, Any] | None
-    errors: Mapping[str, Tensor]
-    diagnostics: Mapping[str, float]
 
 
 class Simulation:
@@ -190,7 +130,7 @@ class Simulation:
         self._ratio = 0.0  # of the units that have been pruned
         self._cohort_size, self._mixing, self._in_parts = cohort, mixing, in_parts
         self._clients, self._channel, self._poisson = clients, channel, poisson
-        self.federations = list(federations) or _slices(federation, self.num_runs)
+        self.federations = list(federations) or slices(federation, self.num_runs)
         merged = [one.merged() for one in self.federations] if algorithm.meta.pooled else self.federations
         together = merged[0] if not self.stacked else stack(merged) if algorithm.meta.pooled else federation
         self._each_training, self._training = merged, together
@@ -315,19 +255,8 @@ class Simulation:
         """Return what one run claims so far about privacy; None if nothing is."""
         if self.privacy is None:
             return None
-        privacy = self.privacies[number]
-        return {
-            "unit": privacy.unit,
-            **({"protects": FEATURES} if self._parties and privacy.unit == "record" else {}),
-            "placement": privacy.placement,
-            "clip": privacy.clip,
-            "adjacency": privacy.adjacency,
-            "sampling": privacy.sampling,
-            "sampling_rate": privacy.rate,
-            "strict": privacy.strict,
-            "epsilon_nominal": privacy.spec.epsilon_nominal,
-            **claims(privacy, own_ledger(self.privacy_log.ledger, self.privacies, number)),
-        }
+        ledger = own_ledger(self.privacy_log.ledger, self.privacies, number)
+        return statement(self.privacies[number], ledger, parties=self._parties)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the rest of the run depends on."""
@@ -367,7 +296,6 @@ class Simulation:
         expected: int | None = None,
     ) -> Clients:
         """Return a cohort; of stacked runs ``ids`` are each one's, ``(R, C)``, or the same for all, ``(C,)``."""
-        alpha = ratio_at(self.compression.alpha, round) if self._parties and round >= 0 else 0.0
         return self._clients(
             self._training,
             self.problem,
@@ -381,7 +309,7 @@ class Simulation:
             privacy_log=self.privacy_log,
             privacy=self.privacy,
             pruned=self.pruned,
-            alpha=alpha,
+            alpha=ratio_at(self.compression.alpha, round) if self._parties and round >= 0 else 0.0,
         )
 
     def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
@@ -462,25 +390,10 @@ class Simulation:
         """Return the start values that the problem draws."""
         drawn = [self.problem.init(rng.stream(seed, "start")) for seed in self.seeds]
         start = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
-        like = self._training.pool.x
-        return {name: (x if self.stacked else x[0]).to(like) for name, x in start.items()}
+        return {n: (x if self.stacked else x[0]).to(self._training.pool.x) for n, x in start.items()}
 
     def _state_of(self, number: int) -> Any:
         return type(self.state)(*(part[number] for part in self.state)) if self.stacked else self.state
 
     def _errors_of(self, number: int) -> dict[str, Tensor]:
         return {name: each[number] if self.stacked else each for name, each in self.errors.items()}
-
-
-def claims(privacy: Privacy, ledger: Ledger) -> dict[str, Any]:
-    """Return what a ledger says under a mechanism, with infinity as text: JSON has none."""
-    found = ledger.report(privacy.delta, privacy.accountant)
-    return {name: "inf" if value == math.inf else value for name, value in found.items()}
-
-
-def _slices(federation: Federation, count: int) -> list[Federation]:
-    """Return the federations of a stack."""
-    if count == 1:
-        return [federation]
-    each = ({name: index[number] for name, index in federation.splits.items()} for number in range(count))
-    return [replace(federation, splits=splits) for splits in each]

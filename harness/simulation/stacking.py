@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets.federation import one_pool, stack
+from datasets.federation import Federation, one_pool, stack
 from harness.config.run import RunSpec
 from harness.core.wire.settings import BUDGETS, Privacy
 from harness.simulation.build import Setup
@@ -144,6 +144,14 @@ def together(setups: Sequence[Setup]) -> Setup:
 def _mixing(setup: Setup) -> Tensor:
     assert setup.mixing is not None
     return setup.mixing
+
+
+def slices(federation: Federation, count: int) -> list[Federation]:
+    """Return the federations of a stack."""
+    if count == 1:
+        return [federation]
+    each = ({name: index[number] for name, index in federation.splits.items()} for number in range(count))
+    return [replace(federation, splits=splits) for splits in each]
 
 
 def split(checkpoint: Checkpoint, number: int, setup: Setup) -> Checkpoint:

@@ -25,7 +25,8 @@ from harness.core.wire.settings import Compression, Privacy, Ratio
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier
-from harness.simulation.simulation import Diverged, Simulation
+from harness.simulation.simulation import Simulation
+from harness.simulation.snapshot import Diverged
 from harness.testing.small_tasks import (
     RAW,
     ROUNDS,
