@@ -497,7 +497,7 @@ def test_records_are_protected_in_means_not_in_sums():
     found = run_algorithm("fedreco", problem, federation, 3, privacy=records, **options).state
     plain = run_algorithm("fedreco", problem, federation, 3, **options).state
     assert close(found.u, plain.u, 1e-10) and close(found.ui, plain.ui, 1e-10)
-    with pytest.raises(Incompatible, match="no mean over samples"):
+    with pytest.raises(Incompatible, match="not a mean over samples"):
         run_algorithm("fedreco", problem, federation, 1, privacy=records, total=True, **options)
 
 
