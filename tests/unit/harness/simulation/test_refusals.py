@@ -60,7 +60,7 @@ def test_hand_made_batches_are_refused_under_record_privacy() -> None:
 
 
 def test_a_clip_norm_per_part_must_fit_the_message() -> None:
-    with pytest.raises(Incompatible, match=r"privacy\.clip names 2 parts, the message has 1"):
+    with pytest.raises(Incompatible, match=r"privacy\.clip has 2 norms, but the message has 1 parts"):
         channel(privacy(clip=(1.0, 2.0))).gather(rows(3))
 
 
