@@ -262,7 +262,7 @@ def test_a_strict_run_keeps_sample_numbers_secret(data) -> None:
         (
             "dm_hsgd",
             {"compression": {"beta": 0.5, "error_feedback": True}},
-            "not to be added to the next one",
+            "must not be added to the next one",
         ),
         ("k_gt_minimax", {"compression": {"downlink": True}}, "gossip has no server"),
         ("dream", {"privacy": {"unit": "record", "clip": 1.0, "epsilon": 1.0}}, "decide by a public coin"),
