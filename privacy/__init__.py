@@ -1,22 +1,22 @@
-"""Privacy: clipping, the Gaussian mechanism, accounting, the ledger and its audit.
+"""Differential privacy: clipping, the Gaussian mechanism, accounting, the ledger and audits.
 
-Pure tensors and numbers: nothing here knows what a client or a round is. Usual order of use: `clip` bounds a
-message, `gaussian_noise` hides it, `Ledger.book` records it, `Ledger.report` says what everything together
-reveals, `flags` and `one_run_epsilon` check that against what was really released.
+The functions work on tensors and numbers, independent of clients and rounds. Typical use: `clip` bounds a message,
+`gaussian_noise` protects it, `Ledger.book` records the release, `Ledger.report` accounts for all releases, and
+`flags` and `one_run_epsilon` test the claim on released data.
 
 ========================  ==============================================================================
 `classic_sigma`           nominal calibration by the classical formula (as the papers print it)
 `analytic_sigma`          exact calibration of one release
 `gaussian_epsilon`        exact epsilon of one release (`gaussian_delta`: exact delta)
 `calibrate`               calibration of any mixture of events to one budget
-`epsilon`                 privacy of many alike releases (`account`: of any mixture of events)
-`Ledger`                  what was released from which draw, as a value
+`epsilon`                 privacy of many equal releases (`account`: of any mixture of events)
+`Ledger`                  immutable record of releases and their draws
 `clip`, `clip_each`       joint clip of a message; clip of each part (`joint_norm`: its total bound)
-`clipped_sum`             sum of rows clipped one by one, as per-sample gradients are
-`scale_to_norm`           gradient clipping: no guarantee, and nothing is copied where nothing is too long
+`clipped_sum`             sum of individually clipped rows, for per-sample gradients
+`scale_to_norm`           gradient clipping without a guarantee for privacy
 `AdaptiveClip`            clip norm that follows a quantile
 `gaussian_noise`          noise, one generator per row
-`separation_mu`, `flags`  is the noise what is claimed?
+`separation_mu`, `flags`  tests of the claimed noise
 `one_run_epsilon`         empirical lower bound on epsilon
 ========================  ==============================================================================
 """

@@ -1,20 +1,19 @@
-"""Accounting: what many Gaussian releases reveal together.
+"""Accounting: the privacy loss of many Gaussian releases.
 
 The unit is the *event*: one draw of a cohort (or of a batch) and all releases made from it. The m releases of
-one draw compose inside the event to one Gaussian (`compose`), because whoever was not drawn is in none of
+one draw compose inside the event to one Gaussian (`compose`), because a unit that was not drawn is in none of
 them; booking them as m independently sampled events would understate epsilon.
 
-Which bound is used:
+Bounds:
 
-- nothing sampled (rate 1 throughout): the composition is again Gaussian and epsilon is exact, whatever
-  accountant was asked for;
+- no sampling (all rates 1): the composition is Gaussian and epsilon is exact, with either accountant;
 - Poisson sampling, ``rdp``: Renyi orders from Opacus (Mironov, Talwar, Zhang 2019; conversion by Balle et al.
   2020), on a dense set of orders;
 - Poisson sampling, ``prv``: Opacus's discretized privacy loss (Gopi, Lee, Wutschitz 2021), upper end of its
   error interval.
 
-Sampling never hurts, so the exact value without amplification bounds both as well; the smallest bound is
-reported. It is what keeps the answer tight at the extremes, where Opacus's series overflow.
+Sampling never increases epsilon, so the exact value without amplification is a bound too; the smallest bound is
+reported. It is tight at the extremes, where Opacus's series overflow.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from privacy.gaussian import (
 ACCOUNTANTS = ("rdp", "prv")
 
 # Renyi orders, a fixed set so that the bound is monotone in all arguments: in steps of 7 % from 1 + 1e-4 (for
-# epsilon in the ten thousands) to 1024, the largest whose binomials are floats. From 12 on whole orders only:
-# there Opacus's series for fractional ones loses digits.
+# epsilon in the ten thousands) to 1024, the largest whose binomials are floats. From 12 on only integer orders,
+# because Opacus's series for fractional ones loses digits.
 _ORDERS = (
     *(1 + 1.07**step * 1e-4 for step in range(172)),
     *sorted({float(min(round(12 * 1.07**step), 1024)) for step in range(67)}),
@@ -50,12 +49,12 @@ _ORDERS = (
 _LARGEST_DOMAIN = 2**21
 # ... and up to this loss, beyond which exp(loss) overflows.
 _LARGEST_LOSS = 700.0
-# Below, rounding in the Fourier transform is no longer small against delta.
+# For smaller delta, rounding in the Fourier transform matters.
 _SMALLEST_PRV_DELTA = 1e-10
 
 
 class Event(NamedTuple):
-    """``times`` draws of the same sampling rate and the same noise multiplier of all their releases together."""
+    """``times`` draws with equal sampling rates and equal composed noise multipliers."""
 
     noise_multiplier: float
     rate: float = 1.0
@@ -63,7 +62,7 @@ class Event(NamedTuple):
 
 
 class Account(NamedTuple):
-    """An epsilon, its accountant (``exact``, ``rdp`` or ``prv``), and why that is not the one asked for."""
+    """An epsilon, its accountant (``exact``, ``rdp`` or ``prv``), and the reason for a fallback."""
 
     epsilon: float
     accountant: str
@@ -71,9 +70,9 @@ class Account(NamedTuple):
 
 
 def compose(multipliers: Iterable[float]) -> float:
-    """Noise multiplier of several Gaussian releases made from the same draw: ``(sum z_i^-2)^(-1/2)``.
+    """Noise multiplier of several Gaussian releases from the same draw: ``(sum z_i^-2)^(-1/2)``.
 
-    Infinity for no release at all, 0 as soon as one has no noise.
+    Infinity without releases, 0 if one has no noise.
     """
     precision = 0.0
     for multiplier in multipliers:
@@ -92,9 +91,8 @@ def account(events: Sequence[Event], delta: float, accountant: str = "rdp") -> A
     delta : float
         In (0, 1).
     accountant : {"rdp", "prv"}
-        Used only where something is sampled. ``prv`` is tighter and falls back to ``rdp``, with a note, where
-        its discretization would overflow or not fit into memory (epsilon in the hundreds) or delta is too
-        small for it.
+        Used for sampled events. ``prv`` is tighter; it falls back to ``rdp``, with a note, if its discretization
+        would overflow or not fit into memory (epsilon in the hundreds), or delta is too small.
 
     Raises
     ------
@@ -127,7 +125,7 @@ def account(events: Sequence[Event], delta: float, accountant: str = "rdp") -> A
 def epsilon(
     noise_multiplier: float, releases: int, delta: float, sampling_rate: float = 1.0, accountant: str = "rdp"
 ) -> float:
-    """Epsilon of ``releases`` Gaussian releases, each from a draw of its own.
+    """Epsilon of ``releases`` Gaussian releases from separate draws.
 
     Parameters
     ----------
@@ -151,14 +149,14 @@ def epsilon(
 
 
 def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant: str = "rdp") -> float:
-    """Smallest factor, to 1e-6, for the noise multipliers of all events that keeps them within a budget.
+    """Smallest factor, to 1e-6, of the noise multipliers of all events within a budget.
 
     Parameters
     ----------
     epsilon, delta : float
-        The budget. What `account` says at the result is never above it.
+        The budget. The epsilon of `account` at the result never exceeds it.
     events : sequence of Event
-        Their noise multipliers set the proportions. Without any, the factor is 0.
+        Their noise multipliers set the proportions. Without events the factor is 0.
     accountant : {"rdp", "prv"}
         See `account`.
 
@@ -179,7 +177,7 @@ def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant:
         scaled = [event._replace(noise_multiplier=factor * event.noise_multiplier) for event in events]
         return account(scaled, delta, accountant).epsilon <= epsilon
 
-    # Closed without amplification, and sampling only lowers it. The margin is for rounding.
+    # A closed form without amplification; sampling only lowers the factor. The margin covers rounding.
     together = compose(event.noise_multiplier / math.sqrt(event.times) for event in events)
     high = math.log(analytic_sigma(epsilon, delta, 1.0) / together * (1 + 1e-9))
     if all(event.rate == 1 for event in events):
@@ -218,17 +216,17 @@ def _check_event(event: Event) -> None:
 
 
 def _merge_unsampled(events: Sequence[Event]) -> list[Event]:
-    """Turn all events of rate 1 into a single Gaussian, which is exact and saves both accountants work."""
-    whole = [event.noise_multiplier / math.sqrt(event.times) for event in events if event.rate == 1]
+    """Merge all events of rate 1 to a single Gaussian, which is exact and faster."""
+    unsampled = [event.noise_multiplier / math.sqrt(event.times) for event in events if event.rate == 1]
     sampled = [event for event in events if event.rate < 1]
-    return [*sampled, Event(compose(whole))] if whole else sampled
+    return [*sampled, Event(compose(unsampled))] if unsampled else sampled
 
 
 def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
-    """Minimum over the Renyi orders, leaving out orders that cannot be the best.
+    """Minimum over the Renyi orders, without orders that cannot be optimal.
 
-    Below order ``1 / delta`` the cost of conversion falls with the order and the divergence rises. So upward
-    from order 2 it is over once divergence alone exceeds the best bound, downward once conversion alone does.
+    Below order ``1 / delta`` the conversion cost falls with the order and the divergence rises. So the search
+    stops upward from order 2 once the divergence exceeds the best bound, downward once the conversion cost does.
     """
 
     def conversion(order: float) -> float:
@@ -254,7 +252,7 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
     """Renyi divergence of one Poisson-sampled Gaussian, or infinity where Opacus cannot compute it."""
-    # Opacus takes a second to import; only runs that sample pay for it.
+    # Imported here because Opacus takes a second to import.
     from opacus.accountants.analysis.rdp import compute_rdp
 
     try:
@@ -262,11 +260,11 @@ def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
             value = float(compute_rdp(q=rate, noise_multiplier=noise_multiplier, steps=1, orders=order))
     except (OverflowError, ValueError, ZeroDivisionError):
         return math.inf
-    return value if value > 0 else math.inf  # no divergence is zero or negative: that would be rounding
+    return value if value > 0 else math.inf  # divergences are positive, other values are rounding errors
 
 
 def _prv_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
-    """Upper end of the PRV accountant's interval, and why there is none (empty if there is).
+    """Upper end of the PRV accountant's interval, or infinity and the reason why it cannot be computed.
 
     The domain is sized with the Renyi bound as in remark 5.6 of Gopi et al.; its mesh follows the size of
     epsilon, to within 0.5 %, instead of Opacus's fixed 0.01.

@@ -1,9 +1,8 @@
-"""Audit: what the released numbers themselves say about the noise that was claimed.
+"""Audit: test a claimed mechanism on released data.
 
-Two tools. For releases under both hypotheses (canary absent, canary present), projected on the canary's
-direction: a Gaussian mechanism of noise multiplier ``z`` separates them by at most ``mu = 1 / z`` standard
-deviations, which `flags` tests. For one run with many canaries: `one_run_epsilon`, a lower bound on epsilon
-from how well their presence is guessed.
+`flags` tests releases under both hypotheses (canary absent, canary present), projected on the canary's direction: a
+Gaussian mechanism of noise multiplier ``z`` separates them by at most ``mu = 1 / z`` standard deviations.
+`one_run_epsilon` computes a lower bound on epsilon from guesses about the presence of many canaries in one run.
 
 References
 ----------
@@ -44,7 +43,7 @@ class Separation(NamedTuple):
 
 
 def project(outputs: Tensor, direction: Tensor) -> Tensor:
-    """Coordinates of ``outputs`` ``(n, P)`` along ``direction`` ``(P,)``, in float64: ``(n,)``.
+    """Project ``outputs (n, P)`` on ``direction (P,)``, in float64: ``(n,)``.
 
     Raises
     ------
@@ -61,14 +60,14 @@ def project(outputs: Tensor, direction: Tensor) -> Tensor:
 def separation_mu(
     outputs_without: Tensor, outputs_with: Tensor, direction: Tensor, confidence: float = 0.95
 ) -> Separation:
-    """Estimate how far releases with and without the canary lie apart along its direction.
+    """Estimate the separation of releases with and without the canary along its direction.
 
     Parameters
     ----------
     outputs_without, outputs_with : Tensor
         ``(n0, P)`` and ``(n1, P)``: independent releases under the two hypotheses, at least two of each.
     direction : Tensor
-        ``(P,)``: what the canary adds, of any length.
+        The canary's contribution ``(P,)``, of any length.
     confidence : float
         Level of the interval, which uses the asymptotic variance ``1/n0 + 1/n1 + mu^2 / (2 (n0 + n1 - 2))``.
 
@@ -95,10 +94,10 @@ def flags(
     claimed_std: float | None = None,
     pairs: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[str, ...]:
-    """Say what in the data contradicts the claimed mechanism; nothing if they agree.
+    """Test a claimed mechanism and describe contradictions in the data.
 
-    With normal projections and a true claim, the probability that anything is said is at most ``alpha``: the
-    tests made share it evenly.
+    With normal projections and a true claim, the probability of any contradiction is at most ``alpha``, which the
+    tests share evenly.
 
     Parameters
     ----------
@@ -112,13 +111,13 @@ def flags(
     claimed_std : float, optional
         Standard deviation the projections are claimed to have at least; tested if given.
     pairs : sequence of (Tensor, Tensor)
-        Each two ``(n,)`` samples of noise that should be independent pair by pair (two clients in a round, two
-        rounds of a client); tested for correlation.
+        Pairs of ``(n,)`` samples of noise that should be independent (two clients in a round, two rounds of a
+        client); tested for correlation.
 
     Returns
     -------
     tuple of str
-        One sentence per contradiction, so the result is true exactly when the claim is rejected.
+        One description per contradiction; empty if the claim is not rejected.
 
     Raises
     ------
@@ -131,7 +130,7 @@ def flags(
         raise ValueError(f"alpha must lie strictly between 0 and 1, got {alpha}")
     without, present = _sample(projections0), _sample(projections1)
     shift, std = _shift_and_std(without, present)
-    found = [
+    tests = [
         (
             _separation_p(without, present, claimed_mu),
             f"separation {_ratio(shift, std):.3g}, claimed {claimed_mu:.3g}",
@@ -140,18 +139,17 @@ def flags(
     if claimed_std is not None:
         if not claimed_std >= 0:
             raise ValueError(f"the claimed standard deviation must not be negative, got {claimed_std}")
-        found.append(
+        tests.append(
             (_scale_p(without, present, claimed_std), f"noise std {std:.3g}, claimed {claimed_std:.3g}")
         )
     for one, other in pairs:
         first, second = _sample(one, least=4), _sample(other, least=4)
         if len(first) != len(second):
             raise ValueError(f"pairs need samples of equal size, got {len(first)} and {len(second)}")
-        found.append(
+        tests.append(
             (_correlation_p(first, second), "noise is correlated between releases claimed independent")
         )
-    said = [finding for p_value, finding in found if p_value < alpha / len(found)]
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(text for p_value, text in tests if p_value < alpha / len(tests)))
 
 
 def one_run_epsilon(
@@ -161,7 +159,7 @@ def one_run_epsilon(
 
     If the run is (epsilon, delta)-private, at least ``v`` of ``r`` guesses are right with probability at most
     ``P[W >= v] + 2 m delta max_i P[v - i <= W < v] / i`` with W binomial(r, e^epsilon / (1 + e^epsilon)) and
-    m canaries. The bound is the largest epsilon under which what was seen is less likely than ``1 -
+    m canaries. The bound is the largest epsilon under which the observation has probability below ``1 -
     confidence``.
 
     Parameters

@@ -1,8 +1,7 @@
-"""Clipping: bound how much one row can move a release, whatever the row holds.
+"""Clipping: bound the contribution of each row to a release.
 
 Rows are ``(..., P)``: every leading index (run, client, record) is one row, and a message may have several
-parts of different lengths. A row that is not finite is replaced by zeros: the bound then holds for it too, and it
-cannot poison a sum.
+parts of different lengths. Rows that are not finite are replaced by zeros, so that the bound holds for them too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from privacy.gaussian import check_multiplier, gaussian_noise
 
 
 class Clipped(NamedTuple):
-    """What clipping returns.
+    """Result of clipping.
 
     Attributes
     ----------
@@ -29,8 +28,8 @@ class Clipped(NamedTuple):
     norms : Tensor
         Norms before clipping, float64: ``(...)`` for a joint clip, ``(..., parts)`` for a clip of each part.
     exceeded : Tensor
-        Whether a row, or any part of it, was longer than allowed or not finite, ``(...)`` boolean. Like the norms
-        it depends on private data: a diagnostic for the simulation, not something to release.
+        Whether a row, or a part of it, exceeded its bound or was not finite, ``(...)`` boolean. Like the norms it
+        depends on private data and must not be released.
     """
 
     parts: tuple[Tensor, ...]
@@ -46,8 +45,7 @@ def clip(parts: Sequence[Tensor], norm: float | Tensor) -> Clipped:
     parts : sequence of Tensor
         One message: each ``(..., P_j)`` with the same leading axes.
     norm : float or Tensor
-        Clip norm; a tensor broadcasts against the leading axes. The float infinity returns the very same
-        tensors.
+        Clip norm; a tensor broadcasts against the leading axes. With infinity the same tensors are returned.
 
     Returns
     -------
@@ -68,13 +66,13 @@ def clip(parts: Sequence[Tensor], norm: float | Tensor) -> Clipped:
     factor = torch.where(exceeded, torch.where(finite, bound / norms, 0.0), 1.0)
     scaled = tuple(part * factor.to(part.dtype).unsqueeze(-1) for part in parts)
     if not bool(finite.all()):
-        # Rare, so the second pass is paid only then: 0 * nan is nan, the rows must be overwritten.
+        # A second pass, only in this rare case: 0 * nan is nan, so the rows must be overwritten.
         scaled = tuple(torch.where(finite.unsqueeze(-1), part, 0.0) for part in scaled)
     return Clipped(scaled, norms, exceeded)
 
 
 def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipped:
-    """Clip every part of a message to a norm of its own; the message then has the bound `joint_norm` of them.
+    """Clip every part of a message to its own norm, so that the message has the bound `joint_norm`.
 
     Parameters
     ----------
@@ -86,7 +84,7 @@ def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipp
     Returns
     -------
     Clipped
-        ``norms`` is ``(..., parts)``; a row counts as clipped if any of its parts was.
+        ``norms`` is ``(..., parts)``; ``exceeded`` is true if any part exceeded its norm.
 
     Raises
     ------
@@ -94,7 +92,7 @@ def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipp
         If the numbers of parts and norms differ, leading axes differ, or a norm is not positive.
     """
     if len(parts) != len(norms):
-        raise ValueError(f"{len(parts)} parts need as many clip norms, got {len(norms)}")
+        raise ValueError(f"need one clip norm per part, got {len(norms)} for {len(parts)} parts")
     _check_parts(parts)
     each = [clip((part,), norm) for part, norm in zip(parts, norms, strict=True)]
     return Clipped(
@@ -105,9 +103,9 @@ def clip_each(parts: Sequence[Tensor], norms: Sequence[float | Tensor]) -> Clipp
 
 
 def clipped_sum(parts: Sequence[Tensor], norm: float, present: Tensor) -> tuple[Tensor, ...]:
-    """Clip each row to a joint norm and sum the rows: the sum of per-sample gradients of DP-SGD.
+    """Clip each row to a joint norm and sum the rows, as DP-SGD does with per-sample gradients.
 
-    Norms are computed in the type of the rows. Nothing branches on values, so the function can be vectorized.
+    Norms are computed in the dtype of the rows. No branch depends on values, so the function can be vectorized.
 
     Parameters
     ----------
@@ -116,7 +114,7 @@ def clipped_sum(parts: Sequence[Tensor], norm: float, present: Tensor) -> tuple[
     norm : float
         Bound on the joint L2 norm of a row over all parts.
     present : Tensor
-        Boolean ``(B,)``: the rows that count. A row that is not finite counts as zeros.
+        Boolean ``(B,)``: the rows that count. Rows that are not finite count as zeros.
 
     Returns
     -------
@@ -130,10 +128,10 @@ def clipped_sum(parts: Sequence[Tensor], norm: float, present: Tensor) -> tuple[
 
 
 def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:
-    """Scale each row down to a joint L2 norm, in the type of the rows: gradient clipping, not privacy.
+    """Scale each row down to a joint L2 norm: gradient clipping without a guarantee for privacy.
 
-    Cheaper than `clip` and no guarantee: rounding may leave a row slightly too long, and rows that are not finite
-    stay so.
+    Cheaper than `clip`: norms are computed in the dtype of the rows, so rounding may leave a row slightly too long,
+    and rows that are not finite stay so.
 
     Parameters
     ----------
@@ -145,7 +143,7 @@ def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:
     Returns
     -------
     list of Tensor
-        The parts; the very same tensors if no row is too long.
+        The parts; the same tensors if no row is too long.
     """
     each = [torch.linalg.vector_norm(part, dim=-1, keepdim=True) for part in parts]
     norms = each[0] if len(each) == 1 else torch.cat(each, -1).norm(dim=-1, keepdim=True)
@@ -156,7 +154,7 @@ def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:
 
 
 def joint_norm(norms: Sequence[float]) -> float:
-    """L2 bound of a message whose parts are clipped one by one: ``sqrt(sum_j C_j^2)``."""
+    """L2 bound of a message whose parts are clipped separately: ``sqrt(sum_j C_j^2)``."""
     return math.hypot(*norms)
 
 
@@ -168,11 +166,11 @@ class AdaptiveClip:
     2021, Algorithm 1: ``C <- C exp(-lr (b - quantile))`` where ``b`` is the noisy share of rows with norm at
     most C.
 
-    The count is released with its own noise; `update_multiplier` gives the rest of the budget to the update
-    so that both releases of a round together have the noise multiplier of the round.
+    The count is released with its own noise; `update_multiplier` gives the rest of the budget to the update, so
+    that both releases together have the noise multiplier of the round.
 
-    Deviations: the denominator is the *expected* cohort size, as in the central mean, so that the count's
-    sensitivity does not depend on who was sampled.
+    Deviation: the denominator is the *expected* cohort size, as in the central mean, so that the count's
+    sensitivity does not depend on the sample.
 
     Attributes
     ----------
@@ -238,14 +236,14 @@ class AdaptiveClip:
         norm : Tensor
             Current clip norm, ``(...)``: one per stacked run, or a scalar.
         norms : Tensor
-            Norms of the cohort's messages before clipping, ``(..., C)``; one that is not finite counts as
+            Norms of the cohort's messages before clipping, ``(..., C)``; norms that are not finite count as
             above.
         expected : float
             Expected cohort size (public).
         generators : sequence of numpy.random.Generator
             One per element of ``norm``.
         present : Tensor, optional
-            ``(..., C)``, 0 for rows that only pad a Poisson cohort; all are present by default.
+            ``(..., C)``, 0 for padding rows of a Poisson cohort; default: all present.
 
         Raises
         ------
@@ -263,7 +261,7 @@ class AdaptiveClip:
 
 
 def _joint_norms(parts: Sequence[Tensor]) -> Tensor:
-    """Joint norm of each row in float64, so that rounding of long float32 sums cannot break the bound."""
+    """Joint norm of each row, in float64 so that rounding of long float32 sums cannot break the bound."""
     _check_parts(parts)
     each = torch.stack([torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64) for part in parts])
     joint: Tensor = torch.linalg.vector_norm(each, dim=0)

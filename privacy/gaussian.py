@@ -1,7 +1,7 @@
 """The Gaussian mechanism: exact privacy of one release, calibration of its noise, and the noise itself.
 
-The *noise multiplier* is the standard deviation of the noise divided by the L2 sensitivity of what is
-released. It is all that the privacy of a Gaussian release depends on.
+The *noise multiplier* is the standard deviation of the noise divided by the L2 sensitivity. The privacy of a
+Gaussian release depends on it only.
 
 References
 ----------
@@ -27,7 +27,7 @@ _LOWEST_SHIFT = -40.0
 
 
 def check_budget(epsilon: float, delta: float) -> None:
-    """Refuse an epsilon or a delta that no mechanism can have.
+    """Check the range of a budget.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def check_budget(epsilon: float, delta: float) -> None:
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta outside (0, 1).
+    """Check the range of a delta.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def check_delta(delta: float) -> None:
 
 
 def check_multiplier(noise_multiplier: float) -> None:
-    """Refuse a noise multiplier that is negative or not finite.
+    """Check the range of a noise multiplier.
 
     Raises
     ------
@@ -71,8 +71,8 @@ def _check_sensitivity(sensitivity: float) -> None:
 def classic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """Calibrate by the classical formula: ``sigma = sqrt(2 ln(1.25 / delta)) * sensitivity / epsilon``.
 
-    This is what the FedReCo paper prints (appendix A.3). It is proved for epsilon < 1 only; beyond, what it
-    yields is a *nominal* epsilon, to be shown beside the exact one of `gaussian_epsilon`.
+    The formula of the FedReCo paper (appendix A.3). It is proved for epsilon < 1 only; for larger values epsilon is
+    *nominal*, and the exact value is that of `gaussian_epsilon`.
 
     Raises
     ------
@@ -115,8 +115,7 @@ def _delta(shift: float, mu: float) -> float:
     """Evaluate Theorem 8 at ``shift = b - a`` and ``mu = 2 a = 1 / z``.
 
     Because ``2 a b = epsilon``, ``exp(epsilon) Phi(-a - b) = exp(-shift^2 / 2) erfcx((shift + mu) / sqrt 2) /
-    2``: no factor overflows, and the terms are subtracted after their common Gaussian factor has been pulled
-    out.
+    2``: no factor overflows, and the terms are subtracted without their common Gaussian factor.
     """
     bell = 0.5 * math.exp(-shift * shift / 2)
     far = float(erfcx((shift + mu) / math.sqrt(2)))
@@ -155,8 +154,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """Smallest standard deviation that makes one release (epsilon, delta)-private (Balle & Wang).
 
-    Solved in ``shift = epsilon z - 1 / (2 z)``, in which delta falls steadily, by bisection down to
-    neighboring floats; the end that satisfies the budget is returned.
+    Solved by bisection in ``shift = epsilon z - 1 / (2 z)``, in which delta decreases, down to neighboring floats.
+    The end that satisfies the budget is returned.
 
     Raises
     ------
@@ -168,7 +167,7 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
 
     def multiplier(shift: float) -> float:
         root = math.sqrt(shift * shift + 2 * epsilon)
-        # Two forms of the same root of a quadratic; each avoids the cancellation the other has.
+        # Two forms of the root of a quadratic; each avoids the other's cancellation.
         return (root + shift) / (2 * epsilon) if shift >= 0 else 1 / (root - shift)
 
     shift = lowest(
@@ -178,7 +177,7 @@ def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
 
 
 def _highest_shift(delta: float) -> float:
-    """Return a shift that certainly reaches delta: ``delta(shift) <= Phi(-shift) <= exp(-shift^2 / 2)``."""
+    """Return a shift that reaches delta, from ``delta(shift) <= Phi(-shift) <= exp(-shift^2 / 2)``."""
     return math.sqrt(2 * math.log(1 / delta)) + 1e-9
 
 
@@ -188,11 +187,11 @@ def lowest(holds: Callable[[float], bool], low: float, high: float, tolerance: f
     Parameters
     ----------
     holds : callable
-        False below some point of ``[low, high]``, True from there on; taken to hold at ``high``.
+        False below some point of ``[low, high]``, True from there on; assumed to hold at ``high``.
     low, high : float
         The interval.
     tolerance : float
-        Stop when the bracket is this narrow; 0 goes on down to neighboring floats.
+        Stop when the bracket is this narrow; 0: at neighboring floats.
 
     Returns
     -------
@@ -211,11 +210,11 @@ def lowest(holds: Callable[[float], bool], low: float, high: float, tolerance: f
 
 
 def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
-    """Draw Gaussian noise of the shape of ``rows``, each row from a generator of its own.
+    """Draw Gaussian noise of the shape of ``rows``, each row from its own generator.
 
-    A row's noise depends on its generator only: not on which or how many other rows there are, nor on the device.
-    The generators are numpy's, which use all bits of their seeds: torch's CPU generator keeps 32 of them, so that
-    among some ten thousand messages two would get the same noise.
+    A row's noise depends only on its generator, not on the other rows or the device. Generators are numpy's, which
+    use all bits of their seeds: with the 32 bits of torch's, two of some ten thousand messages would get the same
+    noise.
 
     Parameters
     ----------
@@ -239,7 +238,7 @@ def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[np.ra
     """
     *leading, size = rows.shape
     if len(generators) != math.prod(leading):
-        raise ValueError(f"{math.prod(leading)} rows need as many generators, got {len(generators)}")
+        raise ValueError(f"need one generator per row, got {len(generators)} for {math.prod(leading)} rows")
     scale = torch.as_tensor(std, dtype=rows.dtype, device=rows.device)
     if not bool((scale >= 0).all()):
         raise ValueError(f"the standard deviation must not be negative, got {std}")

@@ -1,8 +1,7 @@
-"""The ledger: which Gaussian releases were made from which draws, and what they reveal together.
+"""The ledger: a record of Gaussian releases and their draws, and its privacy report.
 
-A value: booking returns a new ledger. Composition does not depend on order, so equal draws are kept as one
-entry with a count; the ledger of a run of any length stays a few entries, and booking costs the same in every
-round.
+A ledger is immutable: booking returns a new one. Composition does not depend on order, so equal draws are one entry
+with a count, and the size of a ledger does not grow with the number of rounds.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ class Draw(NamedTuple):
     Attributes
     ----------
     releases : tuple of (float, int)
-        Noise multipliers of the releases made from one draw and how many had each, ascending.
+        Noise multipliers of the releases from one draw with their counts, ascending.
     rate : float
         Poisson sampling rate; 1 where amplification by sampling cannot be claimed.
     approximate_rate : float or None
-        For cohorts of fixed size: the rate at which a Poisson cohort would have been drawn.
+        For cohorts of fixed size: the rate of a Poisson cohort of this expected size.
     times : int
-        How many such draws.
+        Number of such draws.
     """
 
     releases: tuple[tuple[float, int], ...]
@@ -40,18 +39,17 @@ class Draw(NamedTuple):
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of all releases of one draw together."""
+        """Composed noise multiplier of all releases of one draw."""
         return compose(multiplier / math.sqrt(number) for multiplier, number in self.releases)
 
 
 class PrivacyReport(TypedDict):
-    """What `Ledger.report` returns; all epsilons at the same delta.
+    """Result of `Ledger.report`; all epsilons at the same delta.
 
-    ``epsilon_release``: exact value of one release alone, unamplified, the largest if releases differ;
-    ``epsilon_total``: all releases together; ``epsilon_approximate``: the total with fixed-size cohorts
-    treated as Poisson cohorts, not a guarantee, None if there were none; ``noise_multiplier``: the smallest
-    of a single release, None if nothing was released; ``accountant`` and ``note``: see
-    `privacy.accounting.Account`.
+    ``epsilon_release``: exact value of one release without amplification, the largest if releases differ;
+    ``epsilon_total``: of all releases; ``epsilon_approximate``: the total with fixed-size cohorts treated as
+    Poisson cohorts, not a guarantee, None without such cohorts; ``noise_multiplier``: the smallest of a release,
+    None without releases; ``accountant`` and ``note``: see `privacy.accounting.Account`.
     """
 
     epsilon_release: float
@@ -100,19 +98,19 @@ class Ledger:
         Parameters
         ----------
         draw : str, int or tuple of these
-            Names the draw of the cohort (or batch). Releases of one draw must be booked without another draw
-            in between: they then compose inside one event.
+            Key of the draw of the cohort (or batch). Releases of one draw must be booked consecutively, to compose
+            inside one event.
         noise_multiplier : float
             Standard deviation over sensitivity; 0 records a release without protection.
         rate : float
             Poisson sampling rate of the draw in (0, 1]; 1 for local placement and for cohorts of fixed size.
         approximate_rate : float, optional
-            For cohorts of fixed size, cohort / clients: feeds ``epsilon_approximate`` of the report only.
+            For cohorts of fixed size, cohort / clients; used only for ``epsilon_approximate`` of the report.
 
         Raises
         ------
         ValueError
-            If a number is out of range, or the rates differ from those the draw was first booked with.
+            If a number is out of range, or the rates differ from those of the draw's first booking.
         """
         check_multiplier(noise_multiplier)
         check_rate(rate)
@@ -133,7 +131,7 @@ class Ledger:
         return replace(self, current=self.current._replace(releases=tuple(sorted(releases.items()))))
 
     def repeat(self, times: int) -> Ledger:
-        """Return the ledger of ``times`` such runs, one after the other: projects a plan from a single round.
+        """Return the ledger of ``times`` repetitions, to project a plan from a single round.
 
         Raises
         ------
@@ -141,12 +139,12 @@ class Ledger:
             If ``times`` is negative.
         """
         if times < 0:
-            raise ValueError(f"a ledger cannot be repeated {times} times")
+            raise ValueError(f"the number of repetitions must not be negative, got {times}")
         draws = self.all_draws if times else ()
         return Ledger(tuple(draw._replace(times=draw.times * times) for draw in draws))
 
     def merge(self, other: Ledger) -> Ledger:
-        """Return the ledger of both; draws of the two count as different, whatever their keys."""
+        """Return the union of two ledgers; their draws count as different, also with equal keys."""
         draws = self.all_draws
         for draw in other.all_draws:
             draws = _add(draws, draw)
@@ -154,23 +152,23 @@ class Ledger:
 
     @property
     def draws(self) -> int:
-        """How many draws were booked."""
+        """Number of draws."""
         return sum(draw.times for draw in self.all_draws)
 
     @property
     def releases(self) -> int:
-        """How many Gaussian releases were booked."""
+        """Number of Gaussian releases."""
         return sum(draw.times * number for draw in self.all_draws for _, number in draw.releases)
 
     def report(self, delta: float, accountant: str = "rdp") -> PrivacyReport:
-        """Account for everything booked so far.
+        """Account for all releases.
 
         Parameters
         ----------
         delta : float
             In (0, 1).
         accountant : {"rdp", "prv"}
-            For draws by Poisson sampling; without any the total is exact. See `privacy.accounting.account`.
+            For Poisson draws; without them the total is exact. See `privacy.accounting.account`.
 
         Raises
         ------
@@ -198,7 +196,7 @@ class Ledger:
         )
 
     def exchanged(self, multipliers: Mapping[float, float]) -> Ledger:
-        """Return the ledger of a run that made the same releases with other noise: old multipliers to new ones."""
+        """Return the ledger with other noise; ``multipliers`` maps old noise multipliers to new ones."""
 
         def other(draw: Draw) -> Draw:
             releases = ((float(multipliers.get(noise, noise)), count) for noise, count in draw.releases)
@@ -217,7 +215,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Ledger:
-        """Rebuild a ledger from what `to_json` returned, also after a pass through JSON text.
+        """Rebuild a ledger from the result of `to_json`, also after a round trip through JSON text.
 
         Raises
         ------
@@ -241,7 +239,7 @@ class Ledger:
 
 
 def _add(draws: tuple[Draw, ...], draw: Draw) -> tuple[Draw, ...]:
-    """Count ``draw`` to the entry that is like it, newest first, or append it."""
+    """Add ``draw`` to the count of an equal entry, searching from the newest, or append it."""
     for position in reversed(range(len(draws))):
         entry = draws[position]
         if entry[:-1] == draw[:-1]:

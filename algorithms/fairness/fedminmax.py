@@ -29,7 +29,7 @@ from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.derivatives import project_simplex
-from harness.core.methods.fairness import group_shares, weighed_loss
+from harness.core.methods.fairness import group_shares, group_weighted_loss
 
 
 @register
@@ -80,7 +80,7 @@ class FedMinMax(Descent, ServerUpdate):
         """Descend the weighed risk, and tell the groups' risks of the model that was received."""
         x_t, w = channel.down(state.x, _ratio(state.mu, state.rho))
         (batch,) = clients.batches(self)
-        gradient, risks = clients.gradient(weighed_loss, x_t, w, batch=batch, by=(0, 1))
+        gradient, risks = clients.gradient(group_weighted_loss, x_t, w, batch=batch, by=(0, 1))
         x, _ = self.step(x_t, gradient, batch, lr=self.lr)
         dx, total = channel.mean(x, risks, base=(x_t, None), scale=(self.lr, 1.0), stateless=True)
         mu = project_simplex(state.mu + self.lr_mu * _ratio(total, state.rho))

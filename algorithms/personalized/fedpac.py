@@ -42,7 +42,7 @@ from harness.core import (
     register,
     split_model,
 )
-from harness.core.methods.derivatives import aligned_loss, class_statistics, least_on_simplex
+from harness.core.methods.derivatives import aligned_loss, class_statistics, minimize_on_simplex
 from harness.core.wire.message import combined
 
 LEAST = 1e-3  # weight of another client's head that is worth taking
@@ -147,7 +147,7 @@ def combination(spread: Tensor, h: Tensor) -> Tensor:
     at = gram.diagonal(dim1=-2, dim2=-1)  # |h_j|^2
     # <h_i - h_j, h_i - h_l> for every i, of all pairs j, l.
     apart = at[..., :, None, None] - gram[..., :, :, None] - gram[..., :, None, :] + gram[..., None, :, :]
-    weights = least_on_simplex(apart + torch.diag_embed(spread.squeeze(-1)).unsqueeze(-3))
+    weights = minimize_on_simplex(apart + torch.diag_embed(spread.squeeze(-1)).unsqueeze(-3))
     weights = torch.where(weights < LEAST, 0.0, weights)
     return weights / weights.sum(-1, keepdim=True)
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register
-from harness.core.methods.derivatives import linearized_loss, party_loss, told_embeddings, told_gradients
+from harness.core.methods.derivatives import linearized_loss, party_loss, with_embeddings, with_gradients
 
 
 @register
@@ -85,10 +85,10 @@ class LVFL(Descent):
             if alike:
                 known = channel.down(x)
                 seen = channel.gather(h, per_sample=batch, pass_on="all" if self.resend else "others")
-                told = told_embeddings(batch, seen)
+                told = with_embeddings(batch, seen)
             else:
                 seen = channel.gather(h, per_sample=batch)
-                told = told_gradients(batch, channel.scatter(by_server(x, seen, labels)[1], per_sample=batch))
+                told = with_gradients(batch, channel.scatter(by_server(x, seen, labels)[1], per_sample=batch))
             y = clients.prune(y, batch)
             for _ in range(self.iterations):
                 if alike:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, positive, register
-from harness.core.methods.derivatives import linearized_loss, told_gradients
+from harness.core.methods.derivatives import linearized_loss, with_gradients
 
 
 @register
@@ -73,7 +73,7 @@ class SplitNN(Descent):
             seen = channel.gather(clients.embed(y, batch), per_sample=batch)
             labels = clients.labels(batch)
             gx, gh = backward(x, seen, labels)
-            told = told_gradients(batch, channel.scatter(gh, per_sample=batch))
+            told = with_gradients(batch, channel.scatter(gh, per_sample=batch))
             gy = clients.gradient(linearized_loss, y, batch=told)
             x, m_x = self.step(x, gx, labels, m_x, lr=self.lr)
             y, m_y = self.step(y, gy, batch, m_y, lr=self.lr)

@@ -1,4 +1,4 @@
-"""The core: all that an algorithm may import, with the derivatives of `harness.core.methods.derivatives`."""
+"""The names that an algorithm imports, beside the functions of `harness.core.methods`."""
 
 from harness.core.algorithm import (
     ALGORITHMS,

@@ -1,4 +1,4 @@
-"""What an algorithm is: hyper-parameters and two pure functions."""
+"""Algorithms: hyper-parameters and two pure functions, `init` and `round`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from harness.core.clients import Clients
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
 from harness.core.wire.message import plain
+from privacy import scale_to_norm
 
 S = TypeVar("S")
-SCHEDULE = ("lr_decay", "lr_schedule", "lr_period")  # what makes step sizes change, and is none
+SCHEDULE = ("lr_decay", "lr_schedule", "lr_period")  # fields that look like step sizes by name
 
 
 @dataclass(frozen=True)
@@ -31,30 +32,30 @@ class Meta:
     name : str
         Registry name.
     family : str
-        Its folder: centralized, personalized, minimax, ...
+        Folder of the algorithm: centralized, personalized, minimax, ...
     solves : tuple[Kind, ...]
-        Kinds of problem it accepts.
+        Accepted kinds of problem.
     paper : str
         Short citation.
     url : str
-        Where the paper is, mostly arXiv; empty if there is none.
+        Link to the paper; empty if there is none.
     version : int
-        Raised by hand when the algorithm computes something else than before; part of a run's identity.
+        Part of a run's identity; increase it when the algorithm's results change.
     stackable : bool
         Whether runs may be stacked in front of the client axis, ``(R, C, P)``.
     parts : bool
-        Whether the cohort may be processed in parts (`harness.core.execution.client_chunks`): the round
-        sends one `mean`, as the last thing that concerns clients, and keeps nothing of theirs.
+        Whether the cohort may be processed client by client (`harness.core.execution.client_chunks`): a round
+        sends one `mean`, after all client computations, and keeps no client state.
     gossip : bool
         Whether it needs a topology instead of a server.
     epochs : bool
-        Whether local work may be measured in epochs; if not, every client takes as many local steps.
+        Whether local work may be measured in epochs; if not, all clients take the same number of local steps.
     pooled : bool
-        Whether it trains on all clients' data in one place, as a reference that protects nothing.
+        Whether it trains on the pooled data of all clients, as a reference without privacy.
     groups : bool
         Whether it compares sensitive groups.
     steps : int or None
-        Local steps a round where the algorithm leaves no choice.
+        The only allowed number of local steps; None: any.
     """
 
     name: str
@@ -74,25 +75,23 @@ class Meta:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """Hyper-parameters as fields; `init` and `round` are pure.
-
-    The three fields here say how much local work a client does in a round and on which batches.
+    """Base class of algorithms: hyper-parameters as fields, `init` and `round` as pure functions.
 
     Attributes
     ----------
     local_steps : int or None
-        Local steps a round. Every client takes as many; batches walk through reshuffled passes over its data.
+        Local steps per round, the same for every client. Batches come from reshuffled passes over its data.
     local_epochs : int or None
-        Passes over the local data a round, the last batch of a pass may be smaller. At most one of the two
-        is given; neither means one epoch.
+        Passes over the local data per round; the last batch of a pass may be smaller. Give at most one of the
+        two; neither means one epoch.
     batch_size : int or None
-        Samples a batch; None, or more than a client has: all its data, every step.
+        Samples per batch; None, or more than a client has: all its data in every step.
     lr_schedule : {"exponential", "constant", "step", "cosine"}
-        How all step sizes called ``lr`` or ``lr_...`` change from round to round; see `steps.rate`.
+        Schedule of all step sizes named ``lr`` or ``lr_...``; see `steps.rate`.
     lr_decay : float
-        Their factor: after every round (exponential), or after every ``lr_period`` rounds (step).
+        Factor per round (exponential) or per ``lr_period`` rounds (step).
     lr_period : int or None
-        Rounds between two drops (step), or until half a cosine wave has come down (cosine).
+        Rounds between two drops (step), or length of the half cosine wave (cosine).
     """
 
     meta: ClassVar[Meta]
@@ -107,17 +106,14 @@ class Algorithm:
     def __post_init__(self) -> None:
         if self.local_steps is not None and self.local_epochs is not None:
             raise UserError(
-                f"algorithm {self.meta.name}: give local_steps or local_epochs, not both "
-                f"(given {self.local_steps} and {self.local_epochs})"
+                f"algorithm {self.meta.name}: give local_steps or local_epochs, not both; "
+                f"given {self.local_steps} and {self.local_epochs}"
             )
         if not self.meta.epochs and self.local_steps is None:
-            raise UserError(
-                f"algorithm {self.meta.name}: its rounds are measured in local_steps; give a number"
-            )
+            raise UserError(f"algorithm {self.meta.name}: needs local_steps; local_epochs is not supported")
         if self.meta.steps not in (None, self.local_steps):
             raise UserError(
-                f"algorithm {self.meta.name}: local_steps is {self.meta.steps}, which is what a round of it is; "
-                f"given {self.local_steps}"
+                f"algorithm {self.meta.name}: local_steps must be {self.meta.steps}, given {self.local_steps}"
             )
         for name in ("local_steps", "local_epochs", "batch_size"):
             value = getattr(self, name)
@@ -130,21 +126,21 @@ class Algorithm:
         periodic = self.lr_schedule in ("step", "cosine")
         if periodic != (self.lr_period is not None) or (self.lr_period is not None and self.lr_period < 1):
             raise UserError(
-                f"algorithm {self.meta.name}: lr_period, at least 1, goes with lr_schedule step or cosine, "
-                f"given {self.lr_period} with {self.lr_schedule}"
+                f"algorithm {self.meta.name}: lr_schedule step and cosine need an lr_period of at least 1, the "
+                f"others none; given {self.lr_period} with {self.lr_schedule}"
             )
         if self.lr_schedule in ("constant", "cosine") and self.lr_decay != 1:
             raise UserError(
-                f"algorithm {self.meta.name}: lr_decay goes with lr_schedule exponential or step, "
+                f"algorithm {self.meta.name}: lr_decay needs lr_schedule exponential or step, "
                 f"given {self.lr_decay} with {self.lr_schedule}"
             )
 
     def rate(self, round: int) -> float:
-        """Return what the initial step sizes are multiplied by in a round."""
+        """Return the factor of the initial step sizes in a round."""
         return steps.rate(self.lr_schedule, round, self.lr_decay, self.lr_period)
 
     def change(self, round: int) -> float:
-        """Return what the step sizes have been multiplied by since the round before."""
+        """Return the ratio of this round's step sizes to those of the previous round."""
         if self.lr_schedule == "exponential":
             return self.lr_decay
         return self.rate(round) / self.rate(max(0, round - 1))
@@ -158,11 +154,11 @@ class Algorithm:
         return replace(self, **{name: factor * getattr(self, name) for name in rates if name not in SCHEDULE})
 
     def view(self, problem: Problem) -> Problem:
-        """Return the problem as the algorithm sees it; one that treats parts of a model apart overrides this."""
+        """Return the problem as the algorithm sees it, for instance with a split model."""
         return problem
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> Any:
-        """Make the state before the first round.
+        """Return the state before the first round.
 
         Parameters
         ----------
@@ -171,7 +167,7 @@ class Algorithm:
         clients : Clients
             All clients.
         channel : Channel
-            For what has to be exchanged before the first round; counted and booked like everything else.
+            For messages before the first round, which are counted and booked like all others.
 
         Returns
         -------
@@ -181,41 +177,41 @@ class Algorithm:
         raise NotImplementedError
 
     def round(self, state: Any, clients: Clients, channel: Channel) -> Any:
-        """Return the state after one more communication round with this cohort."""
+        """Return the state after a communication round with this cohort."""
         raise NotImplementedError
 
     def stage(self, round: int) -> int:
-        """Return the number of the stage that a round belongs to: the rounds of one stage send alike."""
+        """Return the number of a round's stage; rounds of one stage send the same kinds of messages."""
         return 0
 
     def model(self, state: Any) -> Any:
-        """Return what is evaluated: one model ``(..., P)``, or one per client ``(..., total, P)``.
+        """Return the model to evaluate, ``(..., P)``, or one per client, ``(..., total, P)``.
 
-        Of a vertical problem: the pair of the server's vector and the parties' rows.
+        For a vertical problem: the pair of the server's vector and the parties' rows.
         """
         return state.x
 
     def personal(self, state: Any, clients: Clients) -> Any:
-        """Return what is evaluated at the clients: `model`, or what they make of it at home first.
+        """Return the models to evaluate at the clients: `model`, possibly adapted locally.
 
-        Nothing of it leaves them, changes the state or is counted. ``clients`` is everybody.
+        Nothing is sent or counted, and the state does not change. ``clients`` holds all clients.
         """
         return self.model(state)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Descent(Algorithm):
-    """An algorithm whose clients take steps of SGD, all with the same settings.
+    """An algorithm whose clients take SGD steps, all with the same settings.
 
     Attributes
     ----------
     momentum : float
-        How much of the momentum buffer is kept from one local step to the next. It is zero when a round begins.
+        Momentum of the local steps. The buffers are zero at the start of a round.
     weight_decay : float
-        What pulls the variables of a local step to zero, times the variable.
+        L2 regularization of the local steps.
     grad_clip : float or None
-        Bound on the L2 norm of what a local step follows; None: no bound. It steadies training and protects
-        nothing.
+        Bound on the L2 norm of a local step's gradient; None: no bound. It stabilizes training and gives no
+        privacy guarantee.
     """
 
     momentum: float = 0.0
@@ -229,12 +225,13 @@ class Descent(Algorithm):
         below_one(self, "momentum")
         if self.momentum and self.meta.steps == 1:
             raise UserError(
-                f"algorithm {self.meta.name}: momentum begins with a round, which is one step of it"
+                f"algorithm {self.meta.name}: momentum must be 0, given {self.momentum}: it restarts every round, "
+                "and a round is a single step"
             )
 
     def clip(self, *gradients: Tensor) -> Any:
-        """Scale every row down to the bound; of several parts, which are returned as a tuple, their joint norm."""
-        return plain(steps.clip(gradients, self.grad_clip))
+        """Scale every row down to `grad_clip`; several parts are clipped jointly and returned as a tuple."""
+        return plain(gradients if self.grad_clip is None else scale_to_norm(gradients, self.grad_clip))
 
     def direction(
         self,
@@ -246,9 +243,9 @@ class Descent(Algorithm):
         plus: Any = None,
         ascend: tuple[bool, ...] = (),
     ) -> tuple[Any, Any]:
-        """Return what a local step follows, and its momentum buffers; as `step`, which goes there."""
+        """Return the direction of a local step and its momentum buffers; arguments as in `step`."""
         single = isinstance(x, Tensor)
-        found, m = steps.directions(
+        directions, m = steps.directions(
             (x,) if single else x,
             (gradient,) if single else gradient,
             batch,
@@ -259,26 +256,26 @@ class Descent(Algorithm):
             weight_decay=self.weight_decay,
             grad_clip=self.grad_clip,
         )
-        return (found[0] if single else tuple(found)), m
+        return (directions[0] if single else tuple(directions)), m
 
     def step(
         self, x: Any, gradient: Any, batch: Batch, m: Any = None, *, lr: Any, plus: Any = None
     ) -> tuple[Any, Any]:
-        """Take one local step of SGD. Clients that have run out of batches stand still.
+        """Take one local SGD step. Clients without a batch left do not move.
 
         Parameters
         ----------
         x, gradient : Tensor or tuple of Tensor
             Rows ``(..., C, n)``; or several variables with their gradients, which are clipped jointly.
         batch : Batch
-            What the gradient is of.
+            The batch of the gradient.
         m : optional
-            The momentum buffers that the step before returned; None in the first one of a round.
+            Momentum buffers returned by the previous step; None in the first step of a round.
         lr : float or tuple of float
-            Step size, one a variable; a negative one ascends.
+            Step size of each variable; a negative one ascends.
         plus : Tensor or tuple, optional
-            What is added to the gradient (None of a variable: nothing) and is no gradient of the batch, like a
-            proximal term. It is masked here where a client's batch is padding.
+            Terms added to the gradients, like a proximal term; None for no term. They are masked where a
+            client's batch is padding.
 
         Returns
         -------
@@ -286,11 +283,11 @@ class Descent(Algorithm):
             The new ``x``, and the buffers for the next step.
         """
         if isinstance(x, Tensor):
-            found, m = self.direction(x, gradient, batch, m, plus=plus)
-            return x - lr * found, m
+            direction, m = self.direction(x, gradient, batch, m, plus=plus)
+            return x - lr * direction, m
         up = tuple(size < 0 for size in lr)
-        found, m = self.direction(x, gradient, batch, m, plus=plus, ascend=up)
-        return tuple(part - size * way for part, size, way in zip(x, lr, found, strict=True)), m
+        directions, m = self.direction(x, gradient, batch, m, plus=plus, ascend=up)
+        return tuple(part - size * way for part, size, way in zip(x, lr, directions, strict=True)), m
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,15 +297,15 @@ class ServerUpdate(Algorithm):
     Attributes
     ----------
     server_optimizer : {"sgd", "momentum", "adam", "yogi", "adagrad"}
-        How; see `steps.server_step`.
+        Update rule; see `steps.server_step`.
     server_lr : float
-        Step size of the server; 1 with sgd takes the average as it is.
+        Step size of the server; 1 with sgd adds the average increment.
     server_momentum : float
-        How much of the first moment is kept from round to round (beta_1); not of sgd.
+        Decay rate of the first moment (beta_1); not used by sgd.
     server_beta2 : float
-        How much of the second moment is kept; of adam and yogi.
+        Decay rate of the second moment (beta_2); used by adam and yogi.
     server_tau : float
-        What is added to the root of the second moment; its square is the first second moment.
+        Added to the root of the second moment, whose initial value is its square.
     """
 
     server_optimizer: steps.ServerOptimizer = "sgd"
@@ -323,7 +320,7 @@ class ServerUpdate(Algorithm):
         below_one(self, "server_momentum", "server_beta2")
 
     def server_init(self, state: S, *names: str) -> S:
-        """Return the first state with what the server's optimizer remembers of these vectors; as it is for sgd."""
+        """Return the initial state extended by the server optimizer's memory of the named vectors."""
         kept, optimizer = steps.SERVER_MEMORY[self.server_optimizer], self.server_optimizer
         memory: dict[str, Tensor] = {}
         for name in names:
@@ -333,11 +330,11 @@ class ServerUpdate(Algorithm):
             return state
         old: Any = state
         kind: Any = type(state)
-        found: S = _extended(kind, tuple(memory))(*old, *memory.values())
-        return found
+        extended: S = _extended(kind, tuple(memory))(*old, *memory.values())
+        return extended
 
     def server_step(self, state: S, **increments: Tensor) -> S:
-        """Return the state after the server's step along the increments of some of its vectors, by name."""
+        """Return the state after a server step along the increments of the named vectors."""
         changed: dict[str, Tensor] = {}
         for name, dx in increments.items():
             kept = [f"{name}_{part}" for part in steps.SERVER_MEMORY[self.server_optimizer]]
@@ -352,13 +349,13 @@ class ServerUpdate(Algorithm):
                 tau=self.server_tau,
             )
             changed |= zip(kept, memory, strict=True)
-        found: S = state._replace(**changed)  # type: ignore[attr-defined]
-        return found
+        moved: S = state._replace(**changed)  # type: ignore[attr-defined]
+        return moved
 
 
 @lru_cache(maxsize=64)
 def _extended(state: Any, names: tuple[str, ...]) -> Any:
-    """Return a state class with more fields; one without them never has them, so old checkpoints stay readable."""
+    """Return a state class with further fields; only optimizers that need them add them to checkpoints."""
     return namedtuple(state.__name__, (*state._fields, *names))
 
 
@@ -366,7 +363,7 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
 
 
 def register(cls: type[Algorithm]) -> type[Algorithm]:
-    """Make an algorithm known under its meta's name."""
+    """Register an algorithm under the name of its metadata."""
     return ALGORITHMS.add(cls.meta.name, cls)
 
 

@@ -1,13 +1,14 @@
-"""The only way out: everything that leaves a client or the server goes through a verb of `Channel`.
+"""Communication: everything that leaves a client or the server goes through a method of `Channel`.
 
-The arguments of one call are one message: clipped jointly, counted once, booked once. `Channel` says who sends what
-to whom. What happens to a message on its way is in `harness.core.wire.stages`, and in which order in
+The arguments of one call form one message, which is clipped jointly, counted once and booked once. `Channel`
+decides who sends what to whom. `harness.core.wire.stages` processes the messages, in the order of
 `harness.core.wire.pipeline`:
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, ClassVar, Literal, overload
 
 from torch import Tensor
@@ -29,31 +30,31 @@ __doc__ = f"{__doc__}\n{table()}\n"
 
 
 class Channel:
-    """The verbs by which messages leave, for one round.
+    """The messages of one round.
 
-    Leading axes are free: ``...`` below is nothing for one run and ``R`` for R stacked ones.
+    In the shapes below ``...`` is empty for one run and ``R`` for R stacked runs.
 
     Parameters
     ----------
     clients : Clients
-        The cohort whose messages these are.
+        The cohort.
     mixing : Tensor or None
         Mixing matrix ``(total, total)`` of a decentralized run, ``(..., total, total)`` when stacked.
     privacy : Privacy or None
-        The Gaussian mechanism; None: no clipping, no noise, nothing booked.
+        The Gaussian mechanism; None: no clipping, no noise, no bookings.
     compression : Compression
         Sparsification and wire format.
     state : dict[str, Tensor]
-        What the channel remembers from round to round, by message slot: residuals ``(..., total, n)`` of all
-        clients, adaptive clip norms ``(...)``.
+        State kept between rounds, by message slot: residuals ``(..., total, n)`` of all clients and adaptive
+        clip norms ``(...)``.
     multipliers : Tensor or None
-        Of stacked runs, each one's noise multiplier, ``(R,)``; None: all have that of `privacy`.
+        Noise multiplier of each stacked run, ``(R,)``; None: that of `privacy`.
     diagnose : bool
-        Whether to note norms of the messages for `diagnostics`.
+        Whether to record norms of the messages for `diagnostics`.
     """
 
-    mechanism: ClassVar[type[Mechanism]] = Mechanism  # a test of the audit puts a broken one in
-    stages: ClassVar[type[Stages]] = Stages  # a dry run encodes nothing and draws no noise
+    mechanism: ClassVar[type[Mechanism]] = Mechanism  # tests of the audit substitute a broken one
+    stages: ClassVar[type[Stages]] = Stages  # a dry run substitutes stages without encoding and noise
 
     def __init__(
         self,
@@ -73,17 +74,16 @@ class Channel:
         elif privacy is not None and clients.problem.kind == "vertical":
             mechanism = SampleMechanism(privacy, clients, memory, None)
         strict = privacy is not None and privacy.strict
-        noted = Diagnostics() if diagnose and not strict else None
-        self._stages = self.stages(clients, mechanism, compression, memory, None, noted)
+        diagnostics = Diagnostics() if diagnose and not strict else None
+        self._stages = self.stages(clients, mechanism, compression, memory, None, diagnostics)
         self._mixing = mixing
         self._messages = 0
 
     def part(self, number: int, assembly: Assembly) -> Channel:
-        """Return the channel of one client of the cohort, which posts to the assembly."""
-        one: Channel = object.__new__(type(self))
-        one.__dict__.update(self.__dict__)
-        one._stages = self._stages.part(self._clients.part(number), assembly)
-        return one
+        """Return the channel of one client of the cohort, which posts its messages to the assembly."""
+        channel = copy(self)
+        channel._stages = self._stages.part(self._clients.part(number), assembly)
+        return channel
 
     @property
     def _clients(self) -> Clients:
@@ -99,26 +99,26 @@ class Channel:
 
     @property
     def cost(self) -> Cost:
-        """Where bytes are counted."""
+        """The counters of bytes and operations."""
         return self._clients.cost
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """What the next round's channel needs to know."""
+        """State for the next round's channel."""
         return self._stages.state
 
     @property
     def diagnostics(self) -> dict[str, Tensor]:
         """Figures of this round's first uplink message, ``(...)`` each; see `Diagnostics.figures`.
 
-        They are the simulator's knowledge and not released: empty under strict privacy, and without ``diagnose``.
+        They depend on private data and are not released. Empty under strict privacy and without ``diagnose``.
         """
-        noted = self._stages.diagnostics
-        return {} if noted is None else noted.figures()
+        diagnostics = self._stages.diagnostics
+        return {} if diagnostics is None else diagnostics.figures()
 
     @property
     def privacy_log(self) -> PrivacyLog:
-        """Where releases are booked."""
+        """The record of the round's releases."""
         return self._clients.privacy_log
 
     @overload
@@ -126,7 +126,7 @@ class Channel:
     @overload
     def down(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
     def down(self, *vectors: Tensor) -> Any:
-        """Send server vectors ``(..., P)`` to the cohort; returns their rows ``(..., C, P)``."""
+        """Send server vectors ``(..., P)`` to the cohort and return the rows received, ``(..., C, P)``."""
         return self._broadcast(vectors, self._clients.participation_mask)
 
     @overload
@@ -134,29 +134,34 @@ class Channel:
     @overload
     def rebroadcast(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
     def rebroadcast(self, *vectors: Tensor) -> Any:
-        """Return rows, as `down`, of vectors that the server has sent before: those who were there pay nothing.
+        """Send server vectors as `down` does, at no cost if every client has received them before.
 
-        If not everybody takes part in every round, nobody is taken to have been there, and all pay.
+        With partial participation no client is assumed to have received them, so every copy is counted.
+
+        Raises
+        ------
+        Incompatible
+            If everybody takes part and the downlink's code depends on more than each entry.
         """
         everybody, compression = self._clients.n == self._clients.total, self._compression
         same = self._stages.down.entrywise and not (compression.downlink and compression.sparsifies)
         if everybody and not same:
             raise Incompatible(
-                "compression.downlink: a message in which other entries are kept, or that is coded by chance or as "
-                "a whole, does not say again what clients have kept"
+                "compression.downlink: clients reuse what they received before, so the downlink needs a codec that "
+                "rounds each entry by itself (float16, float32, ...) and no sparsification"
             )
         return self._broadcast(vectors, self._clients.participation_mask * (not everybody))
 
     def _broadcast(self, vectors: Sequence[Tensor], copies: Tensor) -> Any:
-        """Send vectors of the server, counted as often for each of the cohort as ``copies (..., C)`` says."""
+        """Send server vectors; ``copies (..., C)`` says how many copies are counted for each client."""
         slot, sparsify = self._slot(), self._compression.downlink and self._compression.sparsifies
         mask = self._mask(slot, vectors, sparsify=sparsify)
-        own = masks.per_client_mask(self._clients, mask) is not None  # then each gets another message
-        parts = [self._clients.rows(vector) for vector in vectors] if own else vectors
-        mask = mask if own else of_server(mask, vectors[0])
+        per_client = masks.per_client_mask(self._clients, mask) is not None  # each gets a different message
+        parts = [self._clients.rows(vector) for vector in vectors] if per_client else vectors
+        mask = mask if per_client else of_server(mask, vectors[0])
         message = Message(slot, parts, copies, mask, "server", sparsify)
         arrived = self._stages.process(message, PUBLIC)
-        return plain(arrived if own else [self._clients.rows(part) for part in arrived])
+        return plain(arrived if per_client else [self._clients.rows(part) for part in arrived])
 
     def mean(
         self,
@@ -166,31 +171,36 @@ class Channel:
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> Any:
-        """Send rows ``(..., C, P)`` to the server, which sees their average ``(..., P)`` only.
+        """Send rows ``(..., C, P)`` to the server, which sees only their average ``(..., P)``.
 
         Parameters
         ----------
         *rows : Tensor
             The parts of the message.
         base : Tensor or tuple of tensors, optional
-            What the increments are taken against: something the server sent, or keeps the mean of (SCAFFOLD's
-            control variates). The increments travel, and their mean is returned.
+            Reference of the increments: a vector the server sent, or rows whose mean it keeps (SCAFFOLD's
+            control variates). The clients send the increments, and the result is their mean.
         scale : sequence of float, optional
-            Public magnitudes of the parts, divided out before the joint clip.
+            Public magnitudes by which the parts are divided before the joint clip.
         weighting : {"size", "uniform"}, optional
-            Average weighted by the clients' training samples, or plain. Left open, it is by size, and plain
-            under central and under strict privacy, whose guarantees need it.
+            Weight clients by their training samples, or equally. Default: by size, but equally under central
+            and under strict privacy, whose guarantees require it.
         stateless : bool
-            Some of the parts are statistics that stand for themselves in every round. Error feedback is refused:
-            what was not sent of old ones is not to be added to new ones.
+            Whether the message contains statistics of this round only. Error feedback is then refused, since a
+            residual of old statistics must not be added to new ones.
+
+        Raises
+        ------
+        Incompatible
+            If the message cannot be protected or compressed as the settings require.
         """
         self._refuse_feedback(stateless)
         mechanism = self._mechanism
         central = mechanism is not None and mechanism.central
         even = mechanism is not None and (central or mechanism.privacy.strict)
         if even and weighting == "size":
-            way = "centrally" if central else "strictly"
-            raise Incompatible(f"a mean weighted by sample numbers cannot be protected {way}")
+            way = "central" if central else "strict"
+            raise Incompatible(f"{way} privacy does not support a mean weighted by sample counts")
         message = self._uplink(rows, base, scale)
         message.weighting = "uniform" if even else weighting or "size"
         return plain(self._stages.process(message, CENTRAL if central else LOCAL))
@@ -204,9 +214,7 @@ class Channel:
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
     ) -> Any:
-        """Send rows ``(..., C, P)`` to the server, which sees every message; returns what it sees.
-
-        With ``base`` that are increments, as in `mean`.
+        """Send rows ``(..., C, P)`` to the server and return them as received; the server sees every message.
 
         Parameters
         ----------
@@ -215,12 +223,17 @@ class Channel:
         base, scale, stateless : optional
             As in `mean`.
         per_sample : Batch, optional
-            The batch that the rows are about: one part, ``(..., C, B, d)``, that holds a vector for each sample.
-            Slots without a sample do not travel. Entries are dropped over the whole batch; under record-level
-            privacy every sample's vector is clipped and noised by itself.
+            The batch that the rows describe. The message is then one part with a vector per sample,
+            ``(..., C, B, d)``. Slots without a sample are not sent. Sparsification chooses entries of the whole
+            batch; record-level privacy clips and noises each sample's vector separately.
         pass_on : {"all", "others"}, optional
-            The server sends what it has received on to every client, in the code in which it came: all of it, or
-            what the others have sent.
+            Whether the server forwards the encoded messages to every client: all of them, or those of the
+            other clients.
+
+        Raises
+        ------
+        Incompatible
+            If the message cannot be protected or compressed as the settings require.
         """
         self._local_only("gathers every client's message")
         self._refuse_feedback(stateless or per_sample is not None)
@@ -237,9 +250,9 @@ class Channel:
         return seen
 
     def scatter(self, *rows: Tensor, per_sample: Batch | None = None) -> Any:
-        """Send each client its own row ``(..., C, P)``, a function of what the server has received.
+        """Send each client its own row ``(..., C, P)``, computed from what the server has received.
 
-        With ``per_sample`` it is one part, ``(..., C, B, d)``, as in `gather`.
+        With ``per_sample`` the message is one part, ``(..., C, B, d)``, as in `gather`.
         """
         slot, parts = self._slot(), [row if per_sample is None else row.flatten(-2) for row in rows]
         real = None if per_sample is None else _real(per_sample, rows[0])
@@ -258,57 +271,66 @@ class Channel:
         scale: Sequence[float] | None = None,
         hops: int = 1,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Gossip: send rows ``(..., total, P)`` to the neighbors.
+        """Send rows ``(..., total, P)`` to the neighbors: gossip.
 
-        A message is protected and booked once, however far it goes: what nodes pass on in later hops is made of
-        what they have received. Every hop is encoded and counted.
+        A message is protected and booked once. Later hops only forward functions of what was received, but every
+        hop is encoded and counted.
 
         Parameters
         ----------
         *rows : Tensor
-            The parts of the message; none: nothing is released, only ``rebroadcast`` travels.
+            The parts of the message; without any, only ``rebroadcast`` is sent and nothing is released.
         rebroadcast : sequence of Tensor
-            Rows that are functions of what was sent in earlier rounds only. They travel whole and are
-            counted, but release nothing more: they are neither clipped nor noised nor pruned.
+            Rows that depend only on messages of earlier rounds. They are counted, but release nothing new, so
+            they are not clipped, noised or sparsified.
         onto : sequence of Tensor
-            Rows known in the same sense, one a part, to which the protected message is added before it travels:
-            one vector goes where ``rebroadcast`` would make it two (a tracker and the step of its estimate).
-            What is pruned is the sum, in every hop.
+            Rows like ``rebroadcast``, one for each part, to which the protected message is added before it is
+            sent: one vector travels instead of two (a tracker and the step of its estimate). Sparsification
+            applies to the sum, in every hop.
         base, scale : optional
             As in `mean`.
         hops : int
-            How often neighbors exchange: 1 applies the mixing matrix, more are FastMix
+            Number of exchanges between neighbors: 1 applies the mixing matrix, more use FastMix
             (`harness.core.wire.gossip`).
 
         Returns
         -------
         sent : tuple of Tensor
-            What each client really sent (increments, with ``base``; without ``onto``); a tracker must use this
-            version of its own share.
-        mixed, mixed_known : tuple of Tensor
-            The mix of what all sent (with ``onto`` added), and of what was rebroadcast.
+            The message of each client after protection and coding, without ``onto`` (increments, with
+            ``base``). A tracker must use this version of its own share.
+        mixed, mixed_rebroadcast : tuple of Tensor
+            The mixtures of the messages (with ``onto`` added) and of ``rebroadcast``.
+
+        Raises
+        ------
+        Incompatible
+            If the settings of privacy or compression do not fit gossip.
+        ValueError
+            If the run has no topology, or there are no rows or hops.
         """
         if self._mixing is None:
             raise ValueError(
-                "this run has no topology to mix over; an algorithm that gossips says so: Meta(..., gossip=True)"
+                "this run has no topology; an algorithm that uses mix declares Meta(..., gossip=True)"
             )
         if self._clients.pruned is not None and self._clients.pruned.which is not None:
-            raise Incompatible("compression.alpha: gossip averages rows of models of one size")
+            raise Incompatible("compression.alpha: gossip needs one model size for all clients")
         if hops < 1 or not (rows or rebroadcast):
-            raise ValueError(f"nothing to mix: {len(rows) + len(rebroadcast)} rows, {hops} hops")
+            raise ValueError(
+                f"mix needs at least one row and one hop; got {len(rows) + len(rebroadcast)} rows, {hops} hops"
+            )
         self._local_only("gossips with its neighbors")
         if self._mechanism is not None and self._mechanism.privacy.server_clip is not None:
-            raise Incompatible("privacy.server_clip: in gossip there is no server that averages")
+            raise Incompatible("privacy.server_clip: gossip has no server")
         if self._compression.downlink:
-            raise Incompatible("compression.downlink: in gossip there is no server that sends")
+            raise Incompatible("compression.downlink: gossip has no server")
         if onto and self._compression.error_feedback:
             raise Incompatible(
-                "compression.error_feedback: the algorithm sends sums of what is new and what is known; what is "
-                "missing of the known is not to be added to the next one"
+                "compression.error_feedback: the algorithm adds its messages to rows that neighbors already know, "
+                "and the residual of such a sum must not be added to the next one"
             )
         copies, sparsify = gossip.neighbors(self._mixing).cpu(), bool(onto) and self._compression.sparsifies
 
-        def tell(parts: Sequence[Tensor]) -> list[Tensor]:
+        def send(parts: Sequence[Tensor]) -> list[Tensor]:
             slot = self._slot()
             mask = self._mask(slot, parts, sparsify=sparsify)
             return self._stages.process(Message(slot, parts, copies, mask, "neighbor", sparsify), PUBLIC)
@@ -318,9 +340,11 @@ class Channel:
             message = self._uplink(rows, base, scale, sparsify=not onto)
             message.copies = message.copies * copies
             sent = self._stages.process(message, UNCODED if onto else SEPARATE)
-        whole = [own + step for own, step in zip(onto, sent, strict=True)] if onto else sent
-        heard = tell([*whole, *rebroadcast]) if onto else [*sent, *(tell(rebroadcast) if rebroadcast else ())]
-        mixed = gossip.spread([*whole, *rebroadcast], heard, self._mixing, hops, tell)
+        sums = [row + step for row, step in zip(onto, sent, strict=True)] if onto else sent
+        received = (
+            send([*sums, *rebroadcast]) if onto else [*sent, *(send(rebroadcast) if rebroadcast else ())]
+        )
+        mixed = gossip.spread([*sums, *rebroadcast], received, self._mixing, hops, send)
         return tuple(sent), tuple(mixed[: len(rows)]), tuple(mixed[len(rows) :])
 
     def _uplink(
@@ -332,40 +356,42 @@ class Channel:
         sparsify: bool = True,
         real: Tensor | None = None,
     ) -> Message:
-        """Return a message of the clients that has not gone through any stage."""
-        slot, here = self._slot(), self._clients.participation_mask
+        """Create a message of the clients, before its first stage."""
+        slot, copies = self._slot(), self._clients.participation_mask
         mask = self._mask(slot, rows, sparsify=sparsify, real=real)
-        return Message(slot, rows, here, mask, sparsify=self._compression.sparsifies, base=base, scale=scale)
+        return Message(
+            slot, rows, copies, mask, sparsify=self._compression.sparsifies, base=base, scale=scale
+        )
 
     def _refuse_feedback(self, refuse: bool) -> None:
         if refuse and self._compression.error_feedback:
             raise Incompatible(
-                "compression.error_feedback: the algorithm sends statistics of this round, or of some samples; "
-                "what was not sent of some is not to be added to others"
+                "compression.error_feedback: the algorithm sends statistics of this round or of single samples, "
+                "and the residual of one message must not be added to the next"
             )
 
     def _local_only(self, does: str) -> None:
         if self._mechanism is not None and self._mechanism.central:
             raise Incompatible(
-                f"central privacy protects averages only, and the algorithm {does}; use placement local"
+                f"central privacy protects only averages, but the algorithm {does}; use placement local"
             )
 
     def _mask(
         self, slot: int, parts: Sequence[Tensor], *, sparsify: bool, real: Tensor | None = None
     ) -> Tensor | None:
-        """Return which entries of a message travel at all; unless ``sparsify``, those of the model."""
+        """Return the public mask of a message; without ``sparsify`` only that of the pruned model."""
         return masks.shared(self._clients, self._compression if sparsify else PLAIN, slot, parts, real)
 
     def _slot(self) -> int:
-        """Return the next message's number: 0, 1, ... in a round; -1, -2, ... before the first."""
+        """Return the next message's number: 0, 1, ... in a round; -1, -2, ... before the first round."""
         self._messages += 1
         return self._messages - 1 if self._clients.round >= 0 else -self._messages
 
 
 def _real(batch: Batch, rows: Tensor) -> Tensor | None:
-    """Return which entries of rows ``(..., C, B, d)``, laid flat, are about a sample, ``(B d,)``; None: all are.
+    """Return which entries of flattened rows ``(..., C, B, d)`` describe a sample, ``(B d,)``; None: all.
 
-    The batches of all clients have their samples in the same slots.
+    All clients have their samples in the same slots.
     """
     slots = batch.weight.flatten(0, -2)[0] > 0.5
     return None if bool(slots.all()) else slots.repeat_interleave(rows.shape[-1])

@@ -1,4 +1,4 @@
-"""The private side: this round's cohort, its data and what it computes at home."""
+"""The clients of a round, their data and their local computations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.core.execution.batches import Batches, LocalWork, look_up, mismatch
 from harness.core.execution.sampling import draw_batches
 from harness.core.execution.vectorize import Points, Rows
 from harness.core.methods.derivatives import PartyBatch, embedding
-from harness.core.problem import Objective, Problem, its_loss
+from harness.core.problem import Objective, Problem, problem_loss
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
 from harness.core.wire.dp_record import Records
@@ -25,9 +25,9 @@ from harness.core.wire.settings import Privacy, PrivacyLog
 
 
 class Clients(Cohort):
-    """A round's cohort with its data. What it holds and returns stays at home; rows leave through a `Channel` only.
+    """A round's cohort with its private data. Rows leave the clients only through a `Channel`.
 
-    Leading axes are free: ``...`` below is nothing for one run and ``R`` for R stacked ones.
+    In the shapes below ``...`` is empty for one run and ``R`` for R stacked runs.
 
     Parameters
     ----------
@@ -36,22 +36,21 @@ class Clients(Cohort):
     problem : Problem
         What the clients optimize.
     rows : Rows
-        How one-client functions are run over the cohort.
+        Executor of one-client functions over the cohort.
     privacy : Privacy, optional
-        With unit "record" data leave `grad` and `grads` as noisy sums of clipped per-sample gradients only; a
-        party's also as embeddings, which `Channel.gather` protects.
+        With unit "record", gradients are noisy sums of clipped per-sample gradients. Embeddings of parties are
+        protected by `Channel.gather`.
     alpha : float or Tensor
-        Share of hidden units that this round removes from the parties' own models, one for all or ``(total,)``,
-        when the algorithm says `prune`; vertical problems.
+        Share of hidden units that `prune` removes from the parties' models in this round, one for all or
+        ``(total,)``; vertical problems.
 
     Attributes
     ----------
     errors : dict[str, Tensor]
-        Mean squared norms, ``(..., C)``, of what compression has changed of the parties' embeddings; for
-        evaluations only. ``omega``: of those sent last, on the way; ``psi``: of a batch, when models were pruned.
+        Mean squared norms, ``(..., C)``, of the errors that compression makes in the parties' embeddings; for
+        evaluations only. ``omega``: by sending the last ones; ``psi``: by pruning the models.
     mismatched_batches : bool
-        Whether stacked runs have been given batches that one of them alone would have in another width: what they
-        compute is the same but for rounding.
+        Whether stacking has changed the width of a run's batches, and so the rounding of its results.
     """
 
     def __init__(
@@ -100,16 +99,16 @@ class Clients(Cohort):
         Parameters
         ----------
         work : LocalWork or None
-            An algorithm: its local steps or epochs and its batch size, unless given here.
+            Source of the local steps or epochs and the batch size, usually the algorithm.
         steps, epochs, batch_size : int or None
-            Override those of `work`. A tensor of steps, ``(..., C)``, is the number of each client.
+            Override those of `work`. ``steps`` may be a tensor with the number of each client, ``(..., C)``.
         split : str
-            Which of the clients' data.
+            Which of the clients' data to use.
         stream : str
-            The same stream gives the same batches again, also to another algorithm; draws of different streams
-            are independent.
+            Name of the random stream. Equal streams give equal batches, to any algorithm; different streams are
+            independent.
         aligned : bool
-            All clients draw the same sample numbers (vertical: the same people).
+            Whether all clients draw the same sample numbers (vertical: the same people).
 
         Returns
         -------
@@ -146,7 +145,9 @@ class Clients(Cohort):
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
         """Toss a public coin, as in `Cohort`."""
         if self._records is not None:
-            raise Incompatible("record-level privacy: what is released must not depend on a coin")
+            raise Incompatible(
+                "record-level privacy does not support algorithms that decide by a public coin"
+            )
         return super().coin(p, name, each=each)
 
     def data(self, stream: str = "data") -> Batch:
@@ -164,11 +165,11 @@ class Clients(Cohort):
         return gx, gy
 
     def grad_y(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the gradient by the second variable alone, ``(..., C, Q)``: less work than both."""
+        """Return the gradient by the second variable, ``(..., C, Q)``: less work than both."""
         return self._gradients((x, y), batch, by=(1,))[0]
 
     def grad_x(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the gradient by the first variable alone, ``(..., C, P)``."""
+        """Return the gradient by the first variable, ``(..., C, P)``."""
         return self._gradients((x, y), batch, by=(0,))[0]
 
     def gradient(
@@ -178,35 +179,40 @@ class Clients(Cohort):
         batch: Batch | PartyBatch,
         by: int | Points = 0,
     ) -> Any:
-        """Return the gradient of another objective than the problem's loss.
+        """Return the gradient of an objective other than the problem's loss.
 
         Parameters
         ----------
         objective : Callable[[Problem], Callable]
-            Gives ``objective(problem)(*points, batch)``, a scalar for one client; the same object every time for
-            one problem (`functools.lru_cache`), as its work is measured once. The problem is the really smaller
-            one where the model is pruned. Record-level privacy refuses one that is not marked as a mean over
-            samples (`harness.core.problem.per_sample`).
+            ``objective(problem)(*points, batch)`` is a scalar for one client. It must return the same object
+            for equal problems (use `functools.lru_cache`), because its operations are measured once. A pruned
+            model's problem is the smaller one.
         *points : Tensor
             The variables, ``(..., C, n)`` each.
         batch : Batch or PartyBatch
-            Which samples.
+            The samples.
         by : int or tuple of int
-            By which of the variables, from 0; several give a tuple of gradients.
+            Numbers of the variables to differentiate by, from 0; several give a tuple of gradients.
+
+        Raises
+        ------
+        Incompatible
+            Under record-level privacy, if the objective is not marked as a mean over samples
+            (`harness.core.problem.per_sample`).
         """
         if self._records is not None and not getattr(objective(self.problem), "per_sample", False):
             raise Incompatible(
-                "record-level privacy clips what each sample contributes, and the algorithm's objective is no mean "
-                "over samples"
+                "record-level privacy clips each sample's contribution, but the algorithm's objective is not a "
+                "mean over samples"
             )
         samples: Any = batch
-        found = self._gradients(points, samples, (by,) if isinstance(by, int) else by, objective)
-        return found[0] if isinstance(by, int) else tuple(found)
+        gradients = self._gradients(points, samples, (by,) if isinstance(by, int) else by, objective)
+        return gradients[0] if isinstance(by, int) else tuple(gradients)
 
     def _gradients(
-        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = its_loss
+        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
     ) -> list[Tensor]:
-        """Return the gradients by the points numbered ``by``; none: by all."""
+        """Return the gradients by the points numbered ``by``; by all if it is empty."""
         if self._records is not None:
             return self._private_gradients(self._records, points, batch, by, objective)
         return self._of_models(self._rows.gradient, points, batch, by, objective)
@@ -219,28 +225,28 @@ class Clients(Cohort):
         by: Points,
         objective: Objective,
     ) -> list[Tensor]:
-        """Compute something of the clients' gradients, of pruned models on the really smaller ones.
+        """Compute gradients, or sums of them, on the smaller models where models are pruned.
 
-        Clients that train the same model are computed together; zero is what others have of a coordinate.
+        Clients with the same model are computed together. Coordinates that a model lacks are zero.
         """
-        busy = self._real(batch)
+        real = self._real(batch)
         if self.pruned is None:
             loss = objective(self.problem)
-            self._count_gradients(loss, self.axes, points, batch, by, busy)
+            self._count_gradients(loss, self.axes, points, batch, by, real)
             return list(compute(loss, self.axes, points, batch, by))
         moving = [points[place] for place in by or range(len(points))]
-        found = [torch.zeros_like(point.flatten(0, self.axes - 1)) for point in moving]
+        gradients = [torch.zeros_like(point.flatten(0, self.axes - 1)) for point in moving]
         for model, where in self.pruned.groups(self.ids):
             pick = lambda t, where=where: t.flatten(0, self.axes - 1)[where]  # noqa: E731
             rows, own = tuple(map(pick, points)), type(batch)(*map(pick, batch))
             loss = objective(model.problem)
             small = tuple(map(model.take, rows))
-            these = torch.zeros_like(busy.flatten(0, self.axes - 1))
-            these[where] = True
-            self._count_gradients(loss, 1, small, own, by, busy & these.view_as(busy))
-            for full, part in zip(found, compute(loss, 1, small, own, by), strict=True):
+            members = torch.zeros_like(real.flatten(0, self.axes - 1))
+            members[where] = True
+            self._count_gradients(loss, 1, small, own, by, real & members.view_as(real))
+            for full, part in zip(gradients, compute(loss, 1, small, own, by), strict=True):
                 full[where] = model.put(part, full[where])
-        return [part.unflatten(0, self.ids.shape) for part in found]
+        return [part.unflatten(0, self.ids.shape) for part in gradients]
 
     def _count_gradients(
         self,
@@ -251,41 +257,43 @@ class Clients(Cohort):
         by: Points,
         times: Tensor,
     ) -> None:
-        """Count the operations of gradients by the samples, ``(..., C, B)``, that are true in ``times``."""
+        """Count the operations of gradients on the samples marked in ``times (..., C, B)``."""
         flops = self._rows.flops(loss, axes, *points, batch, gradient=True, by=by)
         self.cost.work(flops / batch.weight.shape[-1], times, oracle=True)
 
     def _private_gradients(
         self, records: Records, points: tuple[Tensor, ...], batch: Batch, by: Points, objective: Objective
     ) -> list[Tensor]:
-        """Return DP-SGD gradients: clipped per sample, summed, noised, over the expected batch size.
+        """Return DP-SGD gradients: clipped per sample, summed, noised, divided by the expected batch size.
 
-        A sample's gradients by both variables are clipped together.
+        A sample's gradients by several variables are clipped jointly.
         """
         call = self._book(records, batch)
-        samples = batch._replace(**records.of(batch).batch._asdict())  # what the server sent to a party stays
+        samples = batch._replace(
+            **records.of(batch).batch._asdict()
+        )  # keeps the server's fields of a PartyBatch
         clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound())
         sums = self._of_models(clipped, points, samples, by, objective)
         mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)
         return records.noised(sums, batch, call, seeds=self.seeds, round=self.round, ids=self.ids, mask=mask)
 
     def _book(self, records: Records, batch: Batch) -> int:
-        """Book one more release from a batch; returns how many it had before."""
+        """Book one more release from a batch and return the number of earlier ones."""
         return records.book(batch, self.round, int(self.sizes.max()))
 
     def embed(self, y: Tensor, batch: Batch) -> Tensor:
-        """Return the parties' embeddings of their samples, ``(..., C, B, d)``; they leave by `Channel.gather`."""
+        """Return the parties' embeddings of their samples, ``(..., C, B, d)``, for `Channel.gather`."""
         return self._embeddings(y, batch, count=True)
 
     def charge(self, batch: Batch) -> None:
-        """Book a release about the records of a batch that everybody knows."""
+        """Book a release about the records of a batch whose members are public."""
         assert self._records is not None
         self._records.charge(batch, int(self.sizes.max()))
 
     def _embeddings(self, y: Tensor, batch: Batch, *, count: bool = False) -> Tensor:
-        """Compute embeddings, of pruned models with the really smaller ones."""
+        """Compute embeddings, with the smaller models where models are pruned."""
         batch = batch if self._records is None else self._records.of(batch).batch
-        busy = self._real(batch)
+        real = self._real(batch)
 
         def flat(part: Tensor) -> Tensor:
             return part.flatten(0, self.axes - 1)
@@ -293,50 +301,51 @@ class Clients(Cohort):
         models: list[tuple[SubModel | None, Tensor | slice]] = [(None, slice(None))]
         if self.pruned is not None:
             models = [*self.pruned.groups(self.ids)]
-        found: Tensor | None = None
+        embeddings: Tensor | None = None
         for model, where in models:
             rows, own = flat(y)[where], type(batch)(*(flat(part)[where] for part in batch))
             rows, problem = (rows, self.problem) if model is None else (model.take(rows), model.problem)
             embed = embedding(problem)
             if count:
-                these = torch.zeros_like(flat(busy))
-                these[where] = True
+                members = torch.zeros_like(flat(real))
+                members[where] = True
                 flops = self._rows.flops(embed, 1, rows, own) / own.weight.shape[-1]
-                self.cost.work(flops, busy & these.view_as(busy), oracle=True)
+                self.cost.work(flops, real & members.view_as(real), oracle=True)
             h = self._embedded(embed, rows, own)
-            found = h.new_empty(busy[..., 0].numel(), *h.shape[1:]) if found is None else found
-            found[where] = h
-        assert found is not None
-        whole: Tensor = found.unflatten(0, self.ids.shape)
-        return whole
+            if embeddings is None:
+                embeddings = h.new_empty(real[..., 0].numel(), *h.shape[1:])
+            embeddings[where] = h
+        assert embeddings is not None
+        shaped: Tensor = embeddings.unflatten(0, self.ids.shape)
+        return shaped
 
     def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
         """Return the embeddings of parties with models of one size."""
-        found: Tensor = self._rows.map(embed, 1, y, batch)
-        return found
+        embeddings: Tensor = self._rows.map(embed, 1, y, batch)
+        return embeddings
 
     def prune(self, y: Tensor, batch: Batch) -> Tensor:
-        """Return the parties' models ``(..., C, Q)`` pruned as far as this round asks, each by its own weights.
+        """Prune the parties' models ``(..., C, Q)`` to this round's ratio, each by its own weights.
 
-        A vertical algorithm says when; only the first call of a round prunes. From then on the smaller models are
-        what is computed with. On the batch is measured what pruning does to the embeddings.
+        Only the first call of a round prunes; later computations use the smaller models. The batch serves to
+        measure the effect on the embeddings.
         """
-        asked, self._alpha = self._alpha, torch.zeros((), dtype=torch.float64)
-        left = prune_own_models(self.problem, y, asked, self.pruned) if bool((asked > 0).any()) else None
-        if left is None or left is self.pruned:
+        alpha, self._alpha = self._alpha, torch.zeros((), dtype=torch.float64)
+        pruned = prune_own_models(self.problem, y, alpha, self.pruned) if bool((alpha > 0).any()) else None
+        if pruned is None or pruned is self.pruned:
             return y
-        before, self.pruned = self._embeddings(y, batch), left
-        y = left.masked(y)
+        before, self.pruned = self._embeddings(y, batch), pruned
+        y = pruned.masked(y)
         self.note("psi", before - self._embeddings(y, batch), batch)
         return y
 
     def note(self, name: str, change: Tensor, batch: Batch) -> None:
-        """Note for the next evaluation how much of the embeddings ``(..., C, B, d)`` of a batch has changed."""
+        """Record the change of a batch's embeddings, ``(..., C, B, d)``, for the next evaluation."""
         total = (change.square().sum(-1) * batch.weight).sum(-1)
         self.errors[name] = total / batch.weight.sum(-1).clamp(min=1)
 
     def _real(self, batch: Batch) -> Tensor:
-        """Return which slots of a batch hold a sample of a client that is there, ``(..., C, B)``."""
+        """Return which slots of a batch hold a sample of a participating client, ``(..., C, B)``."""
         return (batch.weight > 0.5) & self.participation_mask.bool().unsqueeze(-1).to(batch.weight.device)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
@@ -345,7 +354,8 @@ class Clients(Cohort):
         Parameters
         ----------
         fn : Callable
-            Of one client's vectors and batch; the same object every time, as its work is measured once.
+            Function of one client's vectors and batch. Pass the same object every time, because its operations
+            are measured once.
         *arguments : Tensor or Batch
             With leading axes ``(..., C)``.
 
@@ -356,7 +366,7 @@ class Clients(Cohort):
         """
         if self._records is not None:
             raise Incompatible(
-                "record-level privacy covers gradients only; the algorithm computes something else"
+                "record-level privacy protects gradients only, but the algorithm computes something else"
             )
         flops = self._rows.flops(fn, self.axes, *arguments)
         samples = [self._real(argument) for argument in arguments if isinstance(argument, Batch)]
@@ -368,9 +378,9 @@ class Clients(Cohort):
         return self._rows.map(fn, self.axes, *arguments)
 
     def labels(self, batch: Batch) -> Batch:
-        """Return an aligned batch as a vertical server knows it: labels and weights, one party's for all.
+        """Return an aligned batch as a vertical server sees it: labels and weights, without features.
 
-        In the vertical family labels are public among server and parties.
+        Labels are public among the server and the parties of a vertical problem.
         """
         index = (slice(None),) * (self.axes - 1) + (0,)
         return Batch(batch.x[index][..., :0], batch.y[index], batch.group[index], batch.weight[index])
@@ -380,5 +390,5 @@ class Clients(Cohort):
         return self.problem.project(y)
 
     def project_x(self, x: Tensor) -> Tensor:
-        """Project every row onto the feasible set of x; the bilevel methods are the ones that do."""
+        """Project every row onto the feasible set of x."""
         return self.problem.project_x(x)

@@ -1,7 +1,8 @@
-"""Who takes part in a round: membership, rows that clients keep, and keyed draws."""
+"""The cohort of a round: its members, the rows they keep, and keyed random draws."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Self
 
 import torch
@@ -17,31 +18,31 @@ from harness.core.wire.settings import PrivacyLog
 class Cohort:
     """The members of a round. Nothing here depends on features or labels.
 
-    Leading axes are free: ``...`` below is nothing for one run and ``R`` for R stacked ones.
+    In the shapes below ``...`` is empty for one run and ``R`` for R stacked runs.
 
     Parameters
     ----------
     federation : Federation
-        Whose clients.
+        All clients.
     seeds : tuple[int, ...]
         One per run.
     round : int
-        Number of the round, from 0; -1 for what happens before the first.
+        Number of the round, from 0; -1 for the initialization.
     ids : Tensor
         Client numbers of the cohort, ``(..., C)``, ascending.
     cost : Cost
-        Where the work done is counted.
+        Counters of the work done.
     participation_mask : Tensor, optional
-        1 for a cohort member, 0 for a row of padding, ``(..., C)``: Poisson cohorts differ in size
-        from round to round and between stacked runs.
+        1 for a cohort member, 0 for a row of padding, ``(..., C)``. Poisson cohorts need padding, as their
+        sizes vary between rounds and stacked runs.
     expected : int, optional
-        Expected size of such a cohort.
+        Expected size of a Poisson cohort.
     privacy_log : PrivacyLog, optional
-        Where releases are booked.
+        Record of the round's releases.
     pruned : PrunedModels, optional
-        The pruned model: gradients are computed on the smaller one and are zero elsewhere.
+        The pruned models: gradients are computed on them and are zero elsewhere.
     strict : bool
-        Whether numbers of samples are private.
+        Whether sample counts are private.
 
     Attributes
     ----------
@@ -81,14 +82,13 @@ class Cohort:
         self.sizes = self._samples("train")
 
     def part(self, number: int) -> Self:
-        """Return one client of the cohort alone, still as a cohort of (..., 1)."""
-        one = object.__new__(type(self))
-        one.__dict__.update(self.__dict__)
-        one.ids = self.ids[..., number : number + 1]
-        one.sizes = self.sizes[..., number : number + 1]
-        one.privacy_log = PrivacyLog(self.privacy_log.ledger)
-        one.participation_mask = self.participation_mask[..., number : number + 1]
-        return one
+        """Return one client of the cohort as a cohort of size 1."""
+        client = copy(self)
+        client.ids = self.ids[..., number : number + 1]
+        client.sizes = self.sizes[..., number : number + 1]
+        client.privacy_log = PrivacyLog(self.privacy_log.ledger)
+        client.participation_mask = self.participation_mask[..., number : number + 1]
+        return client
 
     @property
     def everybody(self) -> bool:
@@ -97,14 +97,14 @@ class Cohort:
 
     @property
     def groups(self) -> int:
-        """How many sensitive groups there are, which everybody knows."""
+        """Number of sensitive groups; public."""
         return len(self.federation.groups)
 
     @property
     def shares(self) -> Tensor:
-        """What part of the cohort's samples each member has, ``(..., C, 1)``; equal ones under strict privacy.
+        """Each member's share of the cohort's samples, ``(..., C, 1)``; equal shares under strict privacy.
 
-        A share depends on the others' numbers of samples, which are not public then.
+        Sample counts are not public under strict privacy.
         """
         sizes = (torch.ones_like(self.sizes) if self._strict else self.sizes).double()
         return (
@@ -116,45 +116,45 @@ class Cohort:
         return x.unsqueeze(-2).expand(*x.shape[:-1], self.ids.shape[-1], x.shape[-1])
 
     def take(self, full: Tensor) -> Tensor:
-        """Return the cohort's rows of what every client keeps: ``(..., total, P)`` to ``(..., C, P)``."""
+        """Select the cohort's rows: ``(..., total, P)`` to ``(..., C, P)``."""
         if self.everybody:
             return full
         rows: Tensor = full.flatten(0, -2)[self._flat(full)].unflatten(0, self.ids.shape)
         return rows
 
     def put(self, full: Tensor, rows: Tensor) -> Tensor:
-        """Return ``full`` with the cohort's rows replaced; the others keep theirs."""
+        """Return ``full`` with the cohort's rows replaced."""
         if self.everybody and bool(self.participation_mask.all()):
             return rows
-        flat, here = full.flatten(0, -2).clone(), self.participation_mask.flatten().bool().to(full.device)
-        flat[self._flat(full)[here]] = rows.flatten(0, -2)[here]
+        flat, members = full.flatten(0, -2).clone(), self.participation_mask.flatten().bool().to(full.device)
+        flat[self._flat(full)[members]] = rows.flatten(0, -2)[members]
         changed: Tensor = flat.unflatten(0, full.shape[:-1])
         return changed
 
     def _samples(self, split: str) -> Tensor:
-        """Return how many samples each member of the cohort has, ``(..., C)``."""
+        """Return the number of samples of each member, ``(..., C)``."""
         return self.take(self.federation.counts(split).unsqueeze(-1)).squeeze(-1)
 
     def _flat(self, full: Tensor) -> Tensor:
-        """Return positions of the cohort in rows of all runs laid end to end."""
+        """Return the positions of the cohort in the flattened rows of all runs."""
         ids = self.ids.to(full.device)
         if self.axes > 1:
             ids = ids + torch.arange(len(ids), device=full.device)[:, None] * full.shape[-2]
         return ids.flatten()
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
-        """Toss a coin that shows 1 with probability ``p`` and else 0, ``(..., 1)``.
+        """Toss a public coin: 1 with probability ``p``, else 0, ``(..., 1)``.
 
-        The result is public: a function of seed, round, name and client, and of no data.
+        The result depends on seed, round, name and client, and on no data.
 
         Parameters
         ----------
         p : float
             Probability of 1.
         name : str
-            Two tosses of one name in a round have the same result.
+            Tosses with equal names in a round have equal results.
         each : bool
-            One coin for every client, ``(..., C, 1)``, whoever else is in the cohort.
+            Whether every client gets a coin of its own, ``(..., C, 1)``, independent of the cohort.
         """
         kind = "each" if each else "common"
         keys = torch.tensor([rng.key(seed, "coin", kind, name, self.round) for seed in self.seeds])
@@ -163,14 +163,14 @@ class Cohort:
         return (drawn < p).view(shape).to(self.federation.pool.x)
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:
-        """Draw standard normal numbers for every client's own use, ``(..., C, *shape)``.
+        """Draw standard normal numbers for every client, ``(..., C, *shape)``.
 
         Parameters
         ----------
         name, step : str, int
-            Two draws of one name and step in a round are the same.
+            Draws with equal names and steps in a round are equal.
         *shape : int
-            Of what each client gets.
+            Shape of each client's numbers.
         """
         keys = torch.tensor([rng.key(seed, "normal", name, self.round, step) for seed in self.seeds])
         drawn = rng.normal(keys[:, None], self.ids.view(len(keys), -1), shape)

@@ -17,16 +17,21 @@ class Ravel:
     Parameters
     ----------
     module : nn.Module
-        Supplies the computation and the shapes; its own parameter values are never used. A string
-        attribute ``initializer`` ("default", "xavier" or "kaiming") says how `init` draws; a dtype ``computes`` of
-        one of its layers is what parameters and inputs are rounded to, the outputs have the vector's again.
+        Supplies the computation and the shapes; its parameter values are not used. Its attribute
+        ``initializer`` ("default", "xavier" or "kaiming") selects the rule of `init`. An attribute ``computes``
+        of one of its layers is the dtype of the computation; outputs have the dtype of the vector.
 
     Attributes
     ----------
     size : int
         Number of parameters P.
     names : tuple[str, ...]
-        Parameter names, in the order in which they lie in the vector.
+        Parameter names, in the order of the vector.
+
+    Raises
+    ------
+    ValueError
+        If the module has buffers or uses a parameter twice.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -53,13 +58,13 @@ class Ravel:
             setattr(layer, name, _channels_last(value) if value.ndim == 4 else value)
         output: Tensor = module(inputs.to(self._computes or inputs.dtype))
         for layer, name in self._mine.slots:
-            setattr(layer, name, None)  # or the last model of every problem would stay in memory
+            setattr(layer, name, None)  # otherwise the last model of every problem stays in memory
         return output.to(x.dtype)
 
     def _own_module(self) -> nn.Module:
-        """Return this thread's copy of the module, whose parameters are plain attributes to be set before use.
+        """Return this thread's copy of the module, with plain attributes instead of parameters.
 
-        What `torch.func.functional_call` does at every call is done once here.
+        This does once what `torch.func.functional_call` does at every call.
         """
         if not hasattr(self._mine, "module"):
             module = deepcopy(self.module)
@@ -72,7 +77,7 @@ class Ravel:
         return own
 
     def parameters(self, x: Tensor) -> dict[str, Tensor]:
-        """Return named views of ``x``. One split, so that its backward pass is one concatenation."""
+        """Return named views of ``x``, from one split, so that the backward pass is one concatenation."""
         pieces = x.split(self.sizes)
         return {
             name: piece.view(shape)
@@ -82,9 +87,14 @@ class Ravel:
     def init(self, generator: torch.Generator) -> Tensor:
         """Draw initial parameters ``(P,)`` in float32.
 
-        ``default``: uniform in +-1/sqrt(fan in) for weights and biases, as torch does; ``xavier``:
-        Xavier-normal weights, biases 1/size; ``kaiming``: normal weights of variance 2/(fan in), biases zero
-        (He et al. 2015), for deep networks without norm layers. Norm layers start as the identity.
+        ``default``: uniform in +-1/sqrt(fan in) for weights and biases, as in torch; ``xavier``: Xavier-normal
+        weights, biases 1/size; ``kaiming``: normal weights of variance 2/(fan in), biases zero (He et al. 2015),
+        for deep networks without norm layers. Norm layers start as the identity.
+
+        Raises
+        ------
+        ValueError
+            If a layer with parameters is not linear, convolutional or a group norm.
         """
         rule = getattr(self.module, "initializer", "default")
         drawn = {name: torch.zeros(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
@@ -105,26 +115,28 @@ class Ravel:
             elif isinstance(layer, nn.GroupNorm):
                 drawn[path + "weight"].fill_(1.0)
             elif any(True for _ in layer.parameters(recurse=False)):
-                raise ValueError(f"no initialization rule for a {type(layer).__name__}")
+                raise ValueError(
+                    f"no initialization rule for {type(layer).__name__}; supported: Linear, Conv2d, GroupNorm"
+                )
         return torch.cat([value.flatten() for value in drawn.values()])
 
     def segment(self, pattern: str) -> Tensor:
         """Return the positions of all parameters whose name matches, for instance ``"head.*"``."""
         ends = torch.tensor(self.sizes).cumsum(0).tolist()
-        found = [
+        positions = [
             torch.arange(end - size, end)
             for name, size, end in zip(self.names, self.sizes, ends, strict=True)
             if fnmatchcase(name, pattern)
         ]
-        if not found:
-            raise ValueError(f"no parameter matches {pattern!r}; there are {', '.join(self.names)}")
-        return torch.cat(found)
+        if not positions:
+            raise ValueError(f"no parameter matches {pattern!r}; the model has {', '.join(self.names)}")
+        return torch.cat(positions)
 
 
 def _channels_last(weight: Tensor) -> Tensor:
-    """Lay a filter bank ``(out, in, height, width)`` out so that convolutions on a CPU run a fifth faster.
+    """Store filters ``(out, in, height, width)`` channels-last, which makes CPU convolutions a fifth faster.
 
-    The network's activations follow the layout of its weights; numbers differ by rounding only. Written with
-    permutations because vmap knows no memory formats.
+    Activations follow the layout of the weights; results differ by rounding only. Written with permutations because
+    vmap does not support memory formats.
     """
     return weight.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""What is optimized: losses written for one client, and where they start."""
+"""Optimization problems: losses written for one client, and their start values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def identity(y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem of one of the four kinds. Every function is written for ONE client.
+    """A problem of one of four kinds. Every function is written for one client.
 
     Attributes
     ----------
@@ -37,31 +37,31 @@ class Problem:
     init : Callable[[Generator], dict[str, Tensor]]
         Start values, ``{"x": (P,)}`` or ``{"x": (P,), "y": (Q,)}``, float32 or float64.
     loss : Callable[..., Tensor]
-        The objective, a scalar; padding (weight 0) does not count.
+        The objective, a scalar; padding has weight 0.
     inner : Callable[..., Tensor] or None
         The inner objective of a bilevel problem.
     embed : Callable[[Tensor, Batch], Tensor] or None
         A party's embedding ``(B, d)`` in a vertical problem.
     project, project_x : Callable[[Tensor], Tensor]
-        Onto the feasible sets of y and of x; act on the last axis.
+        Projections onto the feasible sets of y and of x, along the last axis.
     predict : Callable[..., Tensor] or None
-        Class scores: ``(B, K)`` of ``(x, inputs)``; vertical: of ``(x, embeddings)``. Or ``(B,)``: scores of
-        the positive class that rank samples and decide nothing.
+        Class scores ``(B, K)`` from ``(x, inputs)``, or from ``(x, embeddings)`` in a vertical problem.
+        Alternatively ``(B,)``: scores of the positive class that rank samples without a decision threshold.
     measure : Callable[..., dict[str, float]] or None
-        Further figures at an evaluation, from the mean variables and all clients' training data
-        ``(C, N, ...)``; for problems about more than predictions.
+        Additional figures at an evaluation, from the mean variables and all clients' training data
+        ``(C, N, ...)``.
     module, rebuild : nn.Module and Callable[[nn.Module], Problem], or None
-        The model whose parameters are x or its first coordinates, and how to state the problem for another
-        one; for pruning. In a vertical problem it is a party's, and its parameters are y.
+        The model whose parameters are x or its first coordinates, and the function that states the problem for
+        a pruned one. In a vertical problem it is a party's model, with parameters y.
     halves : Callable[..., Problem] or None
-        Of an erm problem whose model is an extractor and a head: the same problem in two variables, x the
-        extractor ``u`` and y the head ``v``, with ``loss(x, y, batch)`` and the functions below. `predict` still
-        takes both end to end. ``latent``: with a Gaussian encoder between them, whose features are the means
-        of so many coordinates and what `softplus` makes standard deviations of.
+        For an erm problem whose model consists of an extractor and a head: returns the same problem in two
+        variables, x the extractor ``u`` and y the head ``v``, with ``loss(x, y, batch)`` and the functions below.
+        `predict` still takes both, concatenated. With ``latent`` there is a Gaussian encoder between them, whose
+        features are ``latent`` means and, before `softplus`, ``latent`` standard deviations.
     cut : int or None
         Length of u, which comes first in the model's vector.
     classes, width : int
-        How many classes there are, and the length of what the head reads.
+        Number of classes, and number of features that the head reads.
     features : Callable[[Tensor, Tensor], Tensor] or None
         ``(B, d)`` of ``(u, inputs)``.
     scores : Callable[[Tensor, Tensor], Tensor] or None
@@ -69,14 +69,14 @@ class Problem:
     head : Callable[[Tensor, Batch], Tensor] or None
         The loss of v on a batch whose inputs are features.
     dense : bool
-        Whether the computation is dense algebra (vectorizes over clients) or convolution (does not, on a
-        CPU).
+        Whether the computation is dense algebra, which vectorizes over clients, or convolution, which does not
+        on a CPU.
     per_sample : bool
-        Whether the loss of one sample is a function of that sample and of public numbers only. Privacy with
-        unit "record" rests on it: it clips what each sample contributes.
+        Whether the loss of one sample depends on that sample and on public numbers only. Record-level privacy
+        requires it, since it clips the contribution of each sample.
     constants : tuple of float or None
-        All that the functions above hold of the clients' data or of the run's seed. Runs of one spec whose
-        problems agree in them have one problem; None: nobody has said, and they are not taken for one.
+        All numbers in the functions above that come from the clients' data or the run's seed. Runs of one spec
+        share a problem if their constants are equal; None: unknown, problems are not shared.
     """
 
     name: str
@@ -103,76 +103,76 @@ class Problem:
     constants: tuple[float, ...] | None = None
 
 
-Objective = Callable[[Problem], Callable[..., Tensor]]  # what is differentiated, as a function of a problem
+Objective = Callable[[Problem], Callable[..., Tensor]]  # problem -> one-client function to differentiate
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 def per_sample(loss: F) -> F:
-    """Mark a one-client objective as a mean over samples, to which each contributes by itself.
+    """Mark a one-client objective as a mean of independent contributions of the samples.
 
-    Record-level privacy clips these contributions, and refuses an objective without the mark.
+    Record-level privacy clips these contributions and refuses objectives without the mark.
     """
     loss.per_sample = True  # type: ignore[attr-defined]
     return loss
 
 
-def its_loss(problem: Problem) -> Callable[..., Tensor]:
-    """Return the problem's own loss, the usual objective."""
+def problem_loss(problem: Problem) -> Callable[..., Tensor]:
+    """Return the problem's loss, the default objective."""
     return problem.loss
 
 
 @lru_cache(maxsize=4)
 def split_model(problem: Problem, latent: int | None = None) -> Problem:
-    """Return a problem with its model in two, the extractor x and the head y; see `Problem.halves`.
+    """Split a problem's model into the extractor x and the head y; see `Problem.halves`.
 
     Raises
     ------
     Incompatible
-        If its model has no extractor with parameters of its own.
+        If the model has no extractor with parameters.
     """
     if problem.halves is None:
         raise Incompatible(
-            f"the algorithm treats extractor and head of a model apart, and the model of problem {problem.name} "
-            "has no hidden layer; try model mlp, or one for images"
+            f"the algorithm splits a model into extractor and head, but the model of problem {problem.name} "
+            "has no hidden layer; try model mlp or an image model"
         )
     return problem.halves(latent=latent)
 
 
 def join_model(u: Tensor, v: Tensor) -> Tensor:
-    """Join extractors and heads to models; an extractor without the axis of clients is everybody's."""
+    """Concatenate extractors and heads to models; an extractor without a client axis is shared by all."""
     if u.ndim < v.ndim:
         u = u.unsqueeze(-2).expand(*v.shape[:-1], u.shape[-1])
     return torch.cat([u, v], -1)
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the negative log-likelihood of every sample, ``(B,)``, of class scores ``(B, K)`` and ``(B,)``.
+    """Return every sample's negative log-likelihood, ``(B,)``, from scores ``(B, K)`` and labels ``(B,)``.
 
-    The same numbers as `torch.nn.functional.cross_entropy`, which vectorizes over clients badly.
+    Equal to `torch.nn.functional.cross_entropy`, which vectorizes over clients badly.
     """
     return -scores.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
 
 
-# What torch's own sigmoid, softplus, or power with a fraction gives for an entry depends, in its last bit, on the
-# entry's place in the tensor, and so on who else is in a stack. The following are made of functions that do not.
+# The last bit of torch's sigmoid, softplus and fractional power depends on an entry's position in the tensor, and
+# so on the other runs of a stack. The following functions are built from operations without this dependence.
 
 
 def sigmoid(z: Tensor) -> Tensor:
-    """Return the logistic function, entry by entry."""
+    """Return the logistic function of each entry."""
     return torch.stack([torch.zeros_like(z), z], -1).softmax(-1)[..., 1]
 
 
 def softplus(z: Tensor) -> Tensor:
-    """Return ``log(1 + exp(z))``, entry by entry."""
+    """Return ``log(1 + exp(z))`` of each entry."""
     small, large = z.clamp(max=0).exp().log1p(), z + (-z.clamp(min=0)).exp().log1p()
     return torch.where(z > 0, large, small)
 
 
 def power(z: Tensor, exponent: float) -> Tensor:
-    """Return ``z ** exponent`` of positive numbers."""
+    """Return ``z ** exponent`` for positive entries."""
     return z**exponent if exponent in (0, 1) else (exponent * z.log()).exp()
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Average per-sample values ``(B,)`` over the samples that are not padding; 0 if all are."""
+    """Average per-sample values ``(B,)`` over the samples that are not padding; 0 if there are none."""
     return (values * weight).sum() / weight.sum().clamp(min=1.0)

@@ -1,4 +1,4 @@
-"""Registries: names to things, with a hint at the nearest name when one is unknown."""
+"""Registries of named objects, and errors that suggest the nearest name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class UserError(ValueError):
-    """A request that cannot be met. The message says what was given and what is allowed; exit code 2.
+    """An invalid request; exit code 2. The message states what was given and what is allowed.
 
-    It is one line, whatever was given: what is not printed is escaped.
+    The message is one line; characters that are not printable are escaped.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -21,28 +21,28 @@ class UserError(ValueError):
 
 
 class Incompatible(UserError):
-    """Parts that are each valid but do not go together; in a suite such a combination is skipped."""
+    """Settings that are valid individually but not together; a suite skips such a combination."""
 
 
 def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
-    """Make the error for a name that does not exist, naming the nearest one that does."""
+    """Return the error for an unknown name, which suggests the nearest allowed one."""
     names = sorted(allowed)
     near = get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} Allowed: {', '.join(names)}.")
 
 
-#: What plugins have registered, as (section of a spec, name), and the version of the code that did.
+#: Names registered by plugins, as (section of a spec, name), and the version of the plugin's code.
 PLUGGED: dict[tuple[str, str], str] = {}
 
 
 class Registry(Generic[T]):
-    """Named things of one kind.
+    """Named objects of one kind.
 
     Parameters
     ----------
     kind : str
-        What the things are called in messages ("algorithm", "problem", ...).
+        What messages call the objects ("algorithm", "problem", ...).
     """
 
     def __init__(self, kind: str) -> None:
@@ -50,7 +50,13 @@ class Registry(Generic[T]):
         self._things: dict[str, T] = {}
 
     def add(self, name: str, thing: T) -> T:
-        """Register under a new name; a name taken by something else is an error."""
+        """Register an object and return it.
+
+        Raises
+        ------
+        UserError
+            If the name belongs to another object.
+        """
         if self._things.get(name, thing) is not thing:
             raise UserError(f"two {self.kind}s are called {name!r}")
         self._things[name] = thing

@@ -1,8 +1,8 @@
-"""Keyed streams: every draw of a run is a function of (seed, purpose, round, ...) and of nothing before it.
+"""Keyed random streams: every draw of a run is a function of (seed, purpose, round, ...), not of earlier draws.
 
-Two kinds, one key. `stream` seeds a generator, for long draws (initial values, noise). `bits` hashes
-counters, for many small draws at once: the batches of a thousand clients are one vectorized call, and
-a client's draw does not depend on who else is in the cohort.
+`stream` seeds a generator, for long draws (initial values, noise). `bits` hashes counters, for many small draws at
+once: the batches of a thousand clients are one vectorized call, and a client's draw does not depend on the other
+clients of the cohort.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def key(seed: int, *purpose: str | int) -> int:
     seed : int
         The run's seed.
     *purpose : str or int
-        What is drawn and where: for instance ``"batch", "main", round``. Two draws must never share it.
+        Identification of the draw, for instance ``"batch", "main", round``. It must be unique.
     """
     text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in purpose)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def stream(seed: int, *purpose: str | int) -> torch.Generator:
-    """Return a generator that belongs to this draw alone, as far as 32 bits can tell: torch keeps no more.
+    """Return the torch generator of a draw, for start values and masks.
 
-    Enough for start values and masks. Noise that protects somebody comes from `numpy_stream`.
+    torch keeps 32 bits of the key only, so the noise of a privacy mechanism uses `numpy_stream`.
     """
     return torch.Generator().manual_seed(key(seed, *purpose))
 
 
 def numpy_stream(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Return a numpy generator that belongs to this draw alone; it uses all 63 bits of the key."""
+    """Return the numpy generator of a draw, which uses all 63 bits of the key."""
     return np.random.default_rng(key(seed, *purpose))
 
 
@@ -65,9 +65,9 @@ def bits(keys: Tensor, *counters: Tensor) -> Tensor:
 
 
 def more_bits(drawn: Tensor, *counters: Tensor) -> Tensor:
-    """Hash random bits with further counters: ``more_bits(bits(k, a), b)`` is ``bits(k, a, b)``.
+    """Hash random bits with further counters: ``more_bits(bits(k, a), b)`` equals ``bits(k, a, b)``.
 
-    What many draws share is hashed once.
+    This way counters that many draws share are hashed once.
     """
     for counter in counters:
         drawn = _mix(drawn + (counter + 1) * _GAMMA)
@@ -80,20 +80,20 @@ def uniform(keys: Tensor, *counters: Tensor) -> Tensor:
 
 
 def normal(keys: Tensor, owners: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return float64 standard normal numbers, ``(*shape)`` for every owner: an entry depends on its place alone."""
+    """Return float64 standard normal numbers, ``(*shape)`` per owner; an entry depends on its index only."""
     drawn = bits(keys, owners)
     for length in shape:
         drawn = more_bits(drawn.unsqueeze(-1), torch.arange(length))
-    found: Tensor = torch.special.ndtri(_shift(drawn, 11).double() * 2.0**-53 + 2.0**-54)
-    return found
+    numbers: Tensor = torch.special.ndtri(_shift(drawn, 11).double() * 2.0**-53 + 2.0**-54)
+    return numbers
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = _shift(z, 30).bitwise_xor_(z).mul_(_MULTIPLY[0])  # in place: memory is what long draws wait for
+    z = _shift(z, 30).bitwise_xor_(z).mul_(_MULTIPLY[0])  # in place: long draws are limited by memory
     z = _shift(z, 27).bitwise_xor_(z).mul_(_MULTIPLY[1])
     return _shift(z, 31).bitwise_xor_(z)
 
 
 def _shift(z: Tensor, by: int) -> Tensor:
-    """Shift right without the sign (torch has signed 64-bit numbers only)."""
+    """Shift right without sign extension; torch has signed 64-bit integers only."""
     return (z >> by).bitwise_and_((1 << (64 - by)) - 1)

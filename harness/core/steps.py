@@ -1,8 +1,7 @@
 """Optimizer steps of clients and server, and step-size schedules, as pure functions.
 
-Leading axes are free, and no function decides by a value for several rows at once, so runs may be stacked. What an
-optimizer remembers is given and returned. With the default settings a client step is ``x - lr * g`` and a server
-step ``x + lr * dx``, and nothing else is computed or kept.
+Rows are independent, so runs may be stacked. Optimizer states are passed in and returned. With the default settings
+a client step is ``x - lr * g`` and a server step ``x + lr * dx``, without further state.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
+from privacy import scale_to_norm
 
 Schedule = Literal["exponential", "constant", "step", "cosine"]
 ServerOptimizer = Literal["sgd", "momentum", "adam", "yogi", "adagrad"]
 
-# What a server optimizer remembers of a vector: first moment (or momentum buffer) and second moment.
+# State of each server optimizer per vector: first moment (or momentum buffer) and second moment.
 SERVER_MEMORY: dict[str, tuple[str, ...]] = {
     "sgd": (),
     "momentum": ("m",),
@@ -30,19 +30,19 @@ SERVER_MEMORY: dict[str, tuple[str, ...]] = {
 
 
 def rate(schedule: Schedule, round: int, decay: float, period: int | None) -> float:
-    """Return what the initial step sizes are multiplied by in a round.
+    """Return the factor of the initial step sizes in a round.
 
     Parameters
     ----------
     schedule : {"exponential", "constant", "step", "cosine"}
-        ``decay ** round``; 1; ``decay ** (round // period)``; half a cosine wave from 1 towards 0, which stays
-        where it is in round ``period - 1``.
+        ``decay ** round``; 1; ``decay ** (round // period)``; half a cosine wave from 1 towards 0, constant from
+        round ``period - 1`` on.
     round : int
         From 0.
     decay : float
         Factor of the exponential and the step schedule.
     period : int or None
-        In rounds, of the step and the cosine schedule.
+        Rounds of the step and the cosine schedule.
     """
     if schedule == "constant":
         return 1.0
@@ -52,18 +52,6 @@ def rate(schedule: Schedule, round: int, decay: float, period: int | None) -> fl
     if schedule == "step":
         return decay ** (round // period)
     return (1 + math.cos(math.pi * min(round, period - 1) / period)) / 2
-
-
-def clip(gradients: Sequence[Tensor], bound: float | None) -> Sequence[Tensor]:
-    """Scale every row down to a joint L2 norm of at most ``bound`` over the parts ``(..., n)``."""
-    if bound is None:
-        return gradients
-    norms = [torch.linalg.vector_norm(gradient, dim=-1, keepdim=True) for gradient in gradients]
-    norm = norms[0] if len(norms) == 1 else torch.cat(norms, -1).norm(dim=-1, keepdim=True)
-    if not bool((norm > bound).any()):
-        return gradients  # mostly so, and then nothing is copied
-    factor = (bound / norm).clamp(max=1.0)
-    return [factor * gradient for gradient in gradients]
 
 
 def directions(
@@ -78,35 +66,36 @@ def directions(
     weight_decay: float = 0.0,
     grad_clip: float | None = None,
 ) -> tuple[Sequence[Tensor], Sequence[Tensor] | None]:
-    """Return what a client follows in one step, and its momentum buffers after it; as `torch.optim.SGD`.
+    """Return the directions of a client's step and its new momentum buffers, as `torch.optim.SGD` computes them.
 
-    Clients whose batch is padding follow zero: their gradients are zero, and all else is masked here.
+    The direction is zero for clients whose batch is padding: their gradients are zero, and all else is masked.
 
     Parameters
     ----------
     points, gradients : sequence of Tensor
         The variables and their gradients, rows ``(..., n)`` each.
     batch : Batch
-        What the gradients are of.
+        The batch of the gradients.
     buffers : sequence of Tensor or None
-        What the step before returned; None in the first one.
+        Momentum buffers returned by the previous step; None in the first step.
     plus : sequence of Tensor or None
-        What is added to the gradients before clipping: a pull or a correction. None of a variable: nothing.
+        Terms added to the gradients before clipping: a pull or a correction; None for no term.
     ascend : sequence of bool
-        Which variables are maximized over, and decay against their gradient; none: all are minimized over.
+        Which variables are maximized, so that weight decay has the opposite sign; empty: none.
     momentum, weight_decay : float
-        ``buffer = momentum * buffer + gradient + weight_decay * point``; the buffer is followed.
+        ``buffer = momentum * buffer + gradient + weight_decay * point``; the direction is the buffer.
     grad_clip : float or None
-        Bound on the joint L2 norm of the gradients with what is added to them.
+        Bound on the joint L2 norm of the gradients plus the added terms; None: no bound.
     """
     if plus is None and not (momentum or weight_decay):
-        return clip(gradients, grad_clip), None
+        return (gradients if grad_clip is None else scale_to_norm(gradients, grad_clip)), None
     active = batch.active
     if plus is not None:
         gradients = [
-            g if more is None else g + active * more for g, more in zip(gradients, plus, strict=True)
+            g if term is None else g + active * term for g, term in zip(gradients, plus, strict=True)
         ]
-    gradients = clip(gradients, grad_clip)
+    if grad_clip is not None:
+        gradients = scale_to_norm(gradients, grad_clip)
     if weight_decay:
         signs = [-1.0 if up else 1.0 for up in ascend] or [1.0] * len(points)
         triples = zip(gradients, signs, points, strict=True)
@@ -119,9 +108,9 @@ def directions(
 
 
 def reach(num_steps: int | Tensor, momentum: float) -> float | Tensor:
-    """Return how far this many steps lead along a gradient that stays, in units of ``lr`` times the gradient.
+    """Return the distance of this many steps along a constant gradient, in units of ``lr`` times the gradient.
 
-    Without momentum that is the number of steps, which is returned as it is.
+    Without momentum it is the number of steps.
     """
     if not momentum:
         return num_steps
@@ -133,7 +122,7 @@ def reach(num_steps: int | Tensor, momentum: float) -> float | Tensor:
 
 
 def server_start(x: Tensor, optimizer: ServerOptimizer, tau: float) -> list[Tensor]:
-    """Return what a server optimizer remembers of a vector before the first step; nothing for sgd."""
+    """Return a server optimizer's initial state for a vector; empty for sgd."""
     begin = {"m": 0.0, "v": tau**2}
     return [torch.full_like(x, begin[part]) for part in SERVER_MEMORY[optimizer]]
 
@@ -149,11 +138,11 @@ def server_step(
     beta2: float = 0.99,
     tau: float = 1e-3,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Move a server vector ``(..., n)`` along the clients' average increment; return it and the new memory.
+    """Move a server vector ``(..., n)`` along the clients' average increment; return it and the new state.
 
     ``sgd`` adds ``lr * dx``. ``momentum``: Hsu, Qi, Brown, arXiv:1909.06335. ``adam``, ``yogi``, ``adagrad``:
-    Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv:2003.00295, Algorithm 2, which corrects no
-    bias.
+    Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv:2003.00295, Algorithm 2, without bias
+    correction.
     """
     if optimizer == "sgd":
         return x + (dx if lr == 1 else lr * dx), ()

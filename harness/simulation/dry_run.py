@@ -15,7 +15,7 @@ from datasets.federation import Batch
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.vectorize import Points
-from harness.core.problem import Objective, its_loss
+from harness.core.problem import Objective, problem_loss
 from harness.core.wire import masks
 from harness.core.wire.message import Message
 from harness.core.wire.settings import PrivacyLog
@@ -113,7 +113,7 @@ class DryClients(Clients):
     """Clients that send messages of the right shape and compute nothing; work is counted as if it were done."""
 
     def _gradients(
-        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = its_loss
+        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
     ) -> list[Tensor]:
         if self._records is not None:
             self._book(self._records, batch)

@@ -16,7 +16,7 @@ from harness.core.algorithm import Algorithm
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution import sampling
-from harness.core.execution.client_chunks import round_in_parts
+from harness.core.execution.client_chunks import round_in_chunks
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -65,7 +65,7 @@ class Simulation:
         Each run's own federation, on which it is evaluated. Default: its slice of the stacked one.
     clients, channel, poisson : Callable
         Replacements for tests, audits and dry runs: of the private side, of the way out, and of the draw of a
-        Poisson cohort (`harness.core.execution.sampling.poisson`).
+        Poisson cohort (`harness.core.execution.sampling.draw_poisson_cohort`).
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Simulation:
         federations: Sequence[Federation] = (),
         clients: type[Clients] = Clients,
         channel: Callable[..., Channel] = Channel,
-        poisson: Callable[[Tensor, int, float], tuple[Tensor, Tensor]] = sampling.poisson,
+        poisson: Callable[[Tensor, int, float], tuple[Tensor, Tensor]] = sampling.draw_poisson_cohort,
     ) -> None:
         self.algorithm, self.compression = algorithm, compression
         self.problem = problem = algorithm.view(problem)
@@ -189,7 +189,7 @@ class Simulation:
         channel = self.channel(clients, diagnose)
         algorithm = self.algorithm.at(self.round)
         if self._chunked:
-            self.state = round_in_parts(algorithm, self.state, clients, channel, self.rows)
+            self.state = round_in_chunks(algorithm, self.state, clients, channel, self.rows)
         else:
             self.state = algorithm.round(self.state, clients, channel)
         self._keep(clients, channel)
@@ -334,7 +334,7 @@ class Simulation:
             self.privacy is not None and self.privacy.unit == "client" and self.privacy.sampling == "poisson"
         )
         if not secret:
-            ids = sampling.cohort(keys, total, size)
+            ids = sampling.draw_fixed_cohort(keys, total, size)
             return self.clients(ids if self.stacked else ids[0], self.round)
         ids, participation_mask = self._poisson(keys, total, size / total)
         if not self.stacked:

@@ -82,7 +82,7 @@ def test_scaffold_moves_its_control_by_the_share_of_the_cohort():
     problem, federation = scalar_quadratic((1, 1, 1, 1), (1, 2, 3, 4))
     algorithm = make_algorithm("scaffold", lr=1.0, local_steps=1)
     state = run_algorithm(algorithm, problem, federation, 1, cohort=2).state
-    ids = sampling.cohort(torch.tensor(rng.key(0, "cohort", 0)), 4, 2)
+    ids = sampling.draw_fixed_cohort(torch.tensor(rng.key(0, "cohort", 0)), 4, 2)
     optima = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     expected = torch.zeros(4, dtype=torch.float64)
     expected[ids] = -optima[ids]

@@ -1,1 +1,1 @@
-"""How per-client functions are run over a cohort."""
+"""Execution of one-client functions over a cohort."""

@@ -1,9 +1,8 @@
-"""Process a cohort in chunks of one client, so that memory holds one model a worker and not one a client.
+"""Process a cohort client by client, so that memory holds one model per worker instead of one per client.
 
-A round is pure. When an algorithm's round sends one `Channel.mean` as the last thing that concerns clients
-(`Meta.parts`), running it for one client up to that call yields that client's message, and nothing else is
-needed of that client. So the round is run once per client: each run but the last posts its message and
-stops there; the last one receives the mean and finishes the round for the server.
+A round is pure. If its only message from the clients is one `Channel.mean`, after all client computations
+(`Meta.parts`), the round may run once per client: each run stops at that call after posting its message, except the
+last, which receives the mean and finishes the round for the server.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from harness.core.wire.settings import PrivacyLog
 
 
 class Chunked(Protocol):
-    """A cohort that can be taken client by client."""
+    """A cohort that can be processed client by client."""
 
     ids: Tensor
     n: int
@@ -27,33 +26,33 @@ class Chunked(Protocol):
     participation_mask: Tensor
 
     def part(self, number: int) -> Self:
-        """Return one client alone, as a cohort."""
+        """Return one client as a cohort."""
 
 
 class ChunkedChannel(Protocol):
-    """A channel that can be taken client by client."""
+    """A channel that can be used client by client."""
 
     def part(self, number: int, assembly: Assembly) -> Self:
         """Return the channel of one client, which posts to the assembly."""
 
     @property
     def privacy_log(self) -> PrivacyLog:
-        """Where releases are booked."""
+        """The record of the round's releases."""
 
 
 class Rounds(Protocol):
-    """What makes rounds: an algorithm."""
+    """The part of an algorithm that runs rounds."""
 
     def round(self, state: Any, clients: Any, channel: Any) -> Any:
         """Return the state after a round."""
 
 
 class Posted(Exception):
-    """A part's message has been posted; the rest of the round is the server's."""
+    """A client's message has been posted; the rest of the round is the server's."""
 
 
 class Assembly:
-    """Adds up the parts' messages in the order of the clients, whichever worker finishes first.
+    """Sum of the clients' messages, added in the order of the clients.
 
     Parameters
     ----------
@@ -70,22 +69,22 @@ class Assembly:
         self._mine = threading.local()
 
     def enter(self, number: int) -> None:
-        """Say which client this worker is about to process."""
+        """Set the client that this worker thread processes."""
         self._mine.number = number
 
     def fail(self) -> None:
-        """Let nobody wait for a part that has failed."""
+        """Release the workers that wait for a client that has failed."""
         with self._changed:
             self._failed = True
             self._changed.notify_all()
 
     def post(self, sums: Sequence[Tensor]) -> list[Tensor]:
-        """Add one part's weighted message; the last part gets the total, the others stop here.
+        """Add one client's weighted message and return the total for the last client.
 
         Raises
         ------
         Posted
-            In every part but the last.
+            For every other client.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._turn == self._mine.number or self._failed)
@@ -103,10 +102,10 @@ class Assembly:
             return self._sums
 
 
-def round_in_parts(
+def round_in_chunks(
     algorithm: Rounds, state: Any, clients: Chunked, channel: ChunkedChannel, rows: Rows
 ) -> Any:
-    """Run one round client by client, on the worker threads of ``rows`` if there are any.
+    """Run a round client by client, on the worker threads of ``rows`` if there are any.
 
     Returns
     -------
@@ -121,7 +120,7 @@ def round_in_parts(
         mine = channel.part(number, assembly)
         try:
             done = algorithm.round(state, clients.part(number), mine)
-            channel.privacy_log.ledger = mine.privacy_log.ledger  # every part books the same releases
+            channel.privacy_log.ledger = mine.privacy_log.ledger  # every client books the same releases
             return done
         except Posted:
             return None

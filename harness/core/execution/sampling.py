@@ -1,4 +1,4 @@
-"""Which samples make up which batch: all batches of a round drawn at once, for all clients."""
+"""Random sampling of batches and cohorts, vectorized over clients and runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from harness.core import rng
 
-RANDOM_BITS = 40  # of a sample's place in a pass
-ELEMENT_BITS = 63 - RANDOM_BITS  # for its number, beside them in one integer
-BLOCK = 1 << 16  # places that are drawn at once: 512 KiB
+RANDOM_BITS = 40  # random bits of a sort key
+ELEMENT_BITS = 63 - RANDOM_BITS  # remaining bits, for the sample number
+BLOCK = 1 << 16  # sort keys drawn at once: 512 KiB
 
 
 def draw_batches(
@@ -24,30 +24,29 @@ def draw_batches(
     epochs: int | None,
     batch_size: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Deal each client's samples into batches.
+    """Draw batches from reshuffled passes over each client's data.
 
-    A client walks through passes over its data, each pass in a new random order. With ``epochs`` every
-    pass is cut into batches (the last may be smaller) and clients with less data take fewer steps; with
-    ``steps`` the batches run on from one pass into the next, and all clients take as many steps. A batch as
-    large as a client's data is always exactly those data.
+    With ``epochs`` every pass is cut into batches, of which the last may be smaller, and clients with less data
+    take fewer steps. With ``steps`` batches continue from one pass into the next, and all clients take the same
+    number of steps. A batch as large as a client's data always contains each sample once.
 
     Parameters
     ----------
     counts : Tensor
         Samples of each client, ``(K,)``.
     keys, ids : Tensor
-        Random key and client number of each row, ``(K,)``: a row's batches depend on nothing else.
+        Random key and client number of each row, ``(K,)``, which determine its batches.
     steps, epochs : int or None
-        How long; both None means one epoch.
+        Amount of work; both None means one epoch.
     batch_size : int or None
-        Samples a batch; None: everything.
+        Samples per batch; None: all.
 
     Returns
     -------
     order : Tensor
-        ``(S, K, B)`` int64, numbers of samples within the client, -1 = padding.
+        ``(S, K, B)`` int64, sample numbers within the client, -1 = padding.
     num_steps : Tensor
-        ``(K,)`` steps each client really takes.
+        Number of steps of each client, ``(K,)``.
     """
     epochs = 1 if steps is None and epochs is None else epochs
     largest = int(counts.max())
@@ -87,15 +86,10 @@ def draw_poisson_batches(
     epochs: int | None,
     batch_size: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Deal batches for differential privacy: every step draws each sample independently.
+    """Draw Poisson batches: every step includes each sample independently.
 
-    As many steps as `draw_batches` makes; the probability is ``batch_size / samples``, so ``batch_size`` is the
-    expected size. A batch may be empty.
-
-    Returns
-    -------
-    order, num_steps : Tensor
-        As `draw_batches` does.
+    Parameters and results are those of `draw_batches`, with as many steps. The probability is ``batch_size /
+    samples``, so ``batch_size`` is the expected size. A batch may be empty.
     """
     (counts, keys, ids), which = _distinct(counts, keys, ids)
     size = int(counts.max()) if batch_size is None else batch_size
@@ -111,18 +105,17 @@ def draw_poisson_batches(
 
 
 def _distinct(*columns: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the distinct rows, column by column, and each row's index among them: runs may share a seed."""
-    if len(rng.bits(*columns).unique()) == len(columns[0]):  # much faster than to compare whole rows
+    """Return the distinct rows, column by column, and each row's index among them; runs may share a seed."""
+    if len(rng.bits(*columns).unique()) == len(columns[0]):  # much faster than comparing rows
         return list(columns), torch.arange(len(columns[0]))
     rows, which = torch.stack(columns, -1).unique(dim=0, return_inverse=True)
     return list(rows.unbind(-1)), which
 
 
 def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the shuffled passes of all clients end to end, as far as ``used``, and where each client's begin.
+    """Return the concatenated shuffled passes of all clients, ``used`` samples each, and each client's offset.
 
-    A random order is the order of keyed random numbers. They are drawn and sorted some passes at a time, few enough
-    to stay in the processor's cache.
+    Passes are shuffled by sorting keyed random numbers, in blocks that fit into the processor's cache.
     """
     (counts, used, keys, ids), which = _distinct(counts, used, keys, ids)
     passes = torch.where(counts > 0, -(-used // counts.clamp(min=1)), 0)
@@ -141,16 +134,16 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
 
 
 def _limits(begins: Tensor, lengths: Tensor) -> Tensor:
-    """Return the number that draws of a pass must be below to be sorted, so that its first ``begins`` are known.
+    """Return an upper limit of the random numbers that must be sorted to know a pass's first ``begins`` samples.
 
-    Six standard deviations more than are expected to do; `_shuffled` sorts all where they do not.
+    The limit has a margin of six standard deviations; `_shuffled` sorts all numbers where it is too low.
     """
     share = (begins + 6 * begins.double().sqrt() + 20) / lengths
     return (share.clamp(max=1.0) * (1 << RANDOM_BITS)).long()
 
 
 def _blocks(lengths: list[int]) -> Iterator[slice]:
-    """Cut passes into runs of neighbors that fill at most `BLOCK` places when each gets as many as the longest."""
+    """Cut passes into blocks of at most `BLOCK` entries, each padded to its longest pass."""
     first = widest = 0
     for number, length in enumerate(lengths):
         widest = max(widest, length)
@@ -162,42 +155,42 @@ def _blocks(lengths: list[int]) -> Iterator[slice]:
 
 
 def _shuffled(drawn: Tensor, lengths: Tensor, begins: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the beginnings of some passes end to end, as numbers of samples, and how much of each pass that is.
+    """Return the concatenated beginnings of passes, as sample numbers, and the length of each beginning.
 
-    Draw and number are sorted as one integer, several times as fast as to sort draws and ask for the order. How
-    many random bits there are must not depend on who else is there.
+    Random number and sample number are sorted as one integer, which is several times faster than argsort. The
+    number of random bits must not depend on the other rows.
     """
     width = int(lengths.max())
     element, row = torch.arange(width), torch.arange(len(lengths))[:, None]
     draws = rng.more_bits(drawn[:, None], element).bitwise_and_((1 << RANDOM_BITS) - 1)
-    there = element < lengths[:, None]
-    small = (draws < below[:, None]).logical_and_(there)
+    valid = element < lengths[:, None]
+    small = (draws < below[:, None]).logical_and_(valid)
     kept = small.sum(-1)
-    if bool((kept < begins).any()):  # once in a thousand million passes
-        small, kept = there, lengths
+    if bool((kept < begins).any()):  # once in a billion passes
+        small, kept = valid, lengths
     digits = (width - 1).bit_length()
-    if digits > ELEMENT_BITS:  # such a pass is a block of its own
+    if digits > ELEMENT_BITS:  # the only pass of its block
         return small.nonzero()[:, 1][draws[small].argsort(stable=True)], kept
     places = draws.bitwise_left_shift_(digits).bitwise_or_(element).bitwise_or_(row << (RANDOM_BITS + digits))
-    whole = int(kept.sum()) == places.numel()
-    order = torch.from_numpy(np.sort((places.flatten() if whole else places[small]).numpy()))
+    complete = int(kept.sum()) == places.numel()
+    order = torch.from_numpy(np.sort((places.flatten() if complete else places[small]).numpy()))
     return order.bitwise_and_((1 << digits) - 1), kept
 
 
-def cohort(key: Tensor, total: int, size: int) -> Tensor:
-    """Draw ``size`` of ``total`` clients without replacement, sorted, ``(..., size)``; one key a run."""
+def draw_fixed_cohort(key: Tensor, total: int, size: int) -> Tensor:
+    """Draw ``size`` of ``total`` clients without replacement, ascending, ``(..., size)``; one key per run."""
     draws = rng.bits(key[..., None], torch.arange(total))
     return draws.topk(size, largest=False, sorted=False).indices.sort(-1).values
 
 
-def poisson(keys: Tensor, total: int, rate: float) -> tuple[Tensor, Tensor]:
-    """Draw each of ``total`` clients with probability ``rate``; one key a run.
+def draw_poisson_cohort(keys: Tensor, total: int, rate: float) -> tuple[Tensor, Tensor]:
+    """Draw each of ``total`` clients independently with probability ``rate``; one key per run.
 
     Returns
     -------
     ids, participation_mask : Tensor
-        ``(..., C)``, as wide as the largest of the cohorts, at least 1: those who were drawn, ascending, and 1
-        for each; then others, and 0, to fill up. Where that is everybody all stand in their order.
+        ``(..., C)`` for the largest cohort, at least 1: the drawn clients, ascending, with mask 1, then other
+        clients as padding, with mask 0. If the width is ``total``, clients are in their own order.
     """
     everybody = torch.arange(total)
     drawn = (rng.uniform(keys[..., None], everybody) < rate).long()

@@ -1,4 +1,4 @@
-"""Record vectorized functions, so that they are vectorized once and not at every call."""
+"""Recordings of vectorized functions, to save the overhead of vectorizing them at every call."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-CALLS = 100  # before a function is recorded: recording takes as long as 90 to 160 recorded calls save
-KINDS = 16  # recordings of one function; a sweep over batch sizes would fill memory with them
+CALLS = 100  # calls before a function is recorded: recording costs what 90 to 160 recorded calls save
+KINDS = 16  # recordings kept per function, to bound memory in a sweep over batch sizes
 
 aten = torch.ops.aten
 VIEWS = (
@@ -28,22 +28,21 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 
 class Recorded:
-    """A pure function of tensors that is recorded once it has been called often with tensors of one kind.
+    """A pure function of tensors that is recorded after many calls with tensors of one kind.
 
-    `torch.func.vmap` and autograd find out at every call which operations to run; for a small model that
-    takes longer than the operations themselves. The recording is the list of those operations, the backward
-    pass included and each of them once: the same operations on the same numbers, hence the same result to the last
-    bit, whether and whenever a function was recorded.
+    `torch.func.vmap` and autograd determine the operations at every call, which takes longer than the operations of
+    a small model. A recording is the list of these operations, including the backward pass. It computes the same
+    bits as the function.
 
-    What it returns must not be changed in place: two results may share their memory, or an argument's.
+    Results must not be changed in place: they may share memory with each other or with arguments.
 
     Parameters
     ----------
     fn : Callable
-        Of tensors, returns a tuple of tensors. Which operations it runs may depend on its arguments' kind
-        (shapes, strides, dtypes, devices), not on their values; vmap asks for that anyway.
+        Function of tensors that returns a tuple of tensors. Its operations may depend on the kind of its arguments
+        (shapes, strides, dtypes, devices), not on their values, as vmap requires.
     ahead : Callable
-        How many calls are to come for each that has been made, as far as is known; 0 if it is not.
+        Returns the expected number of future calls per past call; 0 if unknown.
     """
 
     def __init__(self, fn: Function, ahead: Callable[[], float] = lambda: 0.0) -> None:
@@ -52,7 +51,7 @@ class Recorded:
         self._recordings: dict[object, Function] = {}
 
     def __call__(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Return what the function returns."""
+        """Return the function's result."""
         kind = tuple((part.shape, part.stride(), part.dtype, part.device) for part in parts)
         recording = self._recordings.get(kind)
         if recording is None:
@@ -65,7 +64,7 @@ class Recorded:
             if len(self._recordings) >= KINDS:
                 self._recordings.clear()
                 self._calls.clear()
-            # Each by itself: two arguments that are one tensor now would be one for ever.
+            # Distinct tensors, so that the recording does not identify arguments that happen to be the same tensor.
             detached = [part.detach() for part in parts]
             recording = self._recordings[kind] = _simplified(make_fx(self._fn)(*detached)).forward
         with torch.no_grad():
@@ -73,22 +72,22 @@ class Recorded:
 
 
 def _simplified(recording: GraphModule) -> GraphModule:
-    """Leave away what is computed again or changes nothing, and call torch's own bindings of what is left.
+    """Remove repeated operations and operations without effect, and call torch's bindings of the others.
 
-    Derivatives of one function at one point share its values: a Neumann series of ten Hessian products of a linear
-    model repeats a quarter of its operations.
+    Derivatives of a function at one point share operations: a quarter of them in a Neumann series of ten Hessian
+    products of a linear model.
     """
     graph = recording.graph
     for node in graph.nodes:
         schema, tags = getattr(node.target, "_schema", None), getattr(node.target, "tags", ())
         if (schema is not None and schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags:
-            return recording  # what is changed in place, or drawn, is not the same again
+            return recording  # results of in-place and random operations must not be reused
     computed: dict[object, Node] = {}
     for node in graph.nodes:
         if node.op not in ("call_function", "get_attr"):
             continue
         same = node.args[0] if _unchanged(node) else None
-        # As text: 1 and 1.0 are equal, and not the same; nodes have names of their own.
+        # As text, because 1 and 1.0 are equal but not the same; node names are unique.
         what = (node.target, repr(node.args), repr(node.kwargs))
         same = same or computed.setdefault(what, node)
         if same is not node:
@@ -102,7 +101,7 @@ def _simplified(recording: GraphModule) -> GraphModule:
 
 
 def _unchanged(node: Node) -> bool:
-    """Whether an operation returns its argument as it is, as most of those do that vmap puts around a product."""
+    """Whether an operation returns its argument unchanged, as most of those that vmap adds to a product do."""
     given = node.args[0] if node.target in VIEWS else None
     if not isinstance(given, Node):
         return False
@@ -111,9 +110,9 @@ def _unchanged(node: Node) -> bool:
 
 
 def _binding(target: Any) -> Any:
-    """Return torch's own binding of an operation where it has one: a product then takes 1 microsecond, not 2."""
+    """Return torch's direct binding of an operation, if any: it halves the overhead of a call to 1 microsecond."""
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return target
     name = target.overloadpacket.__name__
-    found = (getattr(place, name, None) for place in (torch, torch.Tensor))
-    return next((binding for binding in found if isinstance(binding, BINDINGS)), target)
+    bindings = (getattr(place, name, None) for place in (torch, torch.Tensor))
+    return next((binding for binding in bindings if isinstance(binding, BINDINGS)), target)

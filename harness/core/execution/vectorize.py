@@ -1,7 +1,7 @@
-"""Run a one-client function over many rows: vectorized, or as a loop of plain calls.
+"""Apply a one-client function to many rows: vectorized, or in a loop.
 
-Dense models vectorize; convolutions on a CPU are faster as a loop (docs/design.md, section 8). Which of
-the two is used never shows in the result beyond rounding.
+Dense models vectorize; convolutions on a CPU are faster in a loop (docs/design.md, section 8). The results differ
+by rounding only.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from privacy import clipped_sum
 T = TypeVar("T")
 Mode = Literal["vmap", "loop"]
 
-MOST = 256  # functions that are known at a time
-KEPT = 2**25  # bytes of a piece, and eight times as much in all; larger ones go back to the system
+MOST = 256  # functions in a cache
+KEPT = (
+    2**25
+)  # largest freed block that is kept for reuse, in bytes; all blocks take at most eight times as much
 
-Points = tuple[int, ...]  # numbers of a function's arguments; none stands for all
+Points = tuple[int, ...]  # numbers of a function's arguments; empty: all
 
 
 class Rows:
-    """Executes one-client functions over the rows of their arguments.
+    """Executor of one-client functions over the rows of their arguments.
 
     Parameters
     ----------
     mode : {"vmap", "loop"}
-        How.
+        Vectorize, or loop over the rows.
     threads : int
         Worker threads of the loop, one torch thread each; 1 means the calling thread.
 
     Attributes
     ----------
     ahead : float
-        How many rounds are to come for each that has been made, if somebody knows; else 0. Where many are, it pays
-        to record functions early.
+        Expected number of future rounds per past round, 0 if unknown. If it is large, functions are recorded
+        early.
     """
 
     def __init__(self, mode: Mode, threads: int = 1) -> None:
@@ -71,9 +73,9 @@ class Rows:
         fn : Callable
             Function of one client.
         axes : int
-            How many leading axes of the arguments count rows (1: clients; 2: runs and clients).
+            Number of leading axes that index rows (1: clients; 2: runs and clients).
         *arguments : Tensor or tuple of tensors
-            Each with those leading axes.
+            Arguments with these leading axes.
 
         Returns
         -------
@@ -92,36 +94,37 @@ class Rows:
         return tree_map(lambda t: t.unflatten(0, lead), result)
 
     def _vectorized(self, fn: Callable[..., Any], arguments: Any) -> Any:
-        """Apply ``fn`` to all rows at once; from some calls on as a recording."""
+        """Apply ``fn`` to all rows at once, as a recording after many calls."""
         leaves, structure = tree_flatten(arguments)
 
-        def made() -> tuple[Recorded, list[TreeSpec]]:
-            shape: list[TreeSpec] = []  # of the result, known once it has been computed
+        def make() -> tuple[Recorded, list[TreeSpec]]:
+            shape: list[TreeSpec] = []  # structure of the result, set by the first call
 
             def vectorized(*parts: Tensor) -> tuple[Tensor, ...]:
-                found = torch.func.vmap(fn, randomness="error")(*tree_unflatten(parts, structure))
-                flat, shape[:] = tree_flatten(found)[0], [tree_flatten(found)[1]]
+                result = torch.func.vmap(fn, randomness="error")(*tree_unflatten(parts, structure))
+                flat, spec = tree_flatten(result)
+                shape[:] = [spec]
                 return tuple(flat)
 
             return Recorded(vectorized, self._to_come), shape
 
-        recorded, shape = _kept(self._recorded, (fn, structure), made)
+        recorded, shape = _kept(self._recorded, (fn, structure), make)
         return tree_unflatten(recorded(*leaves), shape[0])
 
     def gradient(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, by: Points = ()
     ) -> list[Tensor]:
-        """Return the gradients of ``loss(*points, batch)`` by the points numbered ``by`` (none: all), row by row.
+        """Return each row's gradients of ``loss(*points, batch)`` by the points numbered ``by`` (empty: all).
 
-        Rows do not interact, so the gradient of the sum of their losses is all their gradients at once: one
-        backward pass over a vectorized forward pass.
+        Rows do not interact, so the gradients of all rows are the gradient of the sum of their losses: one backward
+        pass over a vectorized forward pass.
         """
         lead = points[0].shape[:axes]
         flat = [_flat(point.detach(), axes) for point in points]
         batch = _flat(batch, axes)
         if self.mode == "vmap":
-            what = (loss, type(batch), len(flat), by or tuple(range(len(flat))))
-            recorded = _kept(self._recorded, what, lambda: Recorded(_gradients(*what), self._to_come))
+            key = (loss, type(batch), len(flat), by or tuple(range(len(flat))))
+            recorded = _kept(self._recorded, key, lambda: Recorded(_gradients(*key), self._to_come))
             gradients = recorded(*flat, *batch)
         else:
             one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch), by)  # noqa: E731
@@ -139,18 +142,18 @@ class Rows:
         *,
         norm: float,
     ) -> tuple[Tensor, ...]:
-        """Return, row by row, the sum over samples of their gradients, each clipped to a joint norm.
+        """Return each row's sum of per-sample gradients, each clipped to a joint norm.
 
         Parameters
         ----------
         loss, axes, points, batch, by
             As in `gradient`; samples of weight below 1/2 are padding.
         norm : float
-            Bound on the L2 norm of one sample's gradients by all those points together.
+            Bound on the joint L2 norm of one sample's gradients by these points.
         """
         one = _clipped_sum(loss, by or tuple(range(len(points))), norm)
-        found: tuple[Tensor, ...] = self.map(one, axes, tuple(point.detach() for point in points), batch)
-        return found
+        sums: tuple[Tensor, ...] = self.map(one, axes, tuple(point.detach() for point in points), batch)
+        return sums
 
     def each(self, fn: Callable[[int], Any], items: Sequence[int]) -> list[Any]:
         """Apply ``fn`` to each item in order, on the worker threads if there are any."""
@@ -163,7 +166,7 @@ class Rows:
     ) -> int:
         """Return the floating-point operations of one row, measured once per function and shapes.
 
-        Matrix products and convolutions only, as torch's counter counts them.
+        Only matrix products and convolutions count, as in torch's counter.
         """
 
         def counted() -> int:
@@ -180,10 +183,9 @@ class Rows:
 
 
 class _Operations(TorchDispatchMode):
-    """Counts operations by torch's formulas.
+    """Counter of operations by torch's formulas.
 
-    torch's own counter wants torch's compiler not to look inside it, and imports all of that to say so: most of a
-    second at the start of every command that runs something.
+    torch's own counter imports the compiler, which takes most of a second.
     """
 
     @classmethod
@@ -195,36 +197,35 @@ class _Operations(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         formula = flop_registry.get(func.overloadpacket)
         if formula is not None:
-            self.count += formula(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.count += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def _keep_freed_memory() -> None:
-    """Tell the C library to keep what is freed: a model-sized vector is asked for many times a step.
+    """Let the C library keep freed memory, because model-sized vectors are allocated many times per step.
 
-    Otherwise each comes as fresh pages from the system, which is 6 % of a step of a 3-million-parameter network
-    (benchmarks, W1), and 5 % of a round of FedBiOAcc with ten runs side by side. Where the library has no such
-    call, nothing changes.
+    Fresh pages from the system cost 6 % of a step of a 3-million-parameter network (benchmarks, W1) and 5 % of a
+    round of FedBiOAcc with ten stacked runs. Without ``mallopt`` in the library nothing changes.
     """
     trim_threshold, mmap_threshold = -1, -3
     adjust = getattr(ctypes.CDLL(None), "mallopt", None)
-    if adjust is not None and adjust(mmap_threshold, KEPT):  # a library may refuse
+    if adjust is not None and adjust(mmap_threshold, KEPT):  # 0 if the library refuses
         adjust(trim_threshold, 8 * KEPT)
 
 
 def _kept(cache: dict[object, T], key: object, make: Callable[[], T]) -> T:
     """Get or create a value in a bounded cache, so that functions used only once do not fill memory."""
-    if (found := cache.get(key)) is None:
+    if (value := cache.get(key)) is None:
         if len(cache) >= MOST:
             cache.clear()
-        cache[key] = found = make()
-    return found
+        cache[key] = value = make()
+    return value
 
 
-@lru_cache(maxsize=64)  # the same object every time: it may be recorded
+@lru_cache(maxsize=64)  # the same object every time, because it may be recorded
 def _clipped_sum(loss: Callable[..., Tensor], places: Points, norm: float) -> Callable[..., Any]:
     """Return one client's sum of clipped gradients as a function of ``(points, batch)``."""
 
@@ -243,7 +244,7 @@ def _clipped_sum(loss: Callable[..., Tensor], places: Points, norm: float) -> Ca
 def _gradients(
     loss: Callable[..., Tensor], kind: Any, points: int, by: Points
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the gradients of many rows as a function of the points' and the batch's parts, one by one."""
+    """Return the gradients of many rows as a function of the points and the batch's fields."""
 
     def one(*parts: Tensor) -> Tensor:
         return loss(*parts[:points], kind(*parts[points:]))
@@ -264,7 +265,7 @@ def _gradient(
 
 
 def _with(points: Sequence[Tensor], places: Points, others: Sequence[Tensor]) -> list[Tensor]:
-    """Return the points with others in some places."""
+    """Return the points with some of them replaced."""
     changed = list(points)
     for place, other in zip(places, others, strict=True):
         changed[place] = other
@@ -278,7 +279,7 @@ def _shapes(arguments: Any, axes: int) -> object:
 
 
 def _flat(arguments: Any, axes: int) -> Any:
-    """Lay the rows of all leading axes end to end; one axis is that already."""
+    """Flatten the leading axes to one axis of rows."""
     return arguments if axes == 1 else tree_map(lambda t: t.flatten(0, axes - 1), arguments)
 
 

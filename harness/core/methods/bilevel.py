@@ -1,4 +1,4 @@
-"""What the bilevel methods share: the batches of a step, the hypergradient they ask for, their second stage."""
+"""Shared parts of bilevel methods: batches of a step, the hypergradient, and the second stage."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from harness.core.problem import Problem
 
 
 def hypergradient(problem: Problem, terms: int | None, step: float) -> OneClient:
-    """Return the hypergradient by a series of so many Hessian products; None: with the Hessian solved exactly."""
+    """Return the hypergradient by a Neumann series of ``terms`` products; None: with an exact Hessian solve."""
     return exact_hypergradient(problem) if terms is None else neumann_hypergradient(problem, step)
 
 
 def draws(work: Algorithm, clients: Clients, terms: int | None) -> Iterator[tuple[Batch, list[Batch]]]:
-    """Yield every local step's batch of the inner gradient, and those of the hypergradient.
+    """Yield for every local step the batch of the inner gradient, and the batches of the hypergradient.
 
-    Three streams give the latter: one of the validation data for the outer gradient; of the training data one for
-    the cross derivative and one for the Hessian products, which take its batches one after the other.
+    The latter come from three streams: validation data for the outer gradient, training data for the cross
+    derivative, and training data for the Hessian products, one batch each.
     """
     terms, steps = terms or 0, work.local_steps or 1
     upper = clients.batches(work, stream="upper", split="validation")
@@ -40,10 +40,10 @@ def draws(work: Algorithm, clients: Clients, terms: int | None) -> Iterator[tupl
 
 
 def train(work: Algorithm, lr: float, x: Tensor, theta: Tensor, clients: Clients, channel: Channel) -> Tensor:
-    """Return one common model after a round of federated averaging on the inner objective, x fixed.
+    """Return the common model after a round of federated averaging on the inner objective, for fixed x.
 
-    Travels: (theta, x) down, theta up (its increment). x comes along in every round, so that a client needs no
-    memory of the first stage.
+    Messages: (theta, x) down, the increment of theta up. x is sent in every round, so that clients need no memory
+    of the first stage.
     """
     theta_t, weights = channel.down(theta, x)
     omega, y = inner_gradient(clients.problem), theta_t

@@ -1,4 +1,4 @@
-"""What algorithms need of bilevel, vertical and halved problems, written for one client; simplices."""
+"""One-client functions of bilevel, vertical and split problems, and optimization over simplices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def inner_gradient(problem: Problem) -> OneClient:
 def neumann_hypergradient(problem: Problem, step: float) -> OneClient:
     """Return the hypergradient with a truncated Neumann series for the inverse Hessian.
 
-    FedBiO (Li, Pei, Huang 2022), equation 4 with Q + 1 terms.
+    FedBiO (Li, Pei, Huang 2022), equation 4, with Q + 1 terms.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def neumann_hypergradient(problem: Problem, step: float) -> OneClient:
     Returns
     -------
     Callable
-        Of ``(x, y, upper, cross, *hessian)``: one batch for the outer gradient, one for the cross derivative
-        and Q for the Hessian products; gives ``(P,)``.
+        Function of ``(x, y, upper, cross, *hessian)``, a batch for the outer gradient, one for the cross
+        derivative and Q for the Hessian products; returns ``(P,)``.
     """
     gradient = inner_gradient(problem)
 
@@ -58,7 +58,7 @@ def neumann_hypergradient(problem: Problem, step: float) -> OneClient:
 
 @lru_cache(maxsize=64)
 def exact_hypergradient(problem: Problem) -> OneClient:
-    """Return the hypergradient with the inner Hessian solved exactly (FedBiO, equation 3); small y only."""
+    """Return the hypergradient with an exact solve of the inner Hessian (FedBiO, equation 3), for small y."""
     gradient = inner_gradient(problem)
 
     def hypergradient(x: Tensor, y: Tensor, upper: Batch, cross: Batch, *hessian: Batch) -> Tensor:
@@ -78,14 +78,14 @@ def embedding(problem: Problem) -> OneClient:
 
 
 class PartyBatch(NamedTuple):
-    """A batch of a vertical problem with what a party has been told of its samples.
+    """A batch of a vertical problem with the information a party has received about its samples.
 
     Attributes
     ----------
     x, y, group, weight : Tensor
         As in `Batch`.
-    told : Tensor
-        For each sample all parties' embeddings ``(..., B, K, d)``, or the gradient by this party's ``(..., B, d)``.
+    received : Tensor
+        All parties' embeddings ``(..., B, K, d)``, or the gradient by this party's embeddings ``(..., B, d)``.
     own : Tensor
         True at the party's own number, ``(..., B, K)``.
     """
@@ -94,34 +94,33 @@ class PartyBatch(NamedTuple):
     y: Tensor
     group: Tensor
     weight: Tensor
-    told: Tensor
+    received: Tensor
     own: Tensor
 
 
-def told_embeddings(batch: Batch, seen: Tensor) -> PartyBatch:
-    """Return the batch of every party with the embeddings ``(K, B, d)`` that all parties have sent."""
+def with_embeddings(batch: Batch, embeddings: Tensor) -> PartyBatch:
+    """Add the embeddings of all parties, ``(K, B, d)``, to the batch of every party."""
     parties, samples = batch.weight.shape
-    own = torch.eye(parties, dtype=torch.bool, device=seen.device)[:, None].expand(-1, samples, -1)
-    return PartyBatch(
-        *batch, told=seen.movedim(-3, -2).expand(parties, *seen.shape[-2::-1], seen.shape[-1]), own=own
-    )
+    own = torch.eye(parties, dtype=torch.bool, device=embeddings.device)[:, None].expand(-1, samples, -1)
+    received = embeddings.movedim(-3, -2).expand(parties, *embeddings.shape[-2::-1], embeddings.shape[-1])
+    return PartyBatch(*batch, received=received, own=own)
 
 
-def told_gradients(batch: Batch, gradients: Tensor) -> PartyBatch:
-    """Return the batch of every party with the gradient ``(K, B, d)`` of the mean loss by its embeddings."""
-    number = batch.weight.sum(-1)[..., None, None]
-    return PartyBatch(*batch, told=gradients * number, own=torch.zeros_like(batch.weight, dtype=torch.bool))
+def with_gradients(batch: Batch, gradients: Tensor) -> PartyBatch:
+    """Add the gradients of the mean loss by its embeddings, ``(K, B, d)``, to the batch of every party."""
+    received = gradients * batch.weight.sum(-1)[..., None, None]
+    return PartyBatch(*batch, received=received, own=torch.zeros_like(batch.weight, dtype=torch.bool))
 
 
 @lru_cache(maxsize=64)
 def party_loss(problem: Problem) -> OneClient:
-    """Return the loss of a party's fresh embeddings beside those it was told of, of ``(x, y, told)``."""
+    """Return the loss of a party's new embeddings and the others' received ones, of ``(x, y, batch)``."""
     embed = embedding(problem)
 
     @per_sample
     def loss(x: Tensor, y: Tensor, batch: PartyBatch) -> Tensor:
         fresh = embed(y, Batch(*batch[:4]))
-        joined = torch.where(batch.own.unsqueeze(-1), fresh.unsqueeze(-2), batch.told)
+        joined = torch.where(batch.own.unsqueeze(-1), fresh.unsqueeze(-2), batch.received)
         value: Tensor = problem.loss(x, joined.movedim(-2, -3), Batch(*batch[:4]))
         return value
 
@@ -130,12 +129,12 @@ def party_loss(problem: Problem) -> OneClient:
 
 @lru_cache(maxsize=64)
 def linearized_loss(problem: Problem) -> OneClient:
-    """Return the loss of a party's embeddings, linear in them by the gradient it was told, of ``(y, told)``."""
+    """Return the loss linearized in a party's embeddings by the received gradient, of ``(y, batch)``."""
     embed = embedding(problem)
 
     @per_sample
     def loss(y: Tensor, batch: PartyBatch) -> Tensor:
-        return weighted_mean((embed(y, Batch(*batch[:4])) * batch.told).sum(-1), batch.weight)
+        return weighted_mean((embed(y, Batch(*batch[:4])) * batch.received).sum(-1), batch.weight)
 
     return loss
 
@@ -147,9 +146,9 @@ def feature_distance(problem: Problem, total: bool = False) -> OneClient:
     Parameters
     ----------
     problem : Problem
-        In two halves.
+        A split problem.
     total : bool
-        The sum over samples instead.
+        Whether to sum over samples instead.
     """
     features = _features(problem)
 
@@ -179,8 +178,8 @@ def tied_loss(problem: Problem, weight: float, total: bool = False) -> OneClient
 def aligned_loss(problem: Problem) -> OneClient:
     """Return ``f(u, v, batch) + pull R`` of ``(u, v, target, pull, batch)``.
 
-    R is the mean over samples and coordinates of the squared distance of a sample's features from the row of
-    ``target``, ``(K d,)``, that is its class's.
+    R is the mean over samples and coordinates of the squared distance between a sample's features and its class's
+    row of ``target``, ``(K d,)``.
     """
     features, head = _features(problem), problem.head
     assert head is not None
@@ -197,44 +196,44 @@ def aligned_loss(problem: Problem) -> OneClient:
 
 @lru_cache(maxsize=64)
 def class_statistics(problem: Problem) -> Callable[[Tensor, Batch], tuple[Tensor, Tensor, Tensor]]:
-    """Return a function of ``(u, batch)`` that describes the classes of a client's features.
+    """Return a function of ``(u, batch)`` that computes statistics of the features of each class.
 
-    It gives each class's share ``(K,)``, mean feature ``(K d,)`` and mean squared norm ``(K,)``; zeros for a class
-    without a sample.
+    They are the class's share ``(K,)``, mean feature ``(K d,)`` and mean squared norm ``(K,)``; zeros for a class
+    without samples.
     """
     features = _features(problem)
 
     def statistics(u: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        member, found = by_class(problem, batch), features(u, batch.x)
+        member, values = by_class(problem, batch), features(u, batch.x)
         count = member.sum(0)
-        mean = (member.T @ found) / count.clamp(min=1)[:, None]
-        square = (found.square().sum(-1) @ member) / count.clamp(min=1)
+        mean = (member.T @ values) / count.clamp(min=1)[:, None]
+        square = (values.square().sum(-1) @ member) / count.clamp(min=1)
         return count / count.sum().clamp(min=1), mean.flatten(), square
 
     return statistics
 
 
 def by_class(problem: Problem, batch: Batch) -> Tensor:
-    """Return which sample is of which class, ``(B, K)``; padding is of none."""
+    """Return the class membership of samples, ``(B, K)`` of ones and zeros; zeros for padding."""
     classes = torch.arange(problem.classes, device=batch.y.device)
     return (batch.y.unsqueeze(-1) == classes).to(batch.x.dtype) * batch.weight.unsqueeze(-1)
 
 
-def least_on_simplex(matrices: Tensor) -> Tensor:
+def minimize_on_simplex(matrices: Tensor) -> Tensor:
     """Minimize ``a' M a`` over the probability simplex for positive semidefinite matrices ``(..., n, n)``.
 
     With ``M = A'A`` the minimizer is that of ``||A x||^2 + (1 - sum x)^2`` over ``x >= 0``, divided by its sum
-    (both have the same optimality conditions), which is solved exactly by Lawson and Hanson's method.
+    (the optimality conditions are equal). Lawson and Hanson's method solves it exactly.
 
     Returns
     -------
     Tensor
-        ``(..., n)``. Where a matrix is not finite, the same weight for all.
+        ``(..., n)``; equal weights where a matrix is zero or not finite.
     """
     from scipy.optimize import nnls  # here: slow to import
 
     n = matrices.shape[-1]
-    found = []
+    minimizers = []
     for matrix in matrices.double().cpu().reshape(-1, n, n):
         x = np.full(n, 1.0)
         if bool(matrix.isfinite().all()) and bool(matrix.any()):
@@ -242,24 +241,21 @@ def least_on_simplex(matrices: Tensor) -> Tensor:
             root = values.clamp(min=0).sqrt()[:, None] * vectors.T
             system = np.vstack([root.numpy(), np.ones((1, n))])
             x, _ = nnls(system, np.append(np.zeros(n), 1.0), maxiter=30 * n)
-        found.append(torch.from_numpy(x / x.sum()))
-    return torch.stack(found).view(matrices.shape[:-1]).to(matrices)
+        minimizers.append(torch.from_numpy(x / x.sum()))
+    return torch.stack(minimizers).view(matrices.shape[:-1]).to(matrices)
 
 
 def project_simplex(y: Tensor) -> Tensor:
-    """Project onto the probability simplex in the Euclidean sense, along the last axis.
-
-    Held, Wolfe, Crowder 1974; the sorting method.
-    """
-    y = y - y.amax(-1, keepdim=True)  # changes nothing, and 1 is not lost beside entries of a billion
+    """Project onto the probability simplex along the last axis (Held, Wolfe, Crowder 1974, by sorting)."""
+    y = y - y.amax(-1, keepdim=True)  # the same projection, without cancellation of large entries
     ordered = y.sort(-1, descending=True).values
     excess = (ordered.cumsum(-1) - 1) / torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
-    support = (ordered > excess).sum(-1, keepdim=True).clamp(min=1)  # NaN stays NaN, for the run to end by
+    support = (ordered > excess).sum(-1, keepdim=True).clamp(min=1)  # NaN stays NaN and ends the run
     return (y - excess.gather(-1, support - 1)).clamp(min=0)
 
 
 def _hessian_product(gradient: OneClient, x: Tensor, y: Tensor, batch: Batch, p: Tensor) -> Tensor:
-    """Return ``grad_yy g p``, the gradient by y of ``<grad_y g(x, y), p>``; forward mode knows one thread."""
+    """Return ``grad_yy g p`` as the gradient by y of ``<grad_y g(x, y), p>``; forward mode is not thread-safe."""
     product: Tensor = torch.func.grad(lambda at: (gradient(x, at, batch) * p).sum())(y)
     return product
 
@@ -278,5 +274,5 @@ def _inner(problem: Problem) -> OneClient:
 
 def _features(problem: Problem) -> OneClient:
     if problem.features is None:
-        raise ValueError(f"problem {problem.name} is not in two halves")
+        raise ValueError(f"problem {problem.name} is not split into extractor and head; use split_model")
     return problem.features

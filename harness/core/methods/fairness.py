@@ -1,4 +1,4 @@
-"""What methods for fair models ask about sensitive groups, written for one client."""
+"""One-client functions of sensitive groups, for fair learning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.core.registry import Incompatible
 
 
 def members(batch: Batch, groups: int) -> Tensor:
-    """Return which sample belongs to which group, ``(B, K)`` of ones and zeros; padding belongs to none."""
+    """Return the group membership of samples, ``(B, K)`` of ones and zeros; zeros for padding."""
     inside = batch.group.unsqueeze(-1) == torch.arange(groups, device=batch.group.device)
     return inside.to(batch.weight.dtype) * batch.weight.unsqueeze(-1)
 
@@ -30,10 +30,10 @@ def group_shares(groups: int) -> OneClient:
 
 
 @lru_cache(maxsize=64)
-def weighed_loss(problem: Problem) -> OneClient:
-    """Return the mean loss with every sample weighed by its group, of ``(x, weights (K,), batch)``.
+def group_weighted_loss(problem: Problem) -> OneClient:
+    """Return the mean loss with every sample weighted by its group, of ``(x, weights (K,), batch)``.
 
-    Its gradient by the weights is what each group contributes to the mean loss.
+    Its gradient by the weights is the contribution of each group to the mean loss.
     """
     losses = _losses(problem)
 
@@ -49,7 +49,7 @@ def soft_gap(problem: Problem, groups: int, slope: float = 1.0) -> OneClient:
     """Return a smooth equal-opportunity gap, of ``(x, batch)``.
 
     A group's soft true positive rate is the mean of ``sigmoid(slope * logit)`` over its positive samples; the
-    gap is the largest minus the smallest of the groups that have some, and 0 of fewer than two.
+    gap is the largest minus the smallest rate of groups with positive samples, and 0 for fewer than two groups.
     """
 
     def gap(x: Tensor, batch: Batch) -> Tensor:
@@ -77,9 +77,9 @@ def penalized_loss(problem: Problem, groups: int, weight: float, slope: float) -
 
 @lru_cache(maxsize=64)
 def decisions(problem: Problem, groups: int) -> OneClient:
-    """Return what a client knows of a model's decisions, ``(2 K + 1,)``, of ``(x, batch)``.
+    """Return statistics of a model's decisions, ``(2 K + 1,)``, of ``(x, batch)``.
 
-    Shares of all its samples: positive and rightly decided of each group, positive of each group, rightly decided.
+    They are shares of all samples: each group's true positives, each group's positives, and the correct decisions.
     """
 
     def shares(x: Tensor, batch: Batch) -> Tensor:
@@ -93,10 +93,10 @@ def decisions(problem: Problem, groups: int) -> OneClient:
 
 
 def _losses(problem: Problem) -> OneClient:
-    """Return every sample's own loss, ``(B,)``, of ``(x, batch)``."""
+    """Return every sample's loss, ``(B,)``, of ``(x, batch)``."""
     if not problem.per_sample:
         raise Incompatible(
-            f"the algorithm weighs single samples, and in problem {problem.name} a sample's loss is not its own"
+            f"the algorithm weights samples, but in problem {problem.name} a sample's loss depends on others"
         )
 
     def losses(x: Tensor, batch: Batch) -> Tensor:
@@ -113,10 +113,10 @@ def _losses(problem: Problem) -> OneClient:
 def _logits(problem: Problem, x: Tensor, batch: Batch) -> Tensor:
     """Return the log odds of class 1, ``(B,)``."""
     if problem.predict is None:
-        raise Incompatible(f"the algorithm compares decisions, and problem {problem.name} makes none")
+        raise Incompatible(f"the algorithm compares decisions, but problem {problem.name} makes none")
     scores: Tensor = problem.predict(x, batch.x)
     if scores.ndim != 2 or scores.shape[-1] != 2:
         raise Incompatible(
-            "the algorithm compares true positive rates, which are for two classes; data.binary makes two"
+            "the algorithm compares true positive rates, which need two classes; data.binary makes two"
         )
     return scores[:, 1] - scores[:, 0]

@@ -1,6 +1,6 @@
-"""Gaussian encoders: losses on draws of a latent vector, and products of Gaussians; written for one client.
+"""One-client functions of Gaussian encoders: losses on draws of a latent vector, and products of Gaussians.
 
-An encoder's features are latent means and, behind a softplus, standard deviations (`Problem.halves`).
+An encoder's features are latent means and, before a softplus, standard deviations (`Problem.halves`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.core import rng
 from harness.core.methods.derivatives import OneClient, by_class
 from harness.core.problem import Problem, softplus, weighted_mean
 
-NARROWEST = 1e-4  # standard deviation below which a Gaussian counts as this wide
+NARROWEST = 1e-4  # lower bound of standard deviations
 
 
 def encode(problem: Problem, u: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,27 +35,27 @@ def divergence(mean: Tensor, std: Tensor, of_mean: Tensor, of_std: Tensor) -> Te
 
 @lru_cache(maxsize=64)
 def variational_loss(problem: Problem, *, draws: int, beta: float, forward: bool) -> OneClient:
-    """Return the loss of ``(u, v, m, s, noise, batch)``: mean error over draws, and ``beta`` times the divergence.
+    """Return the loss of ``(u, v, m, s, noise, batch)``: mean error over draws plus ``beta`` times a divergence.
 
     Parameters
     ----------
     problem : Problem
-        In two halves, with an encoder.
+        A split problem with an encoder.
     draws : int
-        Latent vectors a sample; ``noise`` is ``(draws, B, latent)``.
+        Latent vectors per sample; ``noise`` is ``(draws, B, latent)``.
     beta : float
-        Weight of the divergence from the class's prior, of which ``m`` and ``s`` hold mean and standard
-        deviation, ``(K latent,)``.
+        Weight of the divergence from the class's prior, with means ``m`` and standard deviations ``s``,
+        ``(K latent,)`` each.
     forward : bool
-        KL(encoder || prior), or KL(prior || encoder).
+        Whether the divergence is KL(encoder || prior) or KL(prior || encoder).
     """
     head = problem.head
     assert head is not None
 
     def loss(u: Tensor, v: Tensor, m: Tensor, s: Tensor, noise: Tensor, batch: Batch) -> Tensor:
         mean, std = encode(problem, u, batch.x)
-        drawn = (mean + std * noise).flatten(0, 1)
-        many = Batch(drawn, batch.y.repeat(draws), batch.group.repeat(draws), batch.weight.repeat(draws))
+        latent = (mean + std * noise).flatten(0, 1)
+        many = Batch(latent, batch.y.repeat(draws), batch.group.repeat(draws), batch.weight.repeat(draws))
         member = by_class(problem, batch)
         of_mean, of_std = (member @ part.view(problem.classes, -1) for part in (m, s))
         encoder, prior = (mean, std), (of_mean, of_std)
@@ -69,8 +69,8 @@ def variational_loss(problem: Problem, *, draws: int, beta: float, forward: bool
 def class_posteriors(problem: Problem) -> Callable[[Tensor, Batch], tuple[Tensor, Tensor]]:
     """Return a function of ``(u, batch)``: the product of the Gaussians of each class's samples.
 
-    As precisions and precisions times means, ``(K latent,)`` each, which add up over products; zeros for a class
-    without a sample.
+    It returns precisions and precisions times means, ``(K latent,)`` each, which are additive over products; zeros
+    for a class without samples.
     """
 
     def posteriors(u: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ def class_posteriors(problem: Problem) -> Callable[[Tensor, Batch], tuple[Tensor
 
 @lru_cache(maxsize=4)
 def mean_scores(problem: Problem, draws: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return scores of ``(model, inputs)``, averaged over draws of the latent vector, the same for every input."""
+    """Return scores of ``(model, inputs)``, averaged over draws of the latent vector, equal for all inputs."""
     assert problem.scores is not None and problem.cut is not None
     scores, cut = problem.scores, problem.cut
     noise = torch.randn(draws, problem.width, generator=rng.stream(0, "prediction"))

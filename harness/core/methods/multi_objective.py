@@ -1,6 +1,6 @@
-"""Directions of descent that several objectives agree on: combinations of their gradients.
+"""Common descent directions of several objectives: combinations of their gradients.
 
-Written for stacked runs, ``(..., n)``; a linear program of several variables is solved run by run.
+Runs may be stacked, ``(..., n)``; linear programs are solved run by run.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def smooth_maximum(values: Tensor, gradients: Tensor, width: Tensor) -> Tensor:
     values, gradients : Tensor
         Of every client, ``(..., C)`` and ``(..., C, P)``.
     width : Tensor
-        ``(..., 1)``: clients count by ``exp(value / width)``; a small one leaves the largest alone.
+        Smoothing ``(..., 1)``: clients have weights proportional to ``exp(value / width)``.
     """
     share = (values / width).softmax(-1)
     return combined(share.unsqueeze(-2), gradients).squeeze(-2)
 
 
 def best_of_two(first: Tensor, second: Tensor, towards: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Return the convex combination of two vectors ``(..., P)`` that goes farthest towards a third.
+    """Return the convex combination of two vectors ``(..., P)`` with the largest inner product with ``towards``.
 
-    Its inner product with ``keep``, if given, stays at least 0, as that of one of the two must. The optimum of a
-    linear program is at an end, or where the constraint begins to hold.
+    Its inner product with ``keep``, if given, is constrained to be at least 0; one of the two vectors must satisfy
+    this. The optimum of the linear program is an end point or the point where the constraint is tight.
     """
     ends = torch.stack([first, second], -2)
     gain = combined(ends, towards.unsqueeze(-1)).squeeze(-1)
@@ -50,10 +50,10 @@ def best_of_two(first: Tensor, second: Tensor, towards: Tensor, keep: Tensor | N
 
 
 def common_descent(gradients: Tensor, towards: Tensor) -> Tensor:
-    """Return the convex combination of gradients ``(..., J, P)`` that goes farthest towards another ``(..., P)``.
+    """Return the convex combination of gradients ``(..., J, P)`` with the largest inner product with ``towards``.
 
-    Its inner products with all the gradients stay at least 0, so a small step against it raises none of the
-    objectives. Where that leaves nothing but 0 it is the shortest combination.
+    It maximizes the inner product with ``towards``, subject to inner products of at least 0 with all gradients, so
+    that a small step against it increases no objective. If the maximum is 0, it is the shortest combination.
     """
     runs = gradients.detach().flatten(0, -3) if gradients.ndim > 2 else gradients.detach().unsqueeze(0)
     aims = towards.detach().reshape(len(runs), -1)
@@ -68,18 +68,18 @@ def _weights(gradients: NDArray[np.float64], towards: NDArray[np.float64]) -> ND
 
     count = len(gradients)
     if not (np.isfinite(gradients).all() and np.isfinite(towards).all()):
-        return np.full(count, np.nan)  # the run ends by it
+        return np.full(count, np.nan)  # ends the run
     products = gradients @ gradients.T
     size = max(float(np.abs(products).max()), 1e-300)  # scaled, as the solver's tolerance is absolute
-    found = linprog(
+    solution = linprog(
         -(gradients @ towards) / size,
         A_ub=-products / size,
         b_ub=np.zeros(count),
         A_eq=np.ones((1, count)),
         b_eq=[1],
     )
-    if found.status == 0 and -found.fun > 1e-12:
-        return np.asarray(found.x, dtype=np.float64)
+    if solution.status == 0 and -solution.fun > 1e-12:
+        return np.asarray(solution.x, dtype=np.float64)
     # The point of a convex hull nearest to 0: minimize |D'a|^2 + (1'a - 1)^2 over a >= 0, then scale to sum 1.
     system = np.concatenate([gradients.T / np.sqrt(size), np.ones((1, count))])
     nearest, _ = nnls(system, np.r_[np.zeros(len(system) - 1), 1.0])

@@ -1,1 +1,1 @@
-"""What happens to a message between a client and the server, and what it costs."""
+"""Protection, compression and cost of messages."""

@@ -1,4 +1,4 @@
-"""What a run has cost so far: bytes on the wire, floating-point operations and oracle calls."""
+"""Cost of a run: bytes on the wire, floating-point operations and oracle calls."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class Cost:
     flops : Tensor
         Operations of the clients (matrix products and convolutions), int64 ``lead``.
     oracle_calls : Tensor
-        Samples on which clients evaluated gradients or other functions, counted every time, int64
-        ``lead``. The complexity measure of theory: it does not depend on the model. Both gradients at one point are
-        one call.
+        Evaluations of gradients or other functions on single samples, int64 ``lead``: the complexity measure of
+        theory, independent of the model. Both gradients at one point are one call.
     """
 
     def __init__(self, lead: tuple[int, ...] = ()) -> None:
@@ -44,13 +43,13 @@ class Cost:
                 self.down = self.down + sizes.sum(-1)
 
     def work(self, flops: float, times: Tensor, *, oracle: bool = False) -> None:
-        """Count ``flops`` operations for everything in ``times``, ``(*lead, C, n)``, that is not zero.
+        """Count ``flops`` operations for every entry of ``times (*lead, C, n)`` that is not zero.
 
-        With ``oracle`` each is a sample, and an oracle call.
+        With ``oracle`` each of these entries is a sample, and also counts as an oracle call.
         """
         count = times.count_nonzero((-2, -1))
         with self._lock:
-            # Where the clients compute: nobody waits for a device before the round is over.
+            # On the clients' device, so that the round does not wait for a transfer.
             where = count.device if self.flops.device.type == "cpu" else self.flops.device
             count = count.to(where)
             self.flops = self.flops.to(where) + (flops * count.double()).round().long()
@@ -63,6 +62,6 @@ class Cost:
         return {"up": self.up, "down": self.down, **work}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Continue from a checkpoint's counters."""
+        """Restore the counters of a checkpoint."""
         self.up, self.down, self.flops = state["up"], state["down"], state["flops"]
         self.oracle_calls = state["oracle_calls"]

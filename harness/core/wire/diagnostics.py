@@ -1,6 +1,6 @@
-"""Diagnostics of a round's uplink: norms before clipping, share of clipped messages, ratio of noise to signal.
+"""Diagnostics of a round's uplink: norms before clipping, share of clipped messages, noise-to-signal ratio.
 
-They depend on private data: the simulator knows them, and nothing of them is released.
+They depend on private data and are not released.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ QUANTILES = (0.1, 0.5, 0.9)
 class Diagnostics:
     """Figures of the first message that clients send in a round (`mean`, `gather` or `mix`).
 
-    Stages of the message note what they have computed anyway; `figures` summarizes it. The channels of a cohort
-    that is processed in chunks share one object, and the order in which they note does not matter. Rows that only
-    pad a Poisson cohort do not count. Every run of a stack is summarized by itself.
+    The stages record intermediate results, and `figures` summarizes them for each stacked run. The channels of a
+    cohort that is processed in chunks share one object and may record in any order. Padding rows do not count.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class Diagnostics:
         self._fixed: dict[str, Tensor] = {}
 
     def covers(self, slot: int) -> bool:
-        """Whether this message is the one that is looked at: the first that is asked about."""
+        """Whether a message is the one described: the first for which this is called."""
         self._slot = slot if self._slot is None else self._slot
         return slot == self._slot
 
@@ -41,18 +40,18 @@ class Diagnostics:
         exceeded: Tensor | None = None,
         limits: float | Sequence[float] | Tensor | None = None,
     ) -> None:
-        """Note the norms of messages.
+        """Record the norms of messages.
 
         Parameters
         ----------
         norms : Tensor
-            Norms before clipping, ``(..., C)``, or ``(..., C, parts)`` where each part has a limit of its own.
+            Norms before clipping, ``(..., C)``, or ``(..., C, parts)`` if each part has its own clip norm.
         present : Tensor
             Boolean ``(..., C)``: the messages that count.
         exceeded : Tensor, optional
             Boolean ``(..., C)``: whether the message was clipped.
         limits : float, sequence of float or Tensor, optional
-            Clip norm, that of each part, or of each stacked run ``(...)``.
+            Clip norm: one, one per part, or one per stacked run ``(...)``.
         """
         if exceeded is None or limits is None:
             self._messages.append((norms, present))
@@ -65,12 +64,12 @@ class Diagnostics:
         self._fixed["clip_norm"] = limit.expand(norms.shape[:-1])
 
     def noise(self, std: float | Tensor, sizes: Tensor, present: Tensor) -> None:
-        """Note noise of a standard deviation ``(...)`` on ``sizes (..., C)`` coordinates of each message."""
+        """Record noise of standard deviation ``std (...)`` on ``sizes (..., C)`` coordinates of each message."""
         norms = self._deviation(std, sizes.sum(-1)).unsqueeze(-1) * sizes.sqrt()
         self._noise.append((norms, present.expand(norms.shape)))
 
     def noise_of_average(self, std: float | Tensor, sizes: Tensor, average: Tensor) -> None:
-        """Note noise on ``sizes (...)`` coordinates of the average ``(..., n)``."""
+        """Record noise on ``sizes (...)`` coordinates of the average ``(..., n)``."""
         signal = torch.linalg.vector_norm(average, dim=-1, dtype=torch.float64)
         self._average = self._deviation(std, sizes) * sizes.sqrt(), signal
 
@@ -80,48 +79,47 @@ class Diagnostics:
         return deviation
 
     def figures(self) -> dict[str, Tensor]:
-        """Summarize what was noted.
+        """Summarize the records.
 
         Returns
         -------
         dict[str, Tensor]
-            Float64 of the shape of the leading axes, NaN for an empty cohort. Always ``update_norm_mean`` and the
-            quantiles ``update_norm_p10``, ``_p50`` and ``_p90`` of the joint norms before clipping; of what is
-            compressed before it is clipped (central placement), after decoding. Where messages are clipped
-            ``clipped_share``, the share of them that was too long or not finite, and ``clip_norm``. Where noise is
-            added ``noise_std``, the standard deviation on one coordinate, and ``noise_to_signal``: the expected
-            norm of the noise, ``noise_std * sqrt(coordinates with noise)``, over the norm of what it is added to.
-            Under local placement both are means over the cohort, and the signal is the clipped message; under
-            central placement the signal is the average before the noise.
+            Float64 of the shape of the leading axes, NaN for an empty cohort. Always: ``update_norm_mean`` and the
+            quantiles ``update_norm_p10``, ``_p50`` and ``_p90`` of the joint norms before clipping (after decoding
+            under central placement). With clipping: ``clipped_share``, the share of messages that were too long or
+            not finite, and ``clip_norm``. With noise: ``noise_std``, the standard deviation on one coordinate, and
+            ``noise_to_signal``, the expected norm of the noise, ``noise_std * sqrt(coordinates with noise)``, over
+            the norm of the signal. Under local placement both norms are means over the cohort, and the signal is
+            the clipped message; under central placement the signal is the average before the noise.
         """
         if not self._messages:
             return {}
         norms, present, *clipping = _joined(self._messages)
         lead = norms.shape[:-1]
-        found = {"update_norm_mean": _means(norms, present)}
-        quantiles = [_quantiles(own) for own in _by_run(norms, present)]
-        for name, values in zip(QUANTILES, zip(*quantiles, strict=True), strict=True):
-            found[f"update_norm_p{round(100 * name)}"] = np.array(values)
+        values = {"update_norm_mean": _means(norms, present)}
+        quantiles = np.array([_quantiles(own) for own in _by_run(norms, present)])
+        for level, column in zip(QUANTILES, quantiles.T, strict=True):
+            values[f"update_norm_p{round(100 * level)}"] = column.copy()
         if clipping:
-            found["clipped_share"] = _means(clipping[0].double(), present)
+            values["clipped_share"] = _means(clipping[0].double(), present)
         if clipping and self._noise:
-            found["noise_to_signal"] = _ratio(_means(*_joined(self._noise)), _means(clipping[1], present))
+            values["noise_to_signal"] = _ratio(_means(*_joined(self._noise)), _means(clipping[1], present))
         if self._average is not None:
             noise, signal = (part.cpu().reshape(-1).numpy() for part in self._average)
-            found["noise_to_signal"] = _ratio(noise, signal)
-        figures = {name: torch.from_numpy(values).view(lead) for name, values in found.items()}
+            values["noise_to_signal"] = _ratio(noise, signal)
+        figures = {name: torch.from_numpy(value).view(lead) for name, value in values.items()}
         return figures | {name: value.cpu().clone().view(lead) for name, value in self._fixed.items()}
 
 
 def _joined(notes: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-    """Join what the chunks of a cohort have noted, column by column."""
+    """Concatenate the records of the chunks of a cohort, column by column."""
     return [torch.cat(column, -1).cpu() for column in zip(*notes, strict=True)]
 
 
 def _by_run(values: Tensor, present: Tensor) -> list[np.ndarray]:
     """Return each run's values in ascending order, so that sums do not depend on the order of clients."""
     runs = zip(values.reshape(-1, values.shape[-1]), present.reshape(-1, values.shape[-1]), strict=True)
-    return [np.sort(own[here].double().numpy()) for own, here in runs]
+    return [np.sort(own[mask].double().numpy()) for own, mask in runs]
 
 
 def _means(values: Tensor, present: Tensor) -> np.ndarray:
@@ -136,6 +134,6 @@ def _quantiles(values: np.ndarray) -> np.ndarray:
 
 
 def _ratio(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):  # noise on nothing is infinitely strong
+    with np.errstate(divide="ignore", invalid="ignore"):  # infinite for a zero signal
         ratio: np.ndarray = noise / signal
     return ratio

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on messages: clip norms, fixed or adaptive, noise, and what is booked for it."""
+"""The Gaussian mechanism on messages: fixed or adaptive clipping, noise and bookings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ADAPTIVE_START = 1.0  # first adaptive clip norm
 
 
 class Mechanism:
-    """What protects the messages of a cohort in one round; the channel says when.
+    """The Gaussian mechanism for a cohort's messages in one round.
 
     Parameters
     ----------
     privacy : Privacy
-        The settled mechanism, with unit client.
+        The calibrated settings, with unit client.
     clients : Clients
         The cohort.
     memory : dict[str, Tensor]
-        Where adaptive clip norms are kept from round to round, by message slot, ``(...)``.
+        State kept between rounds: adaptive clip norms ``(...)`` by message slot.
     multipliers : Tensor or None
-        Of stacked runs, each one's noise multiplier, ``(R,)``; None: all have that of `privacy`.
+        Noise multiplier of each stacked run, ``(R,)``; None: that of `privacy`.
     """
 
-    by_sample: ClassVar[bool] = False  # whether samples are clipped one by one
+    by_sample: ClassVar[bool] = False  # whether each sample is clipped separately
 
     def __init__(
         self, privacy: Privacy, clients: Clients, memory: dict[str, Tensor], multipliers: Tensor | None
@@ -47,7 +47,7 @@ class Mechanism:
         self._multipliers = multipliers
 
     def of(self, clients: Clients, memory: dict[str, Tensor]) -> Mechanism:
-        """Return the same for a part of the cohort."""
+        """Return the mechanism for a part of the cohort."""
         return type(self)(self.privacy, clients, memory, self._multipliers)
 
     def clip(self, slot: int, parts: Sequence[Tensor], samples: Batch | None = None) -> Clipped:
@@ -55,21 +55,24 @@ class Mechanism:
         limit = self.privacy.clip
         if isinstance(limit, tuple):
             if len(limit) != len(parts):
-                raise Incompatible(f"privacy.clip names {len(limit)} parts, the message has {len(parts)}")
+                raise Incompatible(
+                    f"privacy.clip has {len(limit)} norms, but the message has {len(parts)} parts; give one norm "
+                    "for each part, or a single one"
+                )
             return clip_each(parts, limit)
         if limit != "adaptive":
             return clip(parts, limit)
-        rule, norm, here = self.privacy.adaptive, self._adaptive_norm(slot), self._clients.participation_mask
+        rule, norm = self.privacy.adaptive, self._adaptive_norm(slot)
         clipped = clip(parts, norm.unsqueeze(-1))
-        count = self._streams("clip count", slot, norm, "server")
+        count, mask = self._streams("clip count", slot, norm, "server"), self._clients.participation_mask
         self._memory[f"clip {slot}"] = rule.update(
-            norm, clipped.norms, float(self._clients.n), count, here.to(clipped.norms)
+            norm, clipped.norms, float(self._clients.n), count, mask.to(clipped.norms)
         )
         self._memory[f"clip now {slot}"] = norm
         return clipped
 
     def limits(self, slot: int) -> float | tuple[float, ...] | Tensor:
-        """Return the clip norm of a slot's messages in this round: one, one a part, or adaptive ones ``(...)``."""
+        """Return the clip norm of a slot's messages: one, one per part, or adaptive ones ``(...)``."""
         return self._memory[f"clip now {slot}"] if isinstance(self.privacy.clip, str) else self.privacy.clip
 
     def _adaptive_norm(self, slot: int) -> Tensor:
@@ -77,17 +80,17 @@ class Mechanism:
         return self._memory.get(f"clip {slot}", start)
 
     def sensitivity(self, slot: int) -> float | Tensor:
-        """Return how far one client can move what is released of the clipped messages of a slot."""
+        """Return the L2 sensitivity of the sum of a slot's clipped messages to one client."""
         limits = self.limits(slot)
         return (limits if isinstance(limits, Tensor) else self.privacy.bound()) * self.privacy.factor
 
     @property
     def noisy(self) -> bool:
-        """Whether noise is added at all."""
+        """Whether noise is added."""
         return self._multiplier() > 0
 
     def deviation(self, sensitivity: float | Tensor) -> float | Tensor:
-        """Return the standard deviation of the noise; of stacked runs with noise of their own ``(R,)``."""
+        """Return the standard deviation of the noise; ``(R,)`` if stacked runs have different multipliers."""
         return (self._multiplier() if self._multipliers is None else self._multipliers) * sensitivity
 
     def noise(
@@ -98,7 +101,7 @@ class Mechanism:
         sender: str,
         shared: Tensor | None = None,
     ) -> Tensor:
-        """Draw the noise of one message per row, on the kept positions."""
+        """Draw the noise of one message per row, on the entries of the mask ``shared``."""
         if not self.noisy:
             return torch.zeros_like(like)
         std = self.deviation(sensitivity)
@@ -108,7 +111,7 @@ class Mechanism:
         return noise if shared is None else noise * shared
 
     def _multiplier(self) -> float:
-        """Return the noise multiplier of a message; an adaptive clip norm leaves a little of it to its count."""
+        """Return a message's noise multiplier; adaptive clipping spends a part of the budget on its count."""
         z = self.privacy.noise_multiplier
         if self.privacy.clip != "adaptive":
             return z
@@ -120,7 +123,7 @@ class Mechanism:
     def book(self, samples: Batch | None = None) -> None:
         """Book one release of this round's draw."""
         privacy, privacy_log, round = self.privacy, self._clients.privacy_log, self._clients.round
-        if round < 0:  # before the first round everybody takes part
+        if round < 0:  # everybody takes part in the initialization
             privacy = replace(privacy, rate=1.0)
         draw = ("round", round)
         privacy_log.ledger = privacy.book(privacy_log.ledger, draw, self._multiplier())
@@ -129,27 +132,27 @@ class Mechanism:
             privacy_log.ledger = privacy.book(privacy_log.ledger, draw, count)
 
     def clip_average(self, average: Tensor) -> Tensor:
-        """Bound the norm of what is released, which costs no privacy."""
+        """Bound the norm of the average: post-processing, which costs no privacy."""
         limit = self.privacy.server_clip
         return average if limit is None else clip([average], limit).parts[0]
 
 
 class SampleMechanism(Mechanism):
-    """What protects the messages of parties with unit record: samples are clipped and booked one by one."""
+    """The mechanism for messages of parties with unit record: samples are clipped and booked separately."""
 
     by_sample = True
 
     def clip(self, slot: int, parts: Sequence[Tensor], samples: Batch | None = None) -> Clipped:
-        """Bound the norm of what a message says of each sample; norms are those of all samples, ``(..., C B)``."""
+        """Bound the norm of each sample's vector; the norms returned are those of all samples, ``(..., C B)``."""
         if samples is None:
             raise Incompatible(
-                "record-level privacy of parties covers gradients, and embeddings gathered sample by sample; the "
-                "algorithm sends something else"
+                "record-level privacy of parties protects gradients and embeddings of gather(per_sample=...); "
+                "the algorithm sends something else"
             )
         (joint,) = parts
-        found = clip([joint.unflatten(-1, (samples.weight.shape[-1], -1))], self.privacy.bound())
-        flat = (part.flatten(-2) for part in found.parts)
-        return Clipped(tuple(flat), found.norms.flatten(-2), found.exceeded.flatten(-2))
+        clipped = clip([joint.unflatten(-1, (samples.weight.shape[-1], -1))], self.privacy.bound())
+        flat = (part.flatten(-2) for part in clipped.parts)
+        return Clipped(tuple(flat), clipped.norms.flatten(-2), clipped.exceeded.flatten(-2))
 
     def limits(self, slot: int) -> float:
         """Return the clip norm of a sample."""
@@ -164,7 +167,7 @@ class SampleMechanism(Mechanism):
 def generators(
     clients: Clients, make: Callable[..., G], purpose: str, slot: int, rows: Tensor, sender: str
 ) -> list[G]:
-    """Return one generator a row: of the server's message, or of each client's."""
+    """Return one generator per row: for the server's message, or for each client's."""
     round, seeds = clients.round, clients.seeds
     if sender == "server" and rows.ndim <= clients.axes:
         return [make(seed, purpose, round, slot, "server") for seed in seeds]

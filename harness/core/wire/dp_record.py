@@ -1,4 +1,4 @@
-"""Unit record: releases about single samples, each booked to the draw that its batch came from."""
+"""Record-level privacy: noisy gradients of private batches, booked to the draws of the batches."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from harness.core.registry import Incompatible
 from harness.core.wire.settings import Privacy, PrivacyLog
 from privacy import gaussian_noise
 
-LIVE = 1e-30  # weight of a slot without a sample in a step that takes place
+LIVE = 1e-30  # weight of an empty slot in a step that takes place
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """How a batch was drawn.
+    """The private side of a batch.
 
     Attributes
     ----------
     stream, step : str, int
-        Which draw of the round it is.
+        Identification of the draw within the round.
     batch : Batch
-        The samples, which nobody is given.
+        The samples, which algorithms do not see.
     expected : Tensor
-        Expected samples of each client, ``(..., C, 1)``.
+        Expected number of samples of each client, ``(..., C, 1)``.
     rate : float
-        At which a record of the client with the fewest is drawn.
+        Sampling rate of the records of the smallest client.
     numbers : Tensor or None
-        Of the records, -1 = none, where everybody knows them.
+        Numbers of the records where they are public, -1 = no record.
     """
 
     stream: str
@@ -46,43 +46,43 @@ class Drawn:
 
 
 class Records:
-    """The records of a cohort: their batches are handed out without samples in them, and remembered.
+    """Private batches of a cohort: algorithms get them without samples and pass them back for gradients.
 
     Parameters
     ----------
     privacy : Privacy
         The mechanism, with unit record.
     problem : Problem
-        What is optimized.
+        The problem.
     privacy_log : PrivacyLog
-        Where releases are booked.
+        Record of the releases.
 
     Raises
     ------
     Incompatible
-        If a sample's contribution cannot be separated from that of the others.
+        If a sample's contribution depends on the other samples, or the sampling does not fit the problem.
     """
 
     def __init__(self, privacy: Privacy, problem: Problem, privacy_log: PrivacyLog) -> None:
         self.privacy = privacy
-        self.public = privacy.sampling == "full"  # everybody knows who is in a batch
+        self.public = privacy.sampling == "full"  # the members of a batch are public
         self._log = privacy_log
-        self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> how it was drawn
-        self._calls: dict[tuple[str, int], int] = {}  # how often a draw has been used
+        self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> its private side
+        self._calls: dict[tuple[str, int], int] = {}  # number of releases from each draw
         if not problem.per_sample:
             raise Incompatible(
-                f"record-level privacy clips what each sample contributes, and in problem {problem.name}, as it is "
-                "set, a sample also changes what the others contribute"
+                "record-level privacy clips each sample's contribution, but with these settings of problem "
+                f"{problem.name} a sample also changes the contributions of others"
             )
         if self.public != (problem.kind == "vertical"):
             raise Incompatible(
-                "record-level privacy: parties know who is in a batch (sampling full), other clients draw their "
-                f"own (sampling poisson); problem {problem.name}, sampling {privacy.sampling}"
+                "record-level privacy: vertical problems need sampling full, all others sampling poisson; given "
+                f"problem {problem.name} with sampling {privacy.sampling}"
             )
 
     @property
     def draw(self) -> Callable[..., tuple[Tensor, Tensor]]:
-        """How batches are drawn."""
+        """The function that draws the batches."""
         return sampling.draw_batches if self.public else sampling.draw_poisson_batches
 
     def redaction(
@@ -94,32 +94,32 @@ class Records:
         fewest: int,
         batch_size: int | None,
     ) -> Callable[[int, Batch], Batch]:
-        """Return the function that takes protected samples out of the batches of a stream.
+        """Return the function that removes protected samples from the batches of a stream.
 
         Parameters
         ----------
         stream : str
-            Its name.
+            Name of the stream.
         order, num_steps : Tensor
-            What `draw` has returned, and steps of each client, ``(..., C, 1)``.
+            Sample numbers returned by `draw`, and steps of each client, ``(..., C, 1)``.
         counts, fewest : Tensor, int
-            Samples of each client, ``(..., C)``, and of the client of the federation that has the fewest.
+            Samples of each client, ``(..., C)``, and of the smallest client of the federation.
         batch_size : int or None
-            Samples a batch.
+            Samples per batch.
         """
         rate = 1.0 if batch_size is None else min(1.0, batch_size / max(1, fewest))
         expected = counts.unsqueeze(-1).clamp(min=1, max=batch_size).to(num_steps)
 
         def public(step: int, batch: Batch) -> Batch:
-            batch = batch._replace(weight=batch.weight.clone())  # a key of its own, in every step
+            batch = batch._replace(weight=batch.weight.clone())  # a new key in every step
             number = batch.weight.sum(-1, keepdim=True).clamp(min=1)
-            people = order[step].flatten(0, -2)[0]  # the same everywhere
+            people = order[step].flatten(0, -2)[0]  # the same for all parties
             self._drawn[batch.weight] = Drawn(stream, step, batch, number, 1.0, people)
             return batch._replace(x=torch.full_like(batch.x, torch.nan), group=batch.group * 0)
 
         def secret(step: int, batch: Batch) -> Batch:
-            # An empty draw is still a step: its slots keep a weight too small to count but above nothing. What
-            # is handed out has no samples in it: they leave through `grad` and `grads`, or not at all.
+            # An empty draw is still a step, so its slots keep a tiny positive weight. Samples are removed: only
+            # protected gradients depend on them.
             batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * (step < num_steps))
             self._drawn[batch.weight] = Drawn(stream, step, batch, expected, rate)
             return Batch(torch.full_like(batch.x, torch.nan), batch.y * 0, batch.group * 0, batch.weight)
@@ -127,20 +127,20 @@ class Records:
         return public if self.public else secret
 
     def of(self, batch: Batch) -> Drawn:
-        """Return how a batch that was handed out was drawn."""
+        """Return the private side of a batch."""
         if batch.weight not in self._drawn:
-            raise Incompatible("record-level privacy needs batches drawn by Clients.batches, as they come")
-        found: Drawn = self._drawn[batch.weight]
-        return found
+            raise Incompatible("record-level privacy needs batches drawn by Clients.batches, unchanged")
+        drawn: Drawn = self._drawn[batch.weight]
+        return drawn
 
     def charge(self, batch: Batch, largest: int) -> None:
-        """Book a release about the records of a batch that everybody knows, numbered below ``largest``."""
+        """Book a release about the records of a public batch, numbered below ``largest``."""
         numbers = self.of(batch).numbers
         assert numbers is not None
         self._log.charge(numbers[numbers >= 0], largest, self.privacy)
 
     def book(self, batch: Batch, round: int, largest: int) -> int:
-        """Book one more release from a batch, at the rate at which it was drawn; returns how many it had before."""
+        """Book one more release from a batch, at its sampling rate, and return the number of earlier ones."""
         drawn = self.of(batch)
         call = self._calls.get((drawn.stream, drawn.step), 0)
         self._calls[drawn.stream, drawn.step] = call + 1
@@ -149,9 +149,10 @@ class Records:
             return call
         draw = ("batch", drawn.stream, round, drawn.step)
         if call and self._log.ledger.key != draw:
-            # Booked as two draws, releases of one draw would count as amplified twice.
+            # Booked as two draws, the releases of one draw would be amplified twice.
             raise Incompatible(
-                f"record-level privacy: the batches of stream {drawn.stream!r} were gone through before"
+                f"record-level privacy: the batches of stream {drawn.stream!r} can be iterated only once; draw "
+                "from another stream"
             )
         mechanism = replace(self.privacy, rate=drawn.rate)
         self._log.ledger = mechanism.book(self._log.ledger, draw, self.privacy.noise_multiplier)
@@ -168,10 +169,10 @@ class Records:
         ids: Tensor,
         mask: Tensor | None,
     ) -> list[Tensor]:
-        """Return private means of sums of clipped gradients, ``(..., C, P)`` each: noise, over the expected size.
+        """Add noise to sums of clipped gradients, ``(..., C, P)`` each, and divide by the expected batch size.
 
-        Abadi et al. 2016, Algorithm 1, at every client. Coordinates that a client's pruned model lacks, false in
-        the mask, get no noise.
+        Abadi et al. 2016, Algorithm 1, at every client. Coordinates outside the mask of a client's pruned model get
+        no noise.
         """
         privacy, drawn, joint = self.privacy, self.of(batch), torch.cat(list(sums), -1)
         if privacy.noise_multiplier > 0:

@@ -1,7 +1,7 @@
-"""Which entries of a message travel at all. All of it is public: sender and receiver know it without a byte.
+"""Public masks of messages: entries that sender and receiver both know not to be sent, at no cost.
 
-An entry is missing because it belongs to no unit of the pruned model, or because a common lot left it out. What a
-sender chooses by magnitude is no mask; its positions travel along with the values.
+An entry is masked if the pruned model lacks it, or if the common random choice (random-k) excludes it. The entries
+that a sender selects by magnitude are not public; their positions are sent with the values.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ def shared(
     parts: Sequence[Tensor],
     real: Tensor | None = None,
 ) -> Tensor | None:
-    """Return the mask of a message with these parts: ``(n,)``, ``(R, 1, n)`` or ``(..., C, n)``; None: whole.
+    """Return the mask of a message with these parts: ``(n,)``, ``(R, 1, n)`` or ``(..., C, n)``; None: no mask.
 
-    Of a message that is not made of models ``real`` says which entries there are, ``(n,)``.
+    For a message about samples ``real (n,)`` replaces the mask of the pruned model.
     """
     model = of_model(clients, parts) if real is None else real
     if not compression.sparsifies or compression.select != "random_k":
         return model
     if per_client_mask(clients, model) is not None:
-        raise Incompatible("compression: random_k uses one mask for all clients, alpha is one for each")
-    return _lot(clients, compression, slot, parts, model)
+        raise Incompatible(
+            "compression: random_k uses one mask for all clients, so alpha must be equal for all"
+        )
+    return _random_mask(clients, compression, slot, parts, model)
 
 
 def of_model(clients: Cohort, parts: Sequence[Tensor], ids: Tensor | None = None) -> Tensor | None:
-    """Return which entries belong to the pruned model: ``(n,)``, or ``(..., C, n)`` where each client has its own.
+    """Return the entries of the pruned model: ``(n,)``, or ``(..., C, n)`` if clients have different models.
 
-    With ``ids``, of these clients in place of the cohort.
+    ``ids`` replaces the clients of the cohort.
     """
     model = clients.pruned
     if model is None or model.own or not any(model.inside(part) for part in parts):
@@ -49,39 +51,41 @@ def of_model(clients: Cohort, parts: Sequence[Tensor], ids: Tensor | None = None
 
 
 def of_everybody(clients: Cohort, parts: Sequence[Tensor]) -> Tensor:
-    """Return the masks of all clients of the federation, ``(total, n)``, where each has its own model."""
-    found = of_model(clients, parts, torch.arange(clients.total))
-    assert found is not None
-    return found
+    """Return the masks of all clients of the federation, ``(total, n)``, if they have different models."""
+    masks = of_model(clients, parts, torch.arange(clients.total))
+    assert masks is not None
+    return masks
 
 
 def per_client_mask(clients: Cohort, mask: Tensor | None) -> Tensor | None:
-    """Return a message's mask if it differs from client to client."""
+    """Return a message's mask if it differs between clients, else None."""
     model = clients.pruned
     return None if model is None or model.own or model.which is None else mask
 
 
 def ratio(clients: Cohort, compression: Compression) -> float | Tensor:
-    """Return the share of entries that is dropped in this round: one for all, or one for each of the cohort."""
-    found = ratio_at(compression.beta, max(0, clients.round))
-    if not isinstance(found, Tensor):
-        return found
-    if len(found) != clients.total:
-        raise Incompatible(f"compression.beta: {len(found)} ratios for {clients.total} clients")
-    return found[clients.ids.cpu()]
+    """Return the share of dropped entries in this round, for all or for each member of the cohort."""
+    ratios = ratio_at(compression.beta, max(0, clients.round))
+    if not isinstance(ratios, Tensor):
+        return ratios
+    if len(ratios) != clients.total:
+        raise Incompatible(f"compression.beta: {len(ratios)} ratios for {clients.total} clients")
+    return ratios[clients.ids.cpu()]
 
 
-def _lot(
+def _random_mask(
     clients: Cohort, compression: Compression, slot: int, parts: Sequence[Tensor], among: Tensor | None
 ) -> Tensor:
-    """Draw the entries, of those in play, that all clients send this round, from the seed that all know."""
+    """Draw the entries that all clients send in this round, among those of a mask, from the public seed."""
     share = ratio(clients, compression)
     if isinstance(share, Tensor):
-        raise Incompatible("compression: random_k uses one ratio for all clients, its mask is common")
+        raise Incompatible(
+            "compression: random_k uses one ratio for all clients, because they share its mask"
+        )
     n = sum(part.shape[-1] for part in parts)
-    play = torch.arange(n) if among is None else among.nonzero()[:, 0].cpu()
+    allowed = torch.arange(n) if among is None else among.nonzero()[:, 0].cpu()
     mask = torch.zeros(len(clients.seeds), n, dtype=torch.bool)
     for row, seed in zip(mask, clients.seeds, strict=True):
-        row[play] = random_k(len(play), share, rng.stream(seed, "random-k", clients.round, slot))
+        row[allowed] = random_k(len(allowed), share, rng.stream(seed, "random-k", clients.round, slot))
     mask = mask.to(parts[0].device)
     return mask.unsqueeze(-2) if clients.axes > 1 else mask[0]

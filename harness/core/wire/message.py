@@ -1,4 +1,4 @@
-"""A message and its parts."""
+"""Messages, and functions of their parts."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ Weighting = Literal["size", "uniform"]
 
 @dataclass(slots=True)
 class Message:
-    """A message on its way through the stages; each rewrites `joint` or notes what a later one needs.
+    """The state of a message between stages.
 
     Attributes
     ----------
     slot : int
-        Its number in the round; a key of its randomness and of what is remembered of it.
+        Number of the message in its round; a key of its randomness and of its state between rounds.
     parts : sequence of Tensor
-        What the algorithm sends, ``(..., C, P)`` each; ``(..., P)`` from the server.
+        The parts as the algorithm sends them, ``(..., C, P)`` each; ``(..., P)`` from the server.
     copies : Tensor
-        How often each sender's code travels, ``(..., C)``.
+        Number of copies of each sender's code that are counted, ``(..., C)``.
     mask : Tensor or None
-        Public mask of the joint row; None: everything travels.
+        Public mask of the joint row; None: all entries are sent.
     sender : {"client", "server", "neighbor"}
         Who encodes it.
     sparsify : bool
-        Whether the sender chooses entries.
+        Whether the sender selects entries.
     base, scale, samples, pass_on, weighting
-        As in the verbs of `Channel`; `samples` is the batch that rows are about.
+        As in the methods of `Channel`; `samples` is the batch that rows describe.
     joint : Tensor
-        The parts as one row, as far as they have come: ``(..., C, n)``, the average ``(..., n)``.
+        The parts as one row, after the stages so far: ``(..., C, n)``, or their average ``(..., n)``.
     sizes : Tensor
         Bytes of each code.
     entered : Tensor or None
-        What entered the encoder, under error feedback.
+        Input of the encoder, under error feedback.
     held : Tensor or None
-        Weight of the clients that hold each entry, where their models differ.
+        Weight of the clients that hold each entry, if their models differ.
     arrived : list of Tensor
-        The parts as the receiver reads them.
+        The parts as received.
     """
 
     slot: int
@@ -68,40 +68,42 @@ class Message:
 def increments(rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None) -> list[Tensor]:
     """Return the parts of a message against their base, divided by their public scales."""
     if scale is not None and not all(isinstance(s, float | int) for s in scale):
-        raise TypeError("scales are public numbers made of hyper-parameters; a tensor might come from data")
+        raise TypeError(
+            "scale must consist of numbers, which are public; a tensor might depend on private data"
+        )
     bases = base if isinstance(base, tuple) else (base,) * len(rows)
     parts = [row if b is None else row - b for row, b in zip(rows, bases, strict=True)]
     return parts if scale is None else [part / s for part, s in zip(parts, scale, strict=True)]
 
 
 def restored(parts: Sequence[Tensor], scale: Sequence[float] | None) -> list[Tensor]:
-    """Return the parts with their scales multiplied back."""
+    """Return the parts multiplied by their scales."""
     return list(parts) if scale is None else [part * s for part, s in zip(parts, scale, strict=True)]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Return the parts as one row, which is clipped, noised, encoded and counted as such."""
+    """Concatenate the parts to one row, which is clipped, noised and encoded jointly."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
 
 
 def split(joint: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the row's parts, as long as those it was made of."""
+    """Split a row into parts of the same lengths as the given ones."""
     return list(joint.split([part.shape[-1] for part in like], -1))
 
 
 def of_server(shared: Tensor | None, joint: Tensor) -> Tensor | None:
-    """Return a public mask for a vector of the server's, which has no axis of clients."""
+    """Return a public mask for a vector of the server, which has no client axis."""
     return shared if shared is None or shared.ndim <= joint.ndim else shared.squeeze(-2)
 
 
 def plain(values: Sequence[Tensor]) -> Any:
-    """Return a single value as itself, several as a tuple."""
+    """Return a single value by itself, several as a tuple."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def combined(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return ``weights @ rows``, ``(..., A, C)`` by ``(..., C, P)``; the same bits for a run alone and in a stack.
+    """Return ``weights @ rows``, ``(..., A, C)`` by ``(..., C, P)``, with equal rounding for one run and a stack.
 
-    Torch multiplies one small matrix by another routine than several, which rounds differently.
+    torch uses different routines for one matrix product and for several.
     """
     return torch.bmm(weights[None], rows[None])[0] if weights.ndim == rows.ndim == 2 else weights @ rows

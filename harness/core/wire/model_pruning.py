@@ -20,9 +20,9 @@ class SubModel:
     Attributes
     ----------
     mask : Tensor
-        ``(P,)``, True where a coordinate is still part of the model.
+        ``(P,)``, True for the remaining coordinates.
     problem : Problem
-        The same problem for the really smaller model.
+        The problem for the smaller model.
     index : Tensor
         Positions of its parameters in the full vector.
     """
@@ -32,15 +32,15 @@ class SubModel:
     index: Tensor
 
     def inside(self, vector: Tensor) -> bool:
-        """Whether a vector lives in the pruned space, which its length tells."""
+        """Whether a vector belongs to the full model's parameter space, judged by its length."""
         return vector.shape[-1] == len(self.mask)
 
     def take(self, vector: Tensor) -> Tensor:
-        """Return a vector of the full model as one of the smaller."""
+        """Map a vector of the full model to the smaller one."""
         return vector[..., self.index] if self.inside(vector) else vector
 
     def put(self, small: Tensor, like: Tensor) -> Tensor:
-        """Return a vector of the smaller model as one of the full, zero elsewhere."""
+        """Map a vector of the smaller model to the full one, with zeros elsewhere."""
         if not self.inside(like):
             return small
         full = torch.zeros_like(like, memory_format=torch.contiguous_format)
@@ -55,12 +55,12 @@ class PrunedModels:
     Attributes
     ----------
     models : tuple of SubModel
-        The largest first, which contains the others: the server's.
+        Nested models, the largest first: the server's.
     which : Tensor or None
         ``(total,)``, the model of each client; None: all train the first.
     own : bool
-        Whether the models are the clients' own, each pruned by its own weights (vertical problems). None
-        contains another then, no message is made of them, and the server has no such model.
+        Whether each client's model is pruned by its own weights (vertical problems). The models are then not
+        nested, never sent, and the server has none.
     """
 
     models: tuple[SubModel, ...]
@@ -69,17 +69,17 @@ class PrunedModels:
 
     @property
     def mask(self) -> Tensor:
-        """The server's mask, ``(P,)``: what any client trains."""
+        """The server's mask, ``(P,)``: the coordinates that any client trains."""
         return self.models[0].mask
 
     def inside(self, vector: Tensor) -> bool:
-        """Whether a vector lives in the pruned space."""
+        """Whether a vector belongs to the full model's parameter space."""
         return self.models[0].inside(vector)
 
     def mask_of(self, parts: Sequence[Tensor], ids: Tensor) -> Tensor:
-        """Return which entries of the joined parts, ``(n,)``, belong to the models of clients ``(...)``.
+        """Return the mask of joined parts for clients ``ids (...)``.
 
-        One mask if all clients train the same model, else ``(..., n)``.
+        ``(n,)`` if all clients train the same model, else ``(..., n)``.
         """
         masks = self.mask
         if self.which is not None:
@@ -92,9 +92,9 @@ class PrunedModels:
         )
 
     def masked(self, part: Tensor) -> Tensor:
-        """Return a part of a state with the pruned coordinates set to zero; of other spaces as it is.
+        """Set the pruned coordinates of a state's part to zero; other parts are returned unchanged.
 
-        Rows, ``(total, P)``, are the clients'.
+        Rows, ``(total, P)``, belong to the clients.
         """
         if not self.inside(part) or (self.own and part.ndim == 1):
             return part
@@ -103,51 +103,51 @@ class PrunedModels:
         return part * self.mask_of([part], torch.arange(part.shape[-2]))
 
     def groups(self, ids: Tensor) -> list[tuple[SubModel, Tensor | slice]]:
-        """Return the models that clients ``(...)`` train, each with the flat positions of those who do."""
+        """Return the models of clients ``ids (...)``, each with the flat positions of its clients."""
         if self.which is None:
             return [(self.models[0], slice(None))]
         held = self.which[ids.flatten().cpu()]
-        found = [(model, (held == number).nonzero()[:, 0]) for number, model in enumerate(self.models)]
-        return [(model, where) for model, where in found if len(where)]
+        members = [(model, (held == number).nonzero()[:, 0]) for number, model in enumerate(self.models)]
+        return [(model, where) for model, where in members if len(where)]
 
 
 def prunable(problem: Problem) -> list[UnitGroup]:
-    """Return the units that may be pruned from a problem's model.
+    """Return the prunable units of a problem's model.
 
     Raises
     ------
     Incompatible
-        If it has none.
+        If the model has no hidden units.
     """
-    found = units(problem.module) if problem.module is not None else []
-    if not found:
+    groups = units(problem.module) if problem.module is not None else []
+    if not groups:
         raise Incompatible(
             f"compression.alpha: the model of problem {problem.name} has no hidden units to prune"
         )
-    return found
+    return groups
 
 
 def prune_models(
     problem: Problem, x: Tensor, ratio: float | Tensor, previous: PrunedModels | None
 ) -> PrunedModels:
-    """Prune the units of least weight (L1 norm of what comes in; Li et al. 2017) of every layer.
+    """Prune the units with the smallest incoming weights (L1 norm; Li et al. 2017) of every layer.
 
     Parameters
     ----------
     problem : Problem
         With a model.
     x : Tensor
-        A released model, ``(P,)``: what is pruned must not depend on anything private.
+        A released model, ``(P,)``, because the choice of units is public.
     ratio : float or Tensor
-        Share of units to remove, relative to the full model; one for all clients, or one for each, ``(total,)``,
-        whose models are then contained in each other. What has been removed stays removed.
+        Share of units to remove, relative to the full model: one for all clients, or one for each, ``(total,)``,
+        for nested models. Removed units stay removed.
     previous : PrunedModels or None
-        What was left so far, made with the same or a smaller ratio.
+        The models so far, made with the same or a smaller ratio.
 
     Returns
     -------
     PrunedModels
-        Coordinates of x behind the module's parameters belong to no unit and stay.
+        The models; coordinates of x beyond the module's parameters stay.
     """
     groups = prunable(problem)
     ratios = sorted(set(ratio.tolist())) if isinstance(ratio, Tensor) else [ratio]
@@ -163,24 +163,24 @@ def prune_models(
 def prune_own_models(
     problem: Problem, rows: Tensor, ratio: float | Tensor, previous: PrunedModels | None
 ) -> PrunedModels | None:
-    """Prune every client's own model by its own weights, as `prune_models` does with the one they share.
+    """Prune every client's model by its own weights, as `prune_models` prunes a shared one.
 
     Parameters
     ----------
     problem : Problem
-        A vertical one; the model is y.
+        A vertical problem; the model is y.
     rows : Tensor
         The models, ``(total, Q)``.
     ratio : float or Tensor
-        Share of units to remove, relative to the full model, one for all or ``(total,)``. It may fall: what has
-        been removed stays removed, and nothing else is.
+        Share of units to remove, relative to the full model, one for all or ``(total,)``. Removed units stay
+        removed, also if the ratio falls.
     previous : PrunedModels or None
-        What was left so far.
+        The models so far.
 
     Returns
     -------
     PrunedModels or None
-        ``previous`` itself if nothing more is to be removed.
+        ``previous`` itself if no unit is removed.
     """
     groups = prunable(problem)
     ratios = torch.as_tensor(ratio, dtype=torch.float64).expand(len(rows)).tolist()
@@ -194,11 +194,11 @@ def prune_own_models(
 
 
 def pruned_models(problem: Problem, masks: Tensor, which: Tensor | None) -> PrunedModels:
-    """Return the models that masks ``(S, P)`` describe: the largest first, or the clients' own in their order."""
+    """Return the models of masks ``(S, P)``: the largest first, or the clients' own in their order."""
     groups, module, rebuild = prunable(problem), problem.module, problem.rebuild
     assert isinstance(module, nn.Module) and rebuild is not None
     models: list[SubModel] = []
-    of_shape: dict[object, Problem] = {}  # models of one size are the same functions of their parameters
+    of_shape: dict[object, Problem] = {}  # models of equal shapes are equal functions of their parameters
     for mask in masks:
         smaller, _ = shrink(module, groups, mask[: _size(problem)].cpu())
         shapes = tuple(parameter.shape for parameter in smaller.parameters())
@@ -209,6 +209,6 @@ def pruned_models(problem: Problem, masks: Tensor, which: Tensor | None) -> Prun
 
 
 def _size(problem: Problem) -> int:
-    """Return how many of the coordinates of x are the module's parameters, which come first."""
+    """Return the number of the module's parameters, which come first in x."""
     assert problem.module is not None
     return sum(parameter.numel() for parameter in problem.module.parameters())

@@ -1,7 +1,7 @@
 """The order in which a message passes the stages of `harness.core.wire.stages.Stages`.
 
-The order is a property of where the noise is added, and it is decided here and nowhere else. Without privacy
-messages take the stages of `LOCAL`, in which the mechanism then does nothing.
+The order depends only on where noise is added. Without privacy messages pass the stages of `LOCAL`, whose privacy
+stages then do nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from itertools import zip_longest
 Order = tuple[str, ...]
 
 LOCAL: Order = (  # each client protects itself
-    "join",  # increments against the base, divided by the public scales, as one row
+    "join",  # subtract the base, divide by the public scales, concatenate the parts
     "mask",  # public mask: random-k, pruned model
     "clip",  # the joint norm of the parts
-    "add_noise",  # on the kept positions
-    "add_residual",  # error feedback; from here on everything is post-processing of what is protected
-    "encode",  # choose entries, encode, decode
-    "keep_residual",  # what entered the encoder minus what came out of it
+    "add_noise",  # on the entries of the mask
+    "add_residual",  # error feedback; from here on all is post-processing of the protected message
+    "encode",  # select entries, encode, decode
+    "keep_residual",  # input minus output of the encoder
     "count",  # the bytes of the code
     "book",  # the release
     "average",
-    "normalize",  # where clients' models differ: by the weight of those who hold an entry
+    "normalize",  # if models differ: divide by the weight of the clients that hold an entry
     "clip_average",  # server clip: post-processing
-    "restore",  # the parts, their scales multiplied back
+    "restore",  # split into parts, multiply by the scales
 )
 
 CENTRAL: Order = (  # the server adds noise to the average
@@ -33,7 +33,7 @@ CENTRAL: Order = (  # the server adds noise to the average
     "encode",
     "keep_residual",
     "count",
-    "clip",  # what was decoded, so that no code exceeds the bound
+    "clip",  # after decoding, so that no code exceeds the bound
     "book",
     "average",  # with a fixed denominator
     "add_noise_to_average",
@@ -45,16 +45,16 @@ CENTRAL: Order = (  # the server adds noise to the average
 _AVERAGING = ("average", "add_noise_to_average", "normalize", "clip_average")
 _CODING = ("add_residual", "encode", "keep_residual", "count")
 
-#: Messages that their receivers see one by one, and never under central privacy.
+#: Messages that receivers see individually; not available under central privacy.
 SEPARATE: Order = tuple(stage for stage in LOCAL if stage not in _AVERAGING)
-#: The same for messages that are encoded as a part of another one.
+#: Messages that are encoded as a part of another one.
 UNCODED: Order = tuple(stage for stage in SEPARATE if stage not in _CODING)
-#: Messages that release nothing: the server's, and what is repeated of earlier releases.
+#: Messages that release nothing: the server's, and repetitions of earlier releases.
 PUBLIC: Order = ("join", "mask", "encode", "count", "restore")
 
 
 def table() -> str:
-    """Return both orders side by side, as a table in Markdown."""
+    """Return both orders as a Markdown table."""
     rows = list(zip_longest(LOCAL, CENTRAL, fillvalue=""))
     lines = ["| step | local: each client protects itself | central: the server adds noise to the average |"]
     lines += ["| ---: | :--- | :--- |"]

@@ -1,4 +1,4 @@
-"""Settings of what a run does to its messages: privacy and compression, checked and completed."""
+"""Settings of privacy and compression, and the record of releases."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harness.core import rng
 from harness.core.registry import UserError, unknown
 from privacy import AdaptiveClip, Ledger, joint_norm
 
-Share = float | tuple[float, ...]  # of all clients, or of each
+Share = float | tuple[float, ...]  # for all clients, or for each
 Ratio = Share | tuple[tuple[int, Share], ...]
 Clip = float | tuple[float, ...] | Literal["adaptive"]
 
 
 class Section(BaseModel):
-    """A part of a run file; unknown keys are refused."""
+    """A section of a run file; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,16 +33,16 @@ SMALLEST_DELTA = 1e-30
 
 
 class PrivacySpec(Section):
-    """The Gaussian mechanism a run uses. Exactly one of the four budgets is given.
+    """Settings of the Gaussian mechanism. Give exactly one of the four budgets.
 
     Attributes
     ----------
     unit : {"client", "record"}
-        Whose participation is hidden: all of a client's data, or one record.
+        Unit of protection: all of a client's data, or one record.
     placement : {"local", "central"}
-        Who adds noise: each client to what it transmits, or the server to the average.
+        Who adds noise: each client to its messages, or the server to the average.
     clip : float, list of float or "adaptive"
-        Bound on the joint L2 norm of a message; a list bounds each part of it.
+        Bound on the joint L2 norm of a message; a list bounds each part separately.
     epsilon : float or None
         Budget of the whole run, over all releases.
     epsilon_release : float or None
@@ -50,20 +50,20 @@ class PrivacySpec(Section):
     epsilon_nominal : float or None
         Input of the classic formula ``sqrt(2 ln(1.25 / delta)) clip / epsilon``.
     noise_multiplier : float or None
-        Standard deviation of the noise over the sensitivity; 0 clips only.
+        Standard deviation of the noise over the sensitivity; 0 clips without noise.
     delta : float
-        Of every epsilon.
+        The delta of all epsilons.
     adjacency : {"replace", "add-remove"} or None
-        Default: add-remove with Poisson sampling, else replace.
+        Relation of neighboring data sets. Default: add-remove with Poisson sampling, else replace.
     sampling : {"poisson", "fixed", "full"} or None
-        How the cohort is drawn. Default: full without a cohort; with one fixed if local, poisson if central.
+        Sampling of the cohort. Default: full without a cohort setting, else fixed if local, poisson if central.
     accountant : {"rdp", "prv"}
-        For sampled draws.
+        Accountant of sampled draws.
     server_clip : float or None
-        Bound on the averaged message, applied by the server. Messages that it sees one by one stay as they are.
+        Bound on the norm of averaged messages, applied by the server.
     strict : bool
-        Take nothing of the clients' data as public, neither their numbers of samples nor what standardizes
-        them; what rests on such knowledge is refused, and averages are plain where the algorithm leaves it open.
+        Whether statistics of the clients' data are private: sample counts and the constants of standardization.
+        Algorithms that rely on them are refused, and averages have equal weights by default.
     """
 
     unit: Literal["client", "record"] = "client"
@@ -81,7 +81,7 @@ class PrivacySpec(Section):
     strict: bool = False
 
     @model_validator(mode="after")
-    def _sound(self) -> PrivacySpec:
+    def _check(self) -> PrivacySpec:
         named = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(named) != 1:
             raise UserError(
@@ -89,70 +89,72 @@ class PrivacySpec(Section):
             )
         norms = self.clip if isinstance(self.clip, tuple) else (self.clip,)
         if not norms or any(not isinstance(norm, str) and not norm > 0 for norm in norms):
-            raise UserError(f"privacy.clip: clip norms are above 0, given {self.clip}")
+            raise UserError(f"privacy.clip: clip norms must be above 0, given {self.clip}")
         if self.noise_multiplier != 0 and any(norm == math.inf for norm in norms):
-            raise UserError("privacy.clip: an infinite clip norm goes with noise_multiplier 0 only")
+            raise UserError("privacy.clip: an infinite clip norm needs noise_multiplier 0")
         if self.delta < SMALLEST_DELTA:
-            raise UserError(f"privacy.delta: at least {SMALLEST_DELTA:g}, given {self.delta}")
+            raise UserError(f"privacy.delta: must be at least {SMALLEST_DELTA:g}, given {self.delta}")
         given = getattr(self, named[0])
         if given > LARGEST or 0 < given < 1 / LARGEST:
-            raise UserError(f"privacy.{named[0]}: between {1 / LARGEST:g} and {LARGEST:g}, given {given}")
+            raise UserError(
+                f"privacy.{named[0]}: must be between {1 / LARGEST:g} and {LARGEST:g}, given {given}"
+            )
         if self.unit == "record":
             if self.server_clip is not None:
-                raise UserError("privacy: unit record has no server_clip, the server adds no noise")
+                raise UserError("privacy: unit record does not support server_clip")
             if self.placement == "central" or isinstance(self.clip, tuple | str) or self.sampling == "fixed":
                 raise UserError(
                     "privacy: unit record protects every local gradient, with one clip norm and Poisson batches; "
-                    "leave placement and sampling away and give clip as a number"
+                    "omit placement and sampling and give clip as a number"
                 )
             if self.epsilon_nominal is not None:
-                raise UserError("privacy: unit record has no nominal epsilon")
+                raise UserError("privacy: unit record does not support epsilon_nominal")
             return self
         if self.placement == "local":
             if self.adjacency == "add-remove":
                 raise UserError(
-                    "privacy.adjacency: a client that protects itself replaces its data; use replace"
+                    "privacy.adjacency: local placement protects against replacing a client's data; use replace"
                 )
             if self.sampling == "poisson":
                 raise UserError(
-                    "privacy.sampling: local placement is not amplified by sampling, the server knows who sends; "
-                    "use fixed or full"
+                    "privacy.sampling: local placement is not amplified by sampling, because the server knows the "
+                    "cohort; use fixed or full"
                 )
             if self.clip == "adaptive":
                 raise UserError(
-                    "privacy.clip: an adaptive norm needs a server that counts; use placement central"
+                    "privacy.clip: adaptive clipping needs a count at the server; use placement central"
                 )
         elif self.adjacency == "add-remove" and self.sampling in ("fixed", "full"):
             raise UserError(
-                f"privacy.adjacency: with {self.sampling} cohorts one client is replaced by another; use replace, "
-                "or sampling poisson"
+                f"privacy.adjacency: {self.sampling} cohorts need adjacency replace; use replace or "
+                "sampling poisson"
             )
         elif self.adjacency == "replace" and self.sampling == "poisson":
-            raise UserError("privacy.adjacency: Poisson cohorts are accounted by add-remove")
+            raise UserError("privacy.adjacency: Poisson cohorts need adjacency add-remove")
         return self
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """The Gaussian mechanism of one run: its settings, and what only the run knows.
+    """The calibrated Gaussian mechanism of a run.
 
     Attributes
     ----------
     spec : PrivacySpec
         The settings, with `sampling` and `adjacency` given.
     noise_multiplier : float
-        Standard deviation of the noise over the sensitivity; 0 clips only.
+        Standard deviation of the noise over the sensitivity; 0 clips without noise.
     rate : float
         Probability that a unit takes part in a draw.
     secure : bool
-        Whether the noise is drawn from the system's entropy instead of the run's seed.
+        Whether noise comes from the system's entropy instead of the run's seed.
     releases : int or None
-        Number of releases a round that the noise is calibrated for. A round that makes more ends the run.
+        Releases per round for which the noise is calibrated. A round with more ends the run.
 
     Raises
     ------
     ValueError
-        If the settings leave `sampling` or `adjacency` open.
+        If the settings lack `sampling` or `adjacency`.
     """
 
     spec: PrivacySpec
@@ -163,7 +165,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         if self.spec.sampling is None or self.spec.adjacency is None:
-            raise ValueError("privacy: a mechanism needs a way of sampling and an adjacency")
+            raise ValueError("privacy: a calibrated mechanism needs sampling and adjacency")
 
     @classmethod
     def of(
@@ -178,15 +180,10 @@ class Privacy:
 
         Parameters
         ----------
-        noise_multiplier : float
-            Standard deviation of the noise over the sensitivity.
-        sampling : {"poisson", "fixed", "full"}
-            How units are drawn; everybody takes part unless given.
-        rate : float
-            At which.
+        noise_multiplier, sampling, rate
+            As in `Privacy` and `PrivacySpec`.
         **settings
-            Further fields of `PrivacySpec`. The default adjacency is add-remove with Poisson sampling, else
-            replace.
+            Further fields of `PrivacySpec`.
         """
         usual = "add-remove" if sampling == "poisson" else "replace"
         given = {"adjacency": usual, "sampling": sampling, **settings}
@@ -194,7 +191,7 @@ class Privacy:
 
     @property
     def unit(self) -> Literal["client", "record"]:
-        """Whose participation is hidden."""
+        """Unit of protection."""
         return self.spec.unit
 
     @property
@@ -204,41 +201,41 @@ class Privacy:
 
     @property
     def clip(self) -> Clip:
-        """Bound on the joint L2 norm of a message, or on each of its parts."""
+        """Bound on the joint L2 norm of a message, or on the norm of each part."""
         return self.spec.clip
 
     @property
     def adjacency(self) -> Literal["replace", "add-remove"]:
-        """What two neighboring data sets differ in."""
+        """Relation of neighboring data sets."""
         return self.spec.adjacency or "replace"
 
     @property
     def sampling(self) -> Literal["poisson", "fixed", "full"]:
-        """How units come into a release."""
+        """Sampling of the units of a release."""
         return self.spec.sampling or "full"
 
     @property
     def delta(self) -> float:
-        """Of every epsilon."""
+        """The delta of all epsilons."""
         return self.spec.delta
 
     @property
     def accountant(self) -> Literal["rdp", "prv"]:
-        """For sampled draws; without sampling the total is exact."""
+        """Accountant of sampled draws; without sampling the total is exact."""
         return self.spec.accountant
 
     @property
     def server_clip(self) -> float | None:
-        """Bound on the joint norm of the average, applied by the server after the noise."""
+        """Bound on the joint norm of the average, applied after the noise."""
         return self.spec.server_clip
 
     @property
     def strict(self) -> bool:
-        """Whether nothing of the clients' data is public."""
+        """Whether statistics of the clients' data are private."""
         return self.spec.strict
 
     def stream(self, seed: int, *purpose: str | int) -> np.random.Generator:
-        """Return the generator of one draw of noise."""
+        """Return the generator of a draw of noise."""
         return np.random.default_rng() if self.secure else rng.numpy_stream(seed, *purpose)
 
     @property
@@ -248,18 +245,24 @@ class Privacy:
 
     @property
     def adaptive(self) -> AdaptiveClip:
-        """The rule of an adaptive clip norm; the count's noise takes a small share of the budget."""
-        share = max(10.0 * self.noise_multiplier, 1e-3)  # its multiplier, ten times the round's
-        return AdaptiveClip(count_std=share * (1.0 if self.factor == 2.0 else 0.5))
+        """The rule of adaptive clipping; its count takes a small share of the budget."""
+        multiplier = max(10.0 * self.noise_multiplier, 1e-3)  # of the count: ten times the round's
+        return AdaptiveClip(count_std=multiplier * (1.0 if self.factor == 2.0 else 0.5))
 
     def bound(self) -> float:
-        """Return the joint norm that clipping guarantees, where it is fixed."""
+        """Return the joint norm guaranteed by clipping to fixed norms.
+
+        Raises
+        ------
+        ValueError
+            If the clip norm is adaptive.
+        """
         if isinstance(self.clip, str):
-            raise ValueError("an adaptive clip norm is part of the channel's state")
+            raise ValueError("an adaptive clip norm has no fixed bound; it is part of the channel's state")
         return joint_norm(self.clip) if isinstance(self.clip, tuple) else self.clip
 
     def deviation(self) -> float:
-        """Return the standard deviation of the noise on what is clipped to a fixed norm."""
+        """Return the standard deviation of the noise for a fixed clip norm."""
         return self.noise_multiplier * self.factor * self.bound()
 
     def book(self, ledger: Ledger, draw: tuple[str | int, ...], multiplier: float) -> Ledger:
@@ -270,39 +273,40 @@ class Privacy:
 
 
 def _each(ratio: Ratio) -> bool:
-    """Whether a ratio is one for each client."""
+    """Whether a ratio has one value per client."""
     return isinstance(ratio, tuple) and not isinstance(ratio[0], tuple)
 
 
 def steps_of(ratio: Ratio) -> list[tuple[int, Share]]:
-    """Return the steps of a schedule; none if it is constant."""
+    """Return the steps of a schedule; empty for a constant ratio."""
     return [step for step in ratio if isinstance(step, tuple)] if isinstance(ratio, tuple) else []
 
 
 class Compression(Section):
-    """How messages and models are made smaller.
+    """Settings of compression of messages and models.
 
     Attributes
     ----------
     alpha : float, list of floats, or list of [round, ratio]
-        Share of the model's hidden units (neurons, filters) that is removed, in [0, 1): of every client's model,
-        of each client's (which are then contained in each other), or a schedule of the first (of both in vertical
-        problems); what has been removed stays removed.
+        Share of the model's hidden units (neurons, filters) to remove, in [0, 1): one for all clients, one per
+        client (nested models), or a schedule of the former (of both in vertical problems). Removed units stay
+        removed.
     beta : float, list of floats, or list of [round, ratio]
-        Share of a message's entries that is dropped, in [0, 1): of every client's, of each client's, or a
-        schedule of both.
+        Share of a message's entries to drop, in [0, 1): one for all clients, one per client, or a schedule of
+        either.
     select : {"top_k", "random_k", "threshold"}
-        The largest entries are kept, or a random choice that all know from the seed, or all entries whose
-        absolute value is at least ``threshold`` (beta then stays 0).
+        Which entries to keep: the largest, a random choice from the public seed, or those of magnitude at least
+        ``threshold`` (with beta 0).
     threshold : float or None
-        Above 0.
+        Smallest magnitude, above 0.
     codec : str
         Number format on the wire: float64, float32, float16, bfloat16, q1 .. q8 (stochastic), sign.
     error_feedback : bool
-        Add what was not sent to the client's next message; not with random_k, whose mask is part of the rules.
+        Whether to add the residual of a message to the client's next one; not with random_k, whose mask does not
+        depend on magnitudes.
     downlink : bool
-        Drop and code what the server sends like what clients send; not with error feedback, as models are sent,
-        and what is missing of a model is not to be added to the next one.
+        Whether to compress the server's messages like the clients'; not with error feedback, since the residual
+        of a model must not be added to the next one.
     """
 
     alpha: Ratio = 0.0
@@ -325,25 +329,29 @@ class Compression(Section):
     def _ratios(cls, ratio: Any) -> Any:
         steps = ratio if isinstance(ratio, tuple) else (ratio,)
         if not steps or any(isinstance(step, tuple) and step[0] < 0 for step in steps):
-            raise UserError(f"compression: a schedule has steps, from round 0 on; given {ratio}")
+            raise UserError(
+                f"compression: a schedule needs at least one step, from round 0 on; given {ratio}"
+            )
         ratio_at(ratio, 0)
         return ratio
 
     @model_validator(mode="after")
-    def _together(self) -> Compression:
+    def _check(self) -> Compression:
         if (self.select == "threshold") != (self.threshold is not None) or (
             self.threshold and self.beta != 0.0
         ):
-            raise UserError("compression: select threshold goes with a threshold, and without beta")
+            raise UserError(
+                "compression: select threshold needs a threshold and beta 0; others need no threshold"
+            )
         if self.error_feedback and (self.select == "random_k" or self.downlink):
-            raise UserError("compression: error_feedback goes with select top_k, and without downlink")
+            raise UserError("compression: error_feedback supports neither select random_k nor downlink")
         if self.downlink and (_each(self.beta) or any(_each(ratio) for _, ratio in steps_of(self.beta))):
             raise UserError("compression: downlink needs one beta for all clients")
         return self
 
     @property
     def sparsifies(self) -> bool:
-        """Whether entries of messages are dropped at all."""
+        """Whether entries of messages are dropped."""
         return self.beta != 0.0 or self.select == "threshold"
 
 
@@ -351,14 +359,14 @@ PLAIN = Compression()
 
 
 class PrivacyLog:
-    """The one place where releases are booked during a round.
+    """The record of all releases during a round.
 
     Attributes
     ----------
     ledger : Ledger
-        Everything released so far; where records are charged one by one, of the record released most often.
+        All releases so far; if records are charged individually, those of the most charged record.
     charged : Tensor or None
-        Releases about each record, ``(N,)``.
+        Number of releases about each record, ``(N,)``.
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:
@@ -366,9 +374,9 @@ class PrivacyLog:
         self.charged: Tensor | None = None
 
     def charge(self, records: Tensor, total: int, privacy: Privacy) -> None:
-        """Book one release about each of some of ``total`` records; everybody knows about which.
+        """Book a release about each of the given ``records``, which are public, among ``total``.
 
-        All releases have the same noise, so what the ledger holds is as many as the most charged record has.
+        All releases have the same noise, so the ledger holds as many as the most charged record has.
         """
         before = torch.zeros(total, dtype=torch.int64) if self.charged is None else self.charged
         self.charged = before.index_add(0, records.cpu(), torch.ones_like(records.cpu()))

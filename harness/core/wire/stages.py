@@ -1,4 +1,4 @@
-"""The stages of a message: what happens to it between sender and receiver, one small step each."""
+"""The stages of a message between sender and receiver."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from harness.core.wire.settings import Compression
 
 
 class Stages:
-    """The stages, and what they share in a round. Subclasses replace single stages, as a dry run does.
+    """The stages, and their common state in a round. A dry run replaces some of them.
 
-    `harness.core.wire.pipeline` decides the order.
+    `harness.core.wire.pipeline` defines the order.
 
     Parameters
     ----------
     clients : Clients
-        The cohort whose messages these are.
+        The cohort.
     mechanism : Mechanism or None
-        What protects them.
+        The privacy mechanism.
     compression : Compression
         Sparsification and wire format.
     state : dict[str, Tensor]
-        What is remembered from round to round, by message slot; residuals are ``(..., total, n)``.
+        State kept between rounds, by message slot; residuals are ``(..., total, n)``.
     assembly : Assembly or None
-        Where a chunk of the cohort posts its share of an average.
+        Receives the shares of an average from the chunks of a cohort.
     diagnostics : Diagnostics or None
-        Where norms are noted; None: nowhere.
+        Receives norms and noise levels.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class Stages:
         self.down: Codec = self.up if same else find_codec("float32")
 
     def part(self, clients: Clients, assembly: Assembly) -> Stages:
-        """Return the stages of a chunk of the cohort, which posts to the assembly."""
+        """Return the stages of a chunk of the cohort."""
         state = dict(self.state)
         mechanism = self.mechanism and self.mechanism.of(clients, state)
         return type(self)(clients, mechanism, self.compression, state, assembly, self.diagnostics)
 
     def process(self, message: Message, order: Order) -> list[Tensor]:
-        """Take a message through stages, in this order; return its parts as they arrive."""
+        """Apply stages in the given order and return the parts as received."""
         for stage in order:
             getattr(self, stage)(message)
         return message.arrived
 
     def join(self, message: Message) -> None:
-        """Subtract the base, divide by the public scales, and join the parts into one row."""
+        """Subtract the base, divide by the public scales and concatenate the parts."""
         message.joint = joined(increments(message.parts, message.base, message.scale))
 
     def mask(self, message: Message) -> None:
@@ -92,7 +92,7 @@ class Stages:
             noted.messages(norms, self._present(message))
 
     def add_noise(self, message: Message) -> None:
-        """Add every client's own noise, on the kept positions."""
+        """Add each client's noise, on the entries of the mask."""
         if self.mechanism is None:
             return
         sensitivity = self.mechanism.sensitivity(message.slot)
@@ -106,25 +106,25 @@ class Stages:
             noted.noise(self.mechanism.deviation(sensitivity), sizes.expand(present.shape), present)
 
     def add_residual(self, message: Message) -> None:
-        """Add what earlier messages of this slot left unsent: error feedback."""
+        """Add the residual of the slot's earlier messages: error feedback."""
         if self.compression.error_feedback:
             message.joint = message.joint + self._remembered(message)
             message.entered = message.joint
 
     def encode(self, message: Message) -> None:
-        """Choose entries, encode and decode."""
+        """Select entries, encode and decode."""
         codec = self.down if message.sender == "server" else self.up
         chances = None
         if codec.stochastic:
             chances = generators(
                 self.clients, rng.stream, "code", message.slot, message.joint, message.sender
             )
-        kept = self._chosen(message) if message.sparsify else None
+        kept = self._selected(message) if message.sparsify else None
         message.joint, sizes = codec.apply(message.joint, kept, chances, shared=message.mask)
         message.sizes = sizes.cpu()
 
     def keep_residual(self, message: Message) -> None:
-        """Remember what entered the encoder minus what came out of it."""
+        """Store the input minus the output of the encoder."""
         if message.entered is None:
             return
         residual = message.entered - message.joint
@@ -134,7 +134,7 @@ class Stages:
         self.state[_residual(message)] = self.clients.put(full, residual)
 
     def count(self, message: Message) -> None:
-        """Count the bytes of the code, wherever it travels; nobody else counts bytes."""
+        """Count the bytes of the code and of its forwarded copies. No other place counts bytes."""
         sizes, copies = message.sizes, message.copies
         sizes = (sizes.unsqueeze(-1) if sizes.ndim < copies.ndim else sizes) * copies
         self.clients.cost.sent(sizes, up=message.sender != "server")
@@ -148,7 +148,7 @@ class Stages:
             self.mechanism.book(message.samples)
 
     def average(self, message: Message) -> None:
-        """Average over the cohort; where clients' models differ, also say who holds an entry."""
+        """Average over the cohort; if models differ, also compute the weight of each entry's holders."""
         sent, weights = message.joint, self.weights(message).to(message.joint).unsqueeze(-2)
         own = masks.per_client_mask(self.clients, message.mask)
         sums = [self._combined(weights, rows) for rows in ([sent] if own is None else [sent, own.to(sent)])]
@@ -157,7 +157,7 @@ class Stages:
         message.joint, message.held = sums[0], None if own is None else sums[1]
 
     def add_noise_to_average(self, message: Message) -> None:
-        """Add the server's noise: a client moves the average by its sensitivity over the expected cohort."""
+        """Add the server's noise, for the sensitivity of a message over the expected cohort size."""
         assert self.mechanism is not None
         mask = message.mask
         if message.held is not None:
@@ -171,46 +171,46 @@ class Stages:
         message.joint = message.joint + noise
 
     def normalize(self, message: Message) -> None:
-        """Leave clients whose model lacks an entry no say in its average."""
+        """Divide each entry by the weight of the clients whose models contain it."""
         if message.held is None:
             return
         held = message.held
         if self.mechanism is not None and self.mechanism.central:
-            # Who takes part is secret under central privacy: the models of all clients count.
+            # The cohort is secret under central privacy, so the models of all clients count.
             held = masks.of_everybody(self.clients, message.parts).to(held).mean(-2)
         message.joint = message.joint / torch.where(held > 0, held, 1.0)
 
     def clip_average(self, message: Message) -> None:
-        """Bound the norm of the average, which costs no privacy."""
+        """Bound the norm of the average."""
         if self.mechanism is not None:
             message.joint = self.mechanism.clip_average(message.joint)
 
     def restore(self, message: Message) -> None:
-        """Split the row into its parts and multiply their scales back."""
+        """Split the row into its parts and multiply them by their scales."""
         message.arrived = restored(split(message.joint, message.parts), message.scale)
 
     def weights(self, message: Message) -> Tensor:
         """Return the clients' weights in the average, ``(..., C)``."""
-        everyone = self.clients if self.assembly is None else self.assembly.clients
-        here = self.clients.participation_mask.double()
+        cohort = self.clients if self.assembly is None else self.assembly.clients
+        mask = self.clients.participation_mask.double()
         if message.weighting == "uniform":
-            return here / everyone.n
-        sizes = everyone.sizes * everyone.participation_mask
-        return self.clients.sizes * here / sizes.sum(-1, keepdim=True).clamp(min=1)
+            return mask / cohort.n
+        sizes = cohort.sizes * cohort.participation_mask
+        return self.clients.sizes * mask / sizes.sum(-1, keepdim=True).clamp(min=1)
 
     def _combined(self, weights: Tensor, rows: Tensor) -> Tensor:
-        """Return the sum of the cohort's rows ``(..., C, P)`` by its weights ``(..., 1, C)``, ``(..., P)``.
+        """Return the weighted sum of rows ``(..., C, P)`` with weights ``(..., 1, C)``.
 
-        Stacked cohorts of different sizes are summed run by run: with padding rows a sum would round differently.
+        Stacked cohorts of different sizes are summed run by run, because padding rows would change the rounding.
         """
-        here = self.clients.participation_mask.bool()
-        if rows.ndim == 2 or bool(here.all()):
+        mask = self.clients.participation_mask.bool()
+        if rows.ndim == 2 or bool(mask.all()):
             return combined(weights, rows).squeeze(-2)
-        each = zip(weights, rows, here.to(rows.device), strict=True)
+        each = zip(weights, rows, mask.to(rows.device), strict=True)
         return torch.stack([combined(weight[:, own], row[own]).squeeze(-2) for weight, row, own in each])
 
-    def _chosen(self, message: Message) -> Tensor | None:
-        """Return the entries that the sender chooses by magnitude; None: all of them, without a header."""
+    def _selected(self, message: Message) -> Tensor | None:
+        """Return the entries that the sender selects by magnitude; None: all, without a header."""
         setting, joint = self.compression, message.joint
         if setting.select == "top_k":
             ratio = masks.ratio(self.clients, setting)
@@ -221,31 +221,31 @@ class Stages:
         return kept if message.mask is None else kept & message.mask
 
     def _remembered(self, message: Message) -> Tensor:
-        """Return the cohort's residuals of this slot; another length is that of another stage."""
+        """Return the cohort's residuals of the slot; zeros if the message had another length before."""
         kept = self.state.get(_residual(message))
         if kept is None or kept.shape[-1] != message.joint.shape[-1]:
             return torch.zeros_like(message.joint)
         return self.clients.take(kept)
 
     def _noted(self, message: Message) -> Diagnostics | None:
-        """Return where figures of this message are noted, if anywhere."""
+        """Return the diagnostics, if they describe this message."""
         return self.diagnostics if self.diagnostics and self.diagnostics.covers(message.slot) else None
 
     def _present(self, message: Message) -> Tensor:
-        """Return which rows are clipped and count: messages ``(..., C)``, or samples laid flat ``(..., C B)``."""
-        here = self.clients.participation_mask.bool()
+        """Return which clipped rows count: messages ``(..., C)``, or flattened samples ``(..., C B)``."""
+        mask = self.clients.participation_mask.bool()
         if self.mechanism is None or not self.mechanism.by_sample or message.samples is None:
-            return here
+            return mask
         weight = message.samples.weight
-        return ((weight > 0.5) & here.unsqueeze(-1).to(weight.device)).flatten(-2)
+        return ((weight > 0.5) & mask.unsqueeze(-1).to(weight.device)).flatten(-2)
 
 
 def _residual(message: Message) -> str:
-    """Return the name under which the residuals of a slot are remembered."""
+    """Return the key of a slot's residuals in the state."""
     return f"residual {message.slot}"
 
 
 def _coordinates(joint: Tensor, mask: Tensor | None) -> Tensor:
-    """Return how many coordinates of a row travel, float64, broadcasting against its leading axes."""
+    """Return the number of coordinates sent, float64, broadcastable against the leading axes."""
     count = torch.tensor(joint.shape[-1]) if mask is None else mask.sum(-1)
     return count.double()

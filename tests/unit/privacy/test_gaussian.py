@@ -120,7 +120,7 @@ def test_noise_has_the_scale_of_each_row():
 
 
 def test_noise_needs_one_generator_per_row_and_a_scale():
-    with pytest.raises(ValueError, match="2 rows need as many generators, got 1"):
+    with pytest.raises(ValueError, match="one generator per row, got 1 for 2 rows"):
         gaussian_noise(torch.zeros(2, 3), 1.0, _generators(1))
     with pytest.raises(ValueError, match="negative"):
         gaussian_noise(torch.zeros(1, 3), -1.0, _generators(1))

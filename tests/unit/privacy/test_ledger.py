@@ -112,7 +112,7 @@ def test_bad_bookings_are_refused():
         Ledger().book(0, 1.0, approximate_rate=2.0)
     with pytest.raises(ValueError, match="one draw has one rate"):
         Ledger().book(0, 1.0, rate=0.5).book(0, 1.0, rate=0.4)
-    with pytest.raises(ValueError, match="cannot be repeated"):
+    with pytest.raises(ValueError, match="number of repetitions"):
         Ledger().repeat(-1)
     with pytest.raises(ValueError, match="delta"):
         Ledger().report(1.0)

@@ -10,7 +10,13 @@ import torch
 from algorithms.fairness.fairfed import _distance
 from datasets.federation import Batch
 from harness.core import Problem
-from harness.core.methods.fairness import decisions, group_shares, penalized_loss, soft_gap, weighed_loss
+from harness.core.methods.fairness import (
+    decisions,
+    group_shares,
+    group_weighted_loss,
+    penalized_loss,
+    soft_gap,
+)
 from harness.core.problem import weighted_mean
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import Compression
@@ -153,9 +159,9 @@ def test_group_risks_add_up_to_the_mean_loss():
     problem, federation = classes()
     batch = federation.pool.at(torch.tensor([*range(12), -1, -1]))
     x, w = torch.linspace(-1, 1, 10, dtype=torch.float64), torch.tensor([0.3, 1.7], dtype=torch.float64)
-    risks = torch.func.grad(weighed_loss(problem), argnums=1)(x, w, batch)
+    risks = torch.func.grad(group_weighted_loss(problem), argnums=1)(x, w, batch)
     assert close(risks.sum(), problem.loss(x, batch), 1e-12)
-    assert close(weighed_loss(problem)(x, w, batch), w @ risks, 1e-12)
+    assert close(group_weighted_loss(problem)(x, w, batch), w @ risks, 1e-12)
     assert close(group_shares(2)(batch).sum(), 1.0, 1e-12)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from algorithms.personalized.fedpac import combination
 from harness.core import Problem, UserError, cross_entropy, weighted_mean
-from harness.core.methods.derivatives import feature_distance, least_on_simplex, project_simplex
+from harness.core.methods.derivatives import feature_distance, minimize_on_simplex, project_simplex
 from harness.core.methods.gaussian_encoder import class_posteriors, divergence, variational_loss
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import Compression, Privacy
@@ -217,7 +217,7 @@ def test_the_least_on_the_simplex_is_optimal():
     for rank in (3, 6, 10):
         root = torch.randn(rank, 6, dtype=torch.float64, generator=generator)
         matrix = root.T @ root + 0.1 * torch.eye(6, dtype=torch.float64)
-        found = least_on_simplex(matrix)
+        found = minimize_on_simplex(matrix)
         slope = matrix @ found
         level = slope[found > 1e-9]
         assert found.sum() == pytest.approx(1.0) and float(found.min()) >= 0
@@ -497,7 +497,7 @@ def test_records_are_protected_in_means_not_in_sums():
     found = run_algorithm("fedreco", problem, federation, 3, privacy=records, **options).state
     plain = run_algorithm("fedreco", problem, federation, 3, **options).state
     assert close(found.u, plain.u, 1e-10) and close(found.ui, plain.ui, 1e-10)
-    with pytest.raises(Incompatible, match="no mean over samples"):
+    with pytest.raises(Incompatible, match="not a mean over samples"):
         run_algorithm("fedreco", problem, federation, 1, privacy=records, total=True, **options)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from compression import find_codec
 from harness.core import Channel
-from harness.core.methods.derivatives import linearized_loss, party_loss, told_embeddings, told_gradients
+from harness.core.methods.derivatives import linearized_loss, party_loss, with_embeddings, with_gradients
 from harness.core.wire.model_pruning import prune_own_models
 from harness.core.wire.settings import Compression
 from harness.models import build
@@ -195,10 +195,10 @@ def test_the_really_smaller_models_are_the_masked_ones(net, ratio):
     small, _, _ = world(problem, federation, pruned=left)
     h = whole.embed(y, batch)
     assert close(small.embed(y, batch), h, 1e-12)
-    x, told = whole.rows(start(problem)["x"]), told_embeddings(batch, h)
+    x, told = whole.rows(start(problem)["x"]), with_embeddings(batch, h)
     for objective, points, place, given in (
         (party_loss, (x, y), 1, told),
-        (linearized_loss, (y,), 0, told_gradients(batch, h)),
+        (linearized_loss, (y,), 0, with_gradients(batch, h)),
     ):
         expected = whole.gradient(objective, *points, batch=given, by=place)
         found = small.gradient(objective, *points, batch=given, by=place)

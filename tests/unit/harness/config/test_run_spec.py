@@ -266,7 +266,7 @@ def test_an_unknown_topology_gets_the_nearest_one():
         ("cohort.size", 21, "cohort.size: at most the 20 clients"),
         ("privacy.epsilon", -1, "privacy.epsilon"),
         ("privacy.noise_multiplier", 1.0, "exactly one of.*given epsilon and noise_multiplier"),
-        ("privacy.clip", 0, "clip norms are above 0"),
+        ("privacy.clip", 0, "clip norms must be above 0"),
         ("privacy.delta", 1.5, "privacy.delta"),
         ("compression.beta", 1.0, r"beta.*\[0, 1\)"),
         ("compression.alpha", -0.1, r"alpha.*\[0, 1\)"),

@@ -118,7 +118,7 @@ def test_a_segment_of_the_head_is_the_head():
 
 
 def test_an_unknown_segment_is_an_error_naming_the_others():
-    with pytest.raises(ValueError, match=r"hed.*there are.*head\.weight"):
+    with pytest.raises(ValueError, match=r"hed.*the model has.*head\.weight"):
         Ravel(built("logistic")).segment("hed.*")
 
 

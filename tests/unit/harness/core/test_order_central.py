@@ -90,7 +90,9 @@ def test_weights_are_uniform_and_size_weights_are_refused() -> None:
     for weighting in (None, "uniform"):
         found = channel(privacy("central")).mean(messages, weighting=weighting)
         torch.testing.assert_close(found, messages.mean(0))
-    with pytest.raises(Incompatible, match="weighted by sample numbers cannot be protected centrally"):
+    with pytest.raises(
+        Incompatible, match="central privacy does not support a mean weighted by sample counts"
+    ):
         channel(privacy("central")).mean(messages, weighting="size")
 
 

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from harness.core import rng
 from harness.core.execution import sampling
-from harness.core.execution.sampling import cohort, draw_batches, draw_poisson_batches, poisson
+from harness.core.execution.sampling import (
+    draw_batches,
+    draw_fixed_cohort,
+    draw_poisson_batches,
+    draw_poisson_cohort,
+)
 
 SIZES = st.lists(st.integers(0, 17), min_size=1, max_size=5).filter(any)
 SOME = settings(max_examples=40, deadline=None)
@@ -186,7 +191,7 @@ def test_poisson_batches_have_the_expected_size():
 @given(total=st.integers(1, 40), size=st.integers(1, 40), seed=st.integers(0, 1000))
 def test_a_cohort_is_drawn_without_replacement_and_sorted(total, size, seed):
     size = min(size, total)
-    drawn = cohort(torch.tensor(rng.key(seed, "cohort", 0)), total, size)
+    drawn = draw_fixed_cohort(torch.tensor(rng.key(seed, "cohort", 0)), total, size)
     assert drawn.shape == (size,)
     assert bool((drawn[1:] > drawn[:-1]).all())
     assert int(drawn[0]) >= 0 and int(drawn[-1]) < total
@@ -194,16 +199,16 @@ def test_a_cohort_is_drawn_without_replacement_and_sorted(total, size, seed):
 
 def test_cohorts_of_stacked_runs_are_those_of_the_runs_apart():
     keys = torch.tensor([rng.key(seed, "cohort", 3) for seed in (0, 1, 2)])
-    together = cohort(keys, 20, 5)
-    assert torch.equal(together, torch.stack([cohort(key, 20, 5) for key in keys]))
+    together = draw_fixed_cohort(keys, 20, 5)
+    assert torch.equal(together, torch.stack([draw_fixed_cohort(key, 20, 5) for key in keys]))
 
 
 def test_all_clients_are_drawn_equally_often():
     """1000 cohorts of 3 of 10: 300 times each, standard deviation sqrt(1000 * .3 * .7) = 14.5."""
     keys = torch.tensor([rng.key(0, "cohort", round) for round in range(1000)])
-    counts = torch.bincount(cohort(keys, 10, 3).flatten(), minlength=10)
+    counts = torch.bincount(draw_fixed_cohort(keys, 10, 3).flatten(), minlength=10)
     assert int((counts - 300).abs().max()) < 65
-    drawn = [int(poisson(key, 10, 0.3)[1].sum()) for key in keys]
+    drawn = [int(draw_poisson_cohort(key, 10, 0.3)[1].sum()) for key in keys]
     assert abs(sum(drawn) / 1000 - 3.0) < 0.25
 
 
@@ -233,9 +238,9 @@ def test_where_chance_leaves_too_few_small_draws_all_are_sorted(monkeypatch):
 def test_stacked_poisson_cohorts_are_filled_with_absent_clients():
     """Each run's drawn clients are those it has alone, ascending; what fills up is not present."""
     keys = torch.tensor([rng.key(seed, "cohort", 0) for seed in range(20)])
-    ids, present = poisson(keys, 12, 0.3)
+    ids, present = draw_poisson_cohort(keys, 12, 0.3)
     for key, row, here in zip(keys, ids, present, strict=True):
-        alone, there = poisson(key, 12, 0.3)
+        alone, there = draw_poisson_cohort(key, 12, 0.3)
         assert torch.equal(row[here.bool()], alone[there.bool()])
         assert here.tolist() == sorted(here.tolist(), reverse=True)
         assert len(set(row.tolist())) == len(row)
@@ -244,6 +249,6 @@ def test_stacked_poisson_cohorts_are_filled_with_absent_clients():
 def test_a_full_cohort_has_every_client_in_its_place():
     """Rows of a full cohort are taken for all clients in order; some run of forty draws all three at rate 0.7."""
     keys = torch.tensor([rng.key(seed, "cohort", 0) for seed in range(40)])
-    ids, present = poisson(keys, 3, 0.7)
+    ids, present = draw_poisson_cohort(keys, 3, 0.7)
     assert torch.equal(ids, torch.arange(3).expand(40, 3))
     assert 3 in present.sum(-1) and present.sum(-1).unique().numel() > 1

@@ -220,7 +220,7 @@ def test_batches_gone_through_twice_are_refused(data) -> None:
     """Two releases of one draw, booked apart, would count as two amplified draws."""
     asked = {"unit": "record", "noise_multiplier": 1.0, "clip": 1.0}
     setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked)
-    with pytest.raises(Incompatible, match="gone through before"):
+    with pytest.raises(Incompatible, match="can be iterated only once"):
         finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2, twice=True)))
 
 

@@ -56,5 +56,5 @@ def test_stacked_runs_toss_what_they_toss_apart(each) -> None:
 
 
 def test_under_record_privacy_releases_do_not_depend_on_coins() -> None:
-    with pytest.raises(Incompatible, match="must not depend on a coin"):
+    with pytest.raises(Incompatible, match="decide by a public coin"):
         cohort(mechanism=record()).coin(0.5, "a")

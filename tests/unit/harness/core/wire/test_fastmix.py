@@ -180,13 +180,13 @@ def test_sums_with_known_rows_keep_their_mean_when_pruned(setting) -> None:
 
 def test_what_is_missing_of_a_known_row_is_not_owed() -> None:
     way = channel(None, Compression(beta=0.5, error_feedback=True), mixing=RING4)
-    with pytest.raises(Incompatible, match="not to be added to the next one"):
+    with pytest.raises(Incompatible, match="must not be added to the next one"):
         way.mix(rows(3), onto=(rows(3),))
 
 
 def test_nothing_to_send_and_no_hop_to_go_are_mistakes() -> None:
     for given_rows, hops in (((), 1), ((rows(3),), 0)):
-        with pytest.raises(ValueError, match="nothing to mix"):
+        with pytest.raises(ValueError, match="at least one row and one hop"):
             channel(mixing=RING4).mix(*given_rows, hops=hops)
 
 

@@ -11,7 +11,7 @@ import harness.core.channel
 from datasets.federation import Batch, Federation
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.execution.client_chunks import round_in_parts
+from harness.core.execution.client_chunks import round_in_chunks
 from harness.core.execution.vectorize import Rows
 from harness.core.wire.cost import Cost
 from harness.core.wire.pipeline import CENTRAL, LOCAL, PUBLIC, SEPARATE, UNCODED, table
@@ -235,7 +235,7 @@ def test_a_cohort_in_chunks_has_the_figures_of_the_whole(privacy):
 
     whole, chunks = diagnosed(privacy), diagnosed(privacy)
     Work().round(messages(), whole._clients, whole)
-    round_in_parts(Work(), messages(), chunks._clients, chunks, Rows("loop", threads=2))
+    round_in_chunks(Work(), messages(), chunks._clients, chunks, Rows("loop", threads=2))
     assert whole.diagnostics.keys() == chunks.diagnostics.keys()
     for name, value in whole.diagnostics.items():
         torch.testing.assert_close(chunks.diagnostics[name], value, msg=name)
