@@ -26,7 +26,7 @@ class Mechanism:
     Parameters
     ----------
     privacy : Privacy
-        The settled mechanism, with unit client.
+        The calibrated mechanism, with unit client.
     clients : Clients
         The cohort.
     memory : dict[str, Tensor]
