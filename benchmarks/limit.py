@@ -26,9 +26,9 @@ from harness.core.execution import tracing
 from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
 from harness.simulation.build import Execution, prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
-from harness.simulation.stacking import together
+from harness.simulation.stacking import stack_setups
 
 ADULT = {"data": "adult", "model": "logistic"}
 DIRICHLET = {"kind": "dirichlet", "alpha": 1.0}
@@ -158,8 +158,8 @@ def ready(content: dict[str, Any], stack: int) -> Simulation:
     """Return so many runs side by side after some rounds, their functions recorded."""
     tracing.CALLS = 2  # a short measurement would see little else than the calls before
     every = [content | {"rounds": 10_000, "seed": seed} for seed in range(stack)]
-    runs = [settled(prepare(read_spec(one), Execution())) for one in every]
-    run = Simulation.from_setup(runs[0] if stack == 1 else settled(together(runs)))
+    runs = [calibrated(prepare(read_spec(one), Execution())) for one in every]
+    run = Simulation.from_setup(runs[0] if stack == 1 else calibrated(stack_setups(runs)))
     for _ in range(WARM_UP):
         run.step()
     return run

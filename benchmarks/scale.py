@@ -54,7 +54,7 @@ def stack(options: argparse.Namespace) -> None:
     ladder = ("FedAvg on Adult, 3 clients, 5 steps of 128", SUITES["ladder"]["base"])
     for about, content in (ladder, WORK["w2"], WORK["w5"], WORK["w6"]):
         print(f"{about}; a run's round, in stacks", flush=True)
-        candidates = {f"of {size}": ready(content, size).advance for size in options.stacks}
+        candidates = {f"of {size}": ready(content, size).step for size in options.stacks}
         seconds = interleaved(candidates, options.repeats, options.rounds)
         sizes = zip(seconds.items(), options.stacks, strict=True)
         compare({label: [value / size for value in values] for (label, values), size in sizes})

@@ -1,6 +1,6 @@
-"""The benchmark harness: ``python -m harness --help``, or from Python the names of `harness.api`.
+"""The benchmark harness: ``python -m harness --help``, or the names of `harness.api` in Python.
 
-They are looked up when first used, so that importing one part of the package does not import all of it.
+Names are imported on first use, so that importing one module does not import the whole package.
 """
 
 from importlib import import_module

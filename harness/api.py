@@ -1,6 +1,6 @@
-"""What Python code may use: ``import harness``, then ``harness.run``, ``harness.load_results`` and the others.
+"""The public Python interface: ``import harness``, then ``harness.run``, ``harness.load_results`` and so on.
 
-The names here are kept; whatever else lies in the packages may change from version to version.
+These names are stable; all other names in the packages may change between versions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.executors.scheduler import run_one
 from harness.report import tidy
 from harness.simulation import build
 from harness.simulation.build import Execution, Setup
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from harness.storage.store import RunRecord, Store
 
@@ -50,43 +50,43 @@ def run(
     save_predictions: bool = False,
     progress: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> RunRecord:
-    """Run one benchmark as ``python -m harness run`` does, unless it has been run already.
+    """Run one benchmark like ``python -m harness run``, unless it is done already.
 
     Parameters
     ----------
     spec : RunSpec, Mapping, str or Path
-        What to run: checked already, as the fields of a run file, or the run file.
+        A validated spec, the fields of a run file, or the path of one.
     out : str or Path
         Results folder.
     execution : Execution, optional
-        Device, threads, vectorization; none of them shows in the result.
+        Execution options, which do not affect the result.
     retry : bool
-        Run it again if it has failed before.
+        Repeat a failed run.
     save_predictions : bool
         Write ``predictions.csv`` beside the results.
     progress : Callable, optional
-        Called at the start (0) and after every round, with its number and the last evaluation.
+        Called at the start (round 0) and after every round, with the round and the last evaluation.
 
     Returns
     -------
     RunRecord
-        Look at its ``status``: ``done``, ``failed`` (a run that diverges is a result too; ``reason`` says why)
-        or ``running`` (another process has it). ``rounds`` holds the evaluations, ``final`` the end.
+        ``status`` is ``done``, ``failed`` (for example diverged, see ``reason``) or ``running`` (in another
+        process). ``rounds`` holds the evaluations, ``final`` the content of ``done.json``.
 
     Raises
     ------
     UserError, ValueError
-        If the spec is not valid, or its parts do not go together; then nothing has been written.
+        If the spec is not valid or its parts are incompatible; then nothing has been written.
     """
     checked = _checked(spec)
     execution, root = execution or Execution(), Path(out)
     before = torch.get_num_threads()
-    torch.set_num_threads(execution.threads)  # as the command does: sums are rounded by how they are cut up
+    torch.set_num_threads(execution.threads)  # like the command: the number of threads affects rounding
     try:
-        settled(build.prepare(checked, execution))
-        told = (lambda _, round, line: progress(round, line)) if progress else None
+        calibrated(build.prepare(checked, execution))
+        observe = (lambda _, round, line: progress(round, line)) if progress else None
         outcome = run_one(
-            checked, root, execution, retry=retry, progress=told, save_predictions=save_predictions
+            checked, root, execution, retry=retry, progress=observe, save_predictions=save_predictions
         )
     finally:
         torch.set_num_threads(before)
@@ -94,28 +94,27 @@ def run(
 
 
 def prepare(spec: RunSpec | Mapping[str, Any] | str | Path, *, execution: Execution | None = None) -> Setup:
-    """Load and build what a run needs, with the noise that its budget asks for; run nothing.
+    """Prepare a run with the noise that its budget requires, without running it.
 
-    Its ``problem``, ``federation`` and ``algorithm`` are what `Simulation` takes. `Simulation.from_setup` takes all
-    of it.
+    `Simulation` takes its ``problem``, ``federation`` and ``algorithm``; `Simulation.from_setup` takes all of it.
 
     Parameters
     ----------
     spec : RunSpec, Mapping, str or Path
-        The run: checked already, as the fields of a run file, or the run file.
+        A validated spec, the fields of a run file, or the path of one.
     execution : Execution, optional
-        Device and the like.
+        Execution options.
 
     Raises
     ------
     UserError, ValueError
-        If the spec is not valid, or its parts do not go together.
+        If the spec is not valid or its parts are incompatible.
     """
-    return settled(build.prepare(_checked(spec), execution))
+    return calibrated(build.prepare(_checked(spec), execution))
 
 
 def _checked(spec: RunSpec | Mapping[str, Any] | str | Path) -> RunSpec:
-    """Return a checked spec."""
+    """Read and validate a spec."""
     plugins.load()
     if isinstance(spec, str | Path):
         spec = read_yaml(Path(spec))
@@ -135,7 +134,7 @@ def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If there is no such folder, or no run in it.
+        If the folder does not exist or holds no runs.
     """
     return tidy(Store(Path(folder)).some_records(suite))
 
@@ -155,20 +154,20 @@ def leaderboard(
     folder : str or Path
         Results folder.
     suite : str, optional
-        Only this suite's runs; what is not given below is then as its file wants it.
+        Only this suite's runs, with the report settings of its file as defaults.
     by : str, optional
-        What ranks: a metric, bytes, flops, seconds, epsilon; accuracy unless the suite says otherwise.
+        Measure to rank by: a metric, bytes, flops, seconds or epsilon. Default: accuracy.
     baseline : str, optional
-        Algorithm to take paired differences to.
+        Algorithm to compare with, paired by seed.
     target : Mapping, optional
-        A measure and the value that is good enough, as ``{"accuracy": 0.8}``.
+        A measure and the value to reach, such as ``{"accuracy": 0.8}``.
     """
     plugins.load()
     store = Store(Path(folder))
     records = store.some_records(suite)
-    asked: dict[str, Any] = {"by": by, "baseline": baseline, "target": read_target(target)}
+    options: dict[str, Any] = {"by": by, "baseline": baseline, "target": read_target(target)}
     stored = read_stored(store.report_settings(suite)) if suite else ReportSpec()
-    spec = replace(stored, **{name: value for name, value in asked.items() if value is not None})
+    spec = replace(stored, **{name: value for name, value in options.items() if value is not None})
     return report.leaderboard(records, spec.by, spec.baseline, spec.target)
 
 
@@ -178,6 +177,6 @@ def load_plugin(path: str | Path) -> None:
     Raises
     ------
     UserError
-        If it cannot be read, raises, registers nothing, takes a name that there is, or has changed since.
+        If it cannot be read, raises, registers nothing, takes an existing name or has changed since.
     """
     plugins.load([path])

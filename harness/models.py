@@ -1,12 +1,11 @@
-"""The networks of the benchmark: a feature extractor and a linear head.
+"""Networks with a feature extractor and a linear head.
 
-Each model is one function below, made from the shape of one input, the number of outputs and its settings.
-The annotations of the settings are what `build` checks a user's settings against; the first line of the
-docstring is what the command line prints.
+Each model is a function of the shape of one input, the number of outputs and its settings. `build` checks settings
+against the function's annotations, and the command line prints the first line of its docstring.
 
-What the rest of the harness relies on: parameter names begin with ``extractor.`` or ``head.``; layers are
-those of `torch.nn` in `torch.nn.Sequential`, apart from `Residual`, so that structured pruning can walk them;
-there is neither dropout nor batch normalization, hence no buffer, no training mode, no draw in ``forward``.
+The harness relies on these properties: parameter names begin with ``extractor.`` or ``head.``; layers are those
+of `torch.nn` in `torch.nn.Sequential`, or `Residual`, so that structured pruning can traverse them; there is no
+dropout and no batch normalization, hence no buffer, no training mode and no random draw in ``forward``.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ Norm = Literal["none", "group"]
 
 
 class Net(nn.Module):
-    """Map inputs to features by the extractor ``u`` and those to outputs by the head ``v``.
+    """A feature extractor ``u`` and a linear head ``v``.
 
     Parameters
     ----------
     extractor : nn.Module
-        Everything but the last linear layer: ``(B, *input_shape)`` to ``(B, embedding_size)``.
+        All layers but the last: ``(B, *input_shape)`` to ``(B, embedding_size)``.
     embedding_size : int
         Length of a feature vector.
     outputs : int
         Number of classes, or 1 for a score.
     initializer : {"default", "xavier", "kaiming"}
-        How the start is to be drawn: PyTorch's usual uniform laws, or Xavier-normal weights and biases of
-        ``1 / numel``. Only recorded here; whoever flattens the model draws it from a keyed generator.
+        Law of the start values: PyTorch's defaults, Xavier-normal or Kaiming weights. Only recorded here; the
+        flattened model draws them from a keyed generator (`harness.core.flat_model`).
     """
 
     def __init__(
@@ -69,39 +68,33 @@ class Net(nn.Module):
 
 
 class Encoder(Net):
-    """A net whose features are the means and the spreads of a Gaussian; its head reads a draw or the mean."""
+    """A net whose features are means and spreads of a Gaussian; the head reads a sample or the mean."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of the means."""
+        """Return the logits at the means."""
         out: Tensor = self.head(self.features(x)[..., : self.embedding_size])
         return out
 
 
 def encoder(net: Net, latent: int) -> Encoder:
-    """Put a linear layer behind a net's extractor that gives ``latent`` means and as many spreads.
-
-    Returns
-    -------
-    Encoder
-        With a head of `latent` inputs. As with `build`, its parameters are placeholders.
-    """
+    """Append a linear layer for ``latent`` means and spreads to the extractor; parameters are placeholders."""
     if latent < 1:
         raise UserError(f"latent must be at least 1, given {latent}")
     with torch.random.fork_rng(devices=[]):
         layer = nn.Linear(net.embedding_size, 2 * latent)
-        found = Encoder(nn.Sequential(net.extractor, layer), latent, net.head.out_features, net.initializer)
-    compute_in(getattr(net.head, "computes", None), found)
-    return found
+        made = Encoder(nn.Sequential(net.extractor, layer), latent, net.head.out_features, net.initializer)
+    compute_in(getattr(net.head, "computes", None), made)
+    return made
 
 
 def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
-    """Have a net, and each of its parts apart, compute in this type, whatever its parameters' is (`Ravel`)."""
+    """Set the type that a net and each of its parts compute in (`Ravel`), independent of the parameters' type."""
     for part in net.modules():
         vars(part)["computes"] = dtype
 
 
 def computes_in(dtype: torch.dtype, net: nn.Module | None) -> bool:
-    """Whether a net has been told to compute in this type."""
+    """Whether a net computes in this type."""
     return net is not None and any(vars(part).get("computes") == dtype for part in net.modules())
 
 
@@ -129,7 +122,7 @@ _MODELS: Registry[_Model] = Registry("model")
 
 
 def _model(inputs: str) -> Callable[[Callable[..., Net]], Callable[..., Net]]:
-    """Register the decorated function under its own name, with the inputs it takes."""
+    """Register the decorated function under its name, with a description of its inputs."""
 
     def register(make: Callable[..., Net]) -> Callable[..., Net]:
         _MODELS.add(make.__name__, _Model(make, inputs))
@@ -139,12 +132,12 @@ def _model(inputs: str) -> Callable[[Callable[..., Net]], Callable[..., Net]]:
 
 
 def names() -> list[str]:
-    """Return the names `build` knows, sorted."""
+    """Return the names of all models, sorted."""
     return list(_MODELS)
 
 
 def describe() -> list[dict[str, str]]:
-    """Return for every model its name, a summary, its inputs and its settings with their defaults."""
+    """Return name, summary, inputs and default settings of every model."""
     rows = []
     for name in names():
         make, inputs = _MODELS[name]
@@ -166,12 +159,12 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     outputs : int
         Number of classes, or 1 for a score.
     settings : Mapping[str, object]
-        The model's own settings (lists stand for tuples); what is left out takes its default.
+        Settings of the model; lists stand for tuples.
 
     Returns
     -------
     Net
-        In single precision on the CPU. Its parameters are placeholders: see `Net.initializer`.
+        In single precision on the CPU. Its parameters are placeholders, see `Net`.
 
     Raises
     ------
@@ -185,13 +178,13 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
         raise UserError(f"{where} input_shape must have at least one axis")
     _checked(f"{where} outputs", outputs, int)
     values = complete(name, settings)
-    # Layers are born with draws from PyTorch's global stream; put it back, for these values mean nothing.
+    # Layers draw from PyTorch's global generator, whose state must not change.
     with torch.random.fork_rng(devices=[]):
         return make(shape, outputs, **values)
 
 
 def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
-    """Check a model's settings, in their own types, and add the defaults of those left out.
+    """Check the types of a model's settings and add defaults.
 
     Raises
     ------
@@ -213,7 +206,7 @@ def _defaults(make: Callable[..., Net]) -> dict[str, object]:
 
 
 def _checked(what: str, value: object, hint: object) -> object:
-    """Return `value` if it is what the annotation says, else raise; all numbers must be positive."""
+    """Return ``value`` if it fits the annotation, else raise; all numbers must be positive."""
     if get_origin(hint) is Literal:
         fits, wanted = value in get_args(hint), "one of " + ", ".join(map(repr, get_args(hint)))
     elif hint is int:
@@ -236,7 +229,7 @@ def _is_count(value: object) -> bool:
 
 
 def _require_image(name: str, shape: Shape, least: int = 1) -> None:
-    """Refuse anything but images of at least `least` pixels a side."""
+    """Raise UserError unless inputs are images with at least ``least`` pixels per side."""
     if len(shape) != 3:
         raise UserError(
             f"model {name!r} needs images (channels, height, width), not inputs of shape {shape}; "
@@ -259,7 +252,7 @@ def _lenet(
     name: str, shape: Shape, channels: Shape, kernel: int, padding: int, hidden: Shape, activation: Activation
 ) -> nn.Sequential:
     """Stack stages of convolution, activation and 2x2 max pooling, then dense hidden layers."""
-    trim = kernel - 1 - 2 * padding  # what a convolution takes off a side
+    trim = kernel - 1 - 2 * padding  # reduction of a side by one convolution
     least = 1
     for _ in channels:
         least = 2 * least + trim
@@ -291,9 +284,9 @@ def mlp(
 def fedreco_cnn(shape: Shape, outputs: int, *, channels: Shape = (), width: int = 1024) -> Net:
     """Five-layer CNN of FedReCo: 5x5 convolutions without padding, then two dense layers of `width`.
 
-    No `channels` stands for the paper's: (4, 12) for one-channel images, 1,258,798 parameters on 1 x 28 x 28
-    and ten classes; (64, 64) otherwise, 2,806,602 parameters on 3 x 32 x 32. The paper's softmax layer is the
-    one inside the cross-entropy.
+    The default channels are the paper's: (4, 12) for one-channel images, with 1,258,798 parameters on 1 x 28 x 28
+    and ten classes; (64, 64) otherwise, with 2,806,602 parameters on 3 x 32 x 32. The paper's softmax layer is part
+    of the cross-entropy.
     """
     channels = channels or ((4, 12) if shape[0] == 1 else (64, 64))
     return Net(_lenet("fedreco_cnn", shape, channels, 5, 0, (width, width), nn.ReLU), width, outputs)
@@ -303,8 +296,8 @@ def fedreco_cnn(shape: Shape, outputs: int, *, channels: Shape = (), width: int 
 def fedsgda_cnn(shape: Shape, outputs: int) -> Net:
     """CNNs of FedSGDA: the tanh net of FashionMNIST for one channel, the ReLU net of CIFAR-10 otherwise.
 
-    With ten outputs 26,620 parameters on 1 x 28 x 28 and 581,866 on 3 x 32 x 32. The paper's tables put an
-    activation behind the last layer too; as in its public code there is none.
+    With ten outputs 26,620 parameters on 1 x 28 x 28 and 581,866 on 3 x 32 x 32. Like the paper's public code, and
+    unlike its tables, there is no activation after the last layer.
     """
     if shape[0] == 1:
         extractor = _lenet("fedsgda_cnn", shape, (5, 10), 3, 0, (100,), nn.Tanh)
@@ -329,8 +322,8 @@ def _scaled(channels: int, width: float) -> int:
 def _normalized(before: int, after: int, kernel: int, stride: int, groups: int) -> list[nn.Module]:
     """Return a convolution that keeps the size (divided by the stride) and its group normalization.
 
-    There are as many groups, up to `groups`, as divide the channels, but never one channel to a group where
-    there are two: on a 1 x 1 map it would be normalized to zero. The normalization's shift replaces the bias.
+    The number of groups is the largest divisor of the channels up to `groups` that leaves at least two channels per
+    group if possible: a single channel on a 1 x 1 map would be normalized to zero. The shift replaces the bias.
     """
     most = min(groups, max(1, after // 2))
     fitting = max(g for g in range(1, most + 1) if after % g == 0)
@@ -339,7 +332,7 @@ def _normalized(before: int, after: int, kernel: int, stride: int, groups: int) 
 
 
 def _vgg(name: str, shape: Shape, outputs: int, blocks: Sequence[Shape], width: float, norm: Norm) -> Net:
-    """Stack blocks of 3x3 convolutions, a 2x2 pooling behind each while it fits, and average what is left."""
+    """Stack blocks of 3x3 convolutions, each with a 2x2 pooling while it fits, and a global average pooling."""
     _require_image(name, shape)
     layers: list[nn.Module] = []
     planes, side = shape[0], min(shape[1:])
@@ -355,7 +348,7 @@ def _vgg(name: str, shape: Shape, outputs: int, blocks: Sequence[Shape], width: 
         if side >= 2:
             layers.append(nn.MaxPool2d(2))
             side //= 2
-    # PyTorch's own start shrinks the signal by 0.4 a layer, which nothing restores where there are no norms.
+    # PyTorch's default start shrinks the signal by 0.4 per layer, which only a normalization would restore.
     initializer: Initializer = "kaiming" if norm == "none" else "default"
     return Net(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), planes, outputs, initializer)
 
@@ -381,8 +374,8 @@ def vgg_small(shape: Shape, outputs: int, *, width: float = 1.0, norm: Norm = "n
 def resnet18(shape: Shape, outputs: int, *, width: float = 1.0, groups: int = 2) -> Net:
     """ResNet-18 with group normalization (channels times `width`); a 3x3 stem up to 64 pixels a side.
 
-    Larger images get the original stem: 7x7 with stride 2 and a max pooling. Group instead of batch
-    normalization, since running statistics would be state beside the parameters. Weights are not pre-trained.
+    Larger images get the original stem: 7x7 with stride 2 and a max pooling. Batch normalization is replaced
+    because its running statistics would be state besides the parameters. Weights are not pre-trained.
     """
     _require_image("resnet18", shape)
     small = max(shape[1:]) <= 64

@@ -1,4 +1,4 @@
-"""What the options of a command ask for: run specs, cells of a suite, and who computes."""
+"""Conversion of command-line arguments into specs and execution options."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from harness.core.registry import UserError
 from harness.simulation.build import Execution
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
-
-
 NUMBERS = ("rounds", "eval-every", "seed")
 
 
 def given_spec(given: argparse.Namespace) -> RunSpec:
-    """Put a spec together from file and options."""
+    """Return the run spec of file and options."""
     content = given_content(given)
     if "algorithm" not in content:
         raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
@@ -32,7 +30,7 @@ def given_spec(given: argparse.Namespace) -> RunSpec:
 
 
 def given_content(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a run that file and options name."""
+    """Return the fields of a run in file and options."""
     content: dict[str, Any] = read_yaml(given.spec) if given.spec else {}
     for name in SECTIONS:
         if getattr(given, name) is not None:
@@ -58,19 +56,21 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def given_suite(given: argparse.Namespace) -> Suite:
-    """Return the runs that a suite, or a sweep over one run, asks for."""
+    """Return the runs of a suite, or of a sweep over one run."""
     lists = _pairs("--sweep", given.sweep, listed=True)
     over = _pairs("--random", given.random)
     if over:
         lists["random"] = {"draws": 10 if given.draws is None else given.draws, "over": over}
     elif given.draws is not None:
-        raise UserError("--draws says how many, and --random KEY=... of what")
+        raise UserError("--draws needs --random KEY=..., the field to draw")
     if getattr(given, "suite", None):
-        of_runs = ("spec", *SECTIONS, "clients", *NUMBERS, "precision", "set")
-        idle = [name for name in of_runs if getattr(given, name.replace("-", "_"), None) not in (None, [])]
-        if idle:
+        run_options = ("spec", *SECTIONS, "clients", *NUMBERS, "precision", "set")
+        extra = [
+            name for name in run_options if getattr(given, name.replace("-", "_"), None) not in (None, [])
+        ]
+        if extra:
             raise UserError(
-                f"--{idle[0]} belongs to a single run; --sweep KEY=VALUE changes suite {given.suite}"
+                f"--{extra[0]} belongs to a single run; --sweep KEY=VALUE changes suite {given.suite}"
             )
         chosen = read_suite(given.suite, given.profile, lists)
     else:
@@ -85,14 +85,14 @@ def given_suite(given: argparse.Namespace) -> Suite:
 
 
 def _pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, Any]:
-    """Read several ``KEY=VALUE``, each key once."""
-    found: dict[str, Any] = {}
+    """Read several ``KEY=VALUE`` with distinct keys."""
+    pairs: dict[str, Any] = {}
     for item in items:
         key, value = _pair(option, item, listed)
-        if key in found:
-            raise UserError(f"{option} {key} is given twice; only one of them could count")
-        found[key] = value
-    return found
+        if key in pairs:
+            raise UserError(f"{option} {key} is given twice")
+        pairs[key] = value
+    return pairs
 
 
 def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
@@ -104,7 +104,7 @@ def _pair(option: str, item: str, listed: bool = False) -> tuple[str, Any]:
 
 
 def given_execution(given: argparse.Namespace) -> Execution:
-    """Return who computes, and set this process's torch threads."""
+    """Return the execution options, and set this process's torch threads."""
     for name in ("threads", "jobs"):
         count = getattr(given, name, None)
         if count is not None and count < 1:
@@ -119,5 +119,5 @@ def _section(value: Any) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Read a value as YAML does: numbers, lists, sections."""
+    """Parse a value as YAML."""
     return read(repr(cut(text)), text)

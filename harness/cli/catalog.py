@@ -1,4 +1,4 @@
-"""``list``, ``data``, ``check``, ``audit``: what there is, and whether it keeps its word."""
+"""Commands ``list``, ``data``, ``check`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS
 from harness.problems import PROBLEMS
 from harness.simulation.build import make_federation, prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.testing.conformance import check
 from harness.testing.privacy_audit import audit_mechanism, audit_run
 
 
 def list_command(given: argparse.Namespace) -> int:
-    """Print what there is of a kind."""
+    """List the algorithms, data sets or other parts of one kind."""
     rows: list[dict[str, Any]]
     if given.what == "algorithms":
         metas = [ALGORITHMS[name].meta for name in ALGORITHMS]
@@ -80,13 +80,13 @@ def data_command(given: argparse.Namespace) -> int:
         given.algorithm = given.algorithm or "fedavg"
         federation = make_federation(given_spec(given))
         if federation is None:
-            raise UserError("--data: name the data whose partition is to be drawn")
+            raise UserError("--data: missing; name the data whose partition to draw")
         out.print(f"wrote {draw(federation, given.file)}", markup=False)
     return 0
 
 
 def check_command(given: argparse.Namespace) -> int:
-    """Print the conformance of algorithms."""
+    """Print the results of conformance checks."""
     for name in given.names:
         if name not in ALGORITHMS:
             raise unknown("algorithm", name, ALGORITHMS)
@@ -96,21 +96,21 @@ def check_command(given: argparse.Namespace) -> int:
 
 
 def audit_command(given: argparse.Namespace) -> int:
-    """Print what an audit finds; findings are failures."""
+    """Print the results of an audit; return 1 if there are findings."""
     if given.trials < 10:
         raise UserError(f"--trials must be at least 10, given {given.trials}")
-    setup = settled(prepare(given_spec(given)))
+    setup = calibrated(prepare(given_spec(given)))
     if setup.privacy is None:
         raise UserError("audit: the run claims no privacy; give it a section privacy")
-    found = [audit_mechanism(setup.privacy, given.trials, setup.spec.seed)]
+    parts = [audit_mechanism(setup.privacy, given.trials, setup.spec.seed)]
     if given.canaries:
-        found.append(audit_run(setup, given.canaries))
+        parts.append(audit_run(setup, given.canaries))
     if given.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(parts, indent=1))
     else:
-        for part in found:
+        for part in parts:
             rows = [{"": key.replace("_", " "), "value": short(value)} for key, value in part.items()]
             print_rows(rows[1:-1], f"audit of the {part['part']}")
             for finding in part["findings"] or ["nothing contradicts the claim"]:
                 out.print(finding, markup=False)
-    return 1 if any(part["findings"] for part in found) else 0
+    return 1 if any(part["findings"] for part in parts) else 0

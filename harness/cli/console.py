@@ -1,4 +1,4 @@
-"""How commands talk: results to the standard output, everything else to the standard error."""
+"""Console output: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-log = Console(stderr=True, highlight=False, soft_wrap=True)  # a path that is cut in two cannot be copied
+log = Console(stderr=True, highlight=False, soft_wrap=True)  # wrapped paths cannot be copied
 
 
 def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
@@ -27,12 +25,12 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
 
 
 def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Print rows as a table, with a column for every key that one of them has; without rows the title."""
+    """Print rows as a table with a column for every key; without rows, print the title."""
     if not rows:
         out.print(title, markup=False)
         return
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    heads = [Column(key.replace("_", " "), overflow="fold") for key in columns]  # nothing is cut off
+    heads = [Column(key.replace("_", " "), overflow="fold") for key in columns]  # do not truncate
     table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in columns))
@@ -40,7 +38,7 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
 
 
 def short(value: Any) -> str | None:
-    """Write a number with three figures and a letter for its thousands."""
+    """Format a number with three digits and a unit prefix."""
     if not isinstance(value, int | float) or abs(value) < 10_000:
         return f"{value:.3g}" if isinstance(value, float) else None if value is None else str(value)
     step = min(4, (len(str(int(value))) - 1) // 3)
@@ -48,17 +46,17 @@ def short(value: Any) -> str | None:
 
 
 def progress_bar() -> Progress:
-    """Return a bar with the time left and a text, ``status``."""
+    """Return a progress bar with the time left and a field ``status``."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, TextColumn("{task.fields[status]}", markup=False), console=log, transient=True)
 
 
 def figures(line: dict[str, Any]) -> str:
-    """Say an evaluation in one line."""
-    shown = ("accuracy", "auroc", "eqopp", "loss", "stationarity")
-    found = line.get("metrics", {})
-    told = [name for name, value in found.items() if isinstance(value, int | float)]
-    some = [name for name in shown if name in told] or told[:3]
-    text = [f"{name} {found[name]:.4f}" for name in some]
+    """Format an evaluation in one line."""
+    preferred = ("accuracy", "auroc", "eqopp", "loss", "stationarity")
+    metrics = line.get("metrics", {})
+    numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
+    shown = [name for name in preferred if name in numbers] or numbers[:3]
+    text = [f"{name} {metrics[name]:.4f}" for name in shown]
     sent = [f"{line['bytes_up'] + line['bytes_down']:,} bytes"] if "bytes_up" in line else []
     return ", ".join([*text, *sent])

@@ -1,7 +1,6 @@
 """The command line: ``python -m harness COMMAND``.
 
-Exit codes: 0 all well, 1 some run failed, 2 the request cannot be met, 130 interrupted (the same command
-resumes).
+Exit codes: 0 success, 1 some run failed, 2 invalid request, 130 interrupted (the same command resumes).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "s
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = parser().parse_args(arguments)
-    torch.set_num_threads(1)  # more must be asked for: torch threads that share a busy core cost a lot
+    torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
     logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
     try:
         plugins.load(given.plugin)
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.print(f"error: {error}", style="red", markup=False)
         return 2
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone; nothing is lost
+        sys.stderr.close()  # the reader of our output has gone
         return 0
     except OSError as error:
         log.print(f"error: {error.filename or ''} {error.strerror or error}", style="red", markup=False)
@@ -173,7 +172,7 @@ def parser() -> argparse.ArgumentParser:
     audited.add_argument("--json", action="store_true", help="print JSON")
 
     for one in (*commands.choices.values(), *what.choices.values()):
-        if one is not data:  # which has commands of its own
+        if one is not data:  # it has subcommands
             one.add_argument(
                 "--plugin",
                 action="append",

@@ -1,4 +1,4 @@
-"""What a suite shows while it runs: how many runs are done, the time left, and where the runs under way stand."""
+"""Progress display of a suite: runs done, time left and running runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from harness.executors.scheduler import Outcome
 from harness.simulation.status import RunStatus, Watch
 from harness.storage.store import Store
 
-LINES = 8  # runs under way that are shown, so that they fit on a screen
+LINES = 8  # running runs that are shown
 REFRESH_SECONDS = 1.0
 
 
-class Board:
-    """The progress of a suite on the standard error: a live display on a terminal, else a line a finished run.
+class SuiteProgress:
+    """Progress of a suite on standard error: a live display on a terminal, else one line per finished run.
 
     Parameters
     ----------
     title : str
-        The suite.
+        Name of the suite.
     store : Store
-        Where its runs write.
+        Its results folder.
     runs : Mapping[str, RunSpec]
-        The runs by their ids, in the order in which they are numbered.
+        The runs by id, in the order of their numbers.
     """
 
     def __init__(self, title: str, store: Store, runs: Mapping[str, RunSpec]) -> None:
@@ -45,19 +45,19 @@ class Board:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), count)
         status = TextColumn("{task.fields[status]}", markup=False)
         self._bar = Progress(*columns, status, console=log, transient=True)
-        self._whole = self._bar.add_task(title, total=len(runs), status="")
+        self._total = self._bar.add_task(title, total=len(runs), status="")
         self._lines: dict[str, TaskID] = {}
         self._over = threading.Event()
-        self._lock = threading.Lock()  # runs end while the display is being made
+        self._lock = threading.Lock()  # runs end while the display is updated
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def begin(self, numbers: Sequence[int]) -> None:
-        """Notice that runs were handed out."""
+        """Record that runs have started."""
         with self._lock:
             self._watch.begin(self._ids[number] for number in numbers)
 
     def finished(self, outcome: Outcome) -> None:
-        """Notice that a run has ended, and say so."""
+        """Record and report that a run has ended."""
         with self._lock:
             self._watch.end(outcome.id)
             self.ends[outcome.status] += 1
@@ -69,13 +69,13 @@ class Board:
             log.print(f"{outcome.id} {outcome.status}: {outcome.reason}", markup=False)
 
     def refresh(self) -> None:
-        """Look at the runs' files, and show what they say."""
+        """Update the display from the runs' files."""
         with self._lock:
             now = self._watch.under_way()
             failed = f"{self.ends['failed']} failed" if self.ends["failed"] else ""
-            hidden = f"{len(now) - LINES} more under way" if len(now) > LINES else ""
+            hidden = f"{len(now) - LINES} more running" if len(now) > LINES else ""
             status = ", ".join(text for text in (self._left(now), failed, hidden) if text)
-            self._bar.update(self._whole, completed=self._watch.made(now), status=status)
+            self._bar.update(self._total, completed=self._watch.made(now), status=status)
             shown = dict(list(now.items())[:LINES])
             for id in [id for id in self._lines if id not in shown]:
                 self._bar.remove_task(self._lines.pop(id))
@@ -95,10 +95,10 @@ class Board:
 
     def _follow(self) -> None:
         while not self._over.wait(REFRESH_SECONDS):
-            with suppress(OSError):  # a shared folder that does not answer for a moment; the runs will say so
+            with suppress(OSError):  # a shared folder may be unavailable for a moment
                 self.refresh()
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> SuiteProgress:
         if log.is_terminal:
             self._bar.start()
             self._thread.start()
@@ -114,24 +114,24 @@ class Board:
 
 
 def name(spec: RunSpec) -> str:
-    """Return what a run is called on the screen."""
+    """Return the label of a run."""
     on = spec.data.name if spec.data else spec.problem["kind"]
     return f"{spec.algorithm['name']} on {on}, seed {spec.seed}"
 
 
 def where(one: RunStatus) -> str:
-    """Say in one line where a run stands."""
+    """Return a run's metrics and epsilon in one line."""
     if one.metrics is None:
-        return "begins"
+        return "starting"
     epsilon = f", epsilon {amount(one.epsilon)}" if one.epsilon is not None else ""
     return ", ".join(figures({"metrics": one.metrics}).split(", ")[:2]) + epsilon
 
 
 def amount(epsilon: float | str | None) -> str | None:
-    """Write an epsilon, which may be ``inf``, with three figures."""
+    """Format an epsilon, which may be ``inf``, with three digits."""
     return f"{epsilon:.3g}" if isinstance(epsilon, int | float) else epsilon
 
 
 def ago(seconds: float) -> str:
-    """Say how long ago something was."""
+    """Format the age of something."""
     return f"{timedelta(seconds=round(seconds))} ago"

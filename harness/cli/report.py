@@ -34,7 +34,7 @@ from harness.storage.store import RunRecord, Store
 
 
 def leaderboard_command(given: argparse.Namespace) -> int:
-    """Print and write the comparison table."""
+    """Print and write the leaderboard."""
     records, spec = Store(given.dir).some_records(given.suite), given_report(given)
     frame = leaderboard(records, spec.by, spec.baseline, spec.target)
     _write(frame, given.csv, write_csv)
@@ -49,7 +49,7 @@ def leaderboard_command(given: argparse.Namespace) -> int:
 
 
 def report_command(given: argparse.Namespace) -> int:
-    """Write table, pictures and page."""
+    """Write the tables, figures and page."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
     pivots = [text.split(",") for text in given.pivot]
@@ -60,9 +60,9 @@ def report_command(given: argparse.Namespace) -> int:
 
 
 def export_command(given: argparse.Namespace) -> int:
-    """Write every evaluation for other tools."""
+    """Export every evaluation for other tools."""
     if given.parquet is given.csv is given.tensorboard is None:
-        raise UserError("export: say what to write, with --parquet FILE, --csv FILE or --tensorboard FOLDER")
+        raise UserError("export: give --parquet FILE, --csv FILE or --tensorboard FOLDER")
     records = Store(given.dir).some_records(given.suite)
     frame = tidy(records)
     _write(frame, given.parquet, write_parquet)
@@ -86,17 +86,17 @@ def _write(frame: pd.DataFrame, path: Path | None, write: Callable[[pd.DataFrame
 def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
     """Return the report settings of the suite, overridden by the options given."""
     stored = read_stored(Store(given.dir).report_settings(given.suite)) if given.suite else ReportSpec()
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "by": given.by,
         "baseline": given.baseline,
         "target": read_target(given.target),
         "pivots": tuple(Pivot(*pivot) for pivot in pivots),
     }
-    return replace(stored, **{name: value for name, value in asked.items() if value})
+    return replace(stored, **{name: value for name, value in options.items() if value})
 
 
 def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
-    """Write the report of a suite or of a whole folder, print its summary, and say where the files are."""
+    """Write the report of a suite or a folder, and print its summary and the paths."""
     results = Results(store.some_records(name))
     commands = {
         cell.key: command_of(run.record)
@@ -106,8 +106,8 @@ def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
     }
     folder = store.root / (name or "all")
     folder.mkdir(parents=True, exist_ok=True)
-    whole = store.report_settings(name).get("command") if name else None
-    provenance = {"the whole suite": whole} if whole else {}
+    command = store.report_settings(name).get("command") if name else None
+    provenance = {"the whole suite": command} if command else {}
     paths = write_report(results, folder, spec, commands=commands, provenance=provenance)
     frame = leaderboard(results, spec.by, spec.baseline, spec.target)
     print_summary(results, frame, spec.by, spec.baseline, out)
@@ -117,7 +117,7 @@ def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
 
 
 def command_of(record: RunRecord) -> str:
-    """Return the command that makes a run's cell again (one seed of it)."""
+    """Return the command that reproduces a run."""
     parts = ["python -m harness run"]
     for name in SECTIONS:
         value = record.spec.get(name)

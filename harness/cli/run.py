@@ -1,4 +1,4 @@
-"""``run``, ``suite``, ``plan``, ``status``: make runs, say what they would cost and how far they are."""
+"""Commands ``run``, ``suite``, ``plan`` and ``status``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite
 from harness.cli.console import figures, log, out, print_rows, progress_bar, short
-from harness.cli.progress import Board, ago, amount
+from harness.cli.progress import SuiteProgress, ago, amount
 from harness.cli.report import write_all
 from harness.config.run import RunSpec
 from harness.config.suite import names as suite_names
@@ -22,23 +22,21 @@ from harness.core.registry import UserError, unknown
 from harness.executors.scheduler import choose, cores, run_all, run_one
 from harness.metrics import written_down
 from harness.simulation.build import Execution, identify, prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.plan import affordable, plan, vetted
 from harness.simulation.status import overview
 from harness.storage.files import read_json
 from harness.storage.store import Store
 
-MOST_ROWS = 60  # of a status; more runs are counted by algorithm
+MAX_ROWS = 60  # of a status; more runs are counted by algorithm
 CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
-
-
 MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 
 
 def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
     spec, execution = given_spec(given), given_execution(given)
-    settled(prepare(spec, execution))  # what cannot work is refused before anything is written
+    calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     store, id = Store(given.out).open(), identify(spec)
     with progress_bar() as bar:
         task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
@@ -55,7 +53,7 @@ def run_command(given: argparse.Namespace) -> int:
             save_predictions=given.save_predictions,
         )
     if outcome.status != "done":
-        log.print(f"{id} {outcome.status}: {outcome.reason or 'another process has it'}", markup=False)
+        log.print(f"{id} {outcome.status}: {outcome.reason or 'in another process'}", markup=False)
         return 1
     final = read_json(store.folder(id).path / "done.json")
     if given.json:
@@ -69,19 +67,19 @@ def suite_command(given: argparse.Namespace) -> int:
     """Run a suite, or a sweep over one run, and write its report."""
     execution, chosen = given_execution(given), given_suite(given)
     report = chosen.report
-    wanted = {
+    stored = {
         **report.stored(),
-        **({"metrics": own} if (own := written_down()) else {}),
-        **({"command": again} if (again := _again(given)) else {}),
+        **({"metrics": plugged} if (plugged := written_down()) else {}),
+        **({"command": command} if (command := _suite_command(given)) else {}),
     }
     algorithms = {cell.spec.algorithm["name"] for cell in chosen.cells if cell.spec}
     if report.baseline is not None and report.baseline not in algorithms:
         raise unknown("baseline", report.baseline, algorithms)
-    who = choose(given.executor, given.jobs, given.address, len(chosen.cells))
+    executor = choose(given.executor, given.jobs, given.address, len(chosen.cells))
     store = Store(given.out).open()
-    with log.status(f"trying what goes together, of {len(chosen.cells)} combinations"):
+    with log.status(f"checking {len(chosen.cells)} combinations"):
         cells: Sequence[Combination] = vetted(chosen.cells)
-    workers = given.jobs or (1 if who == "serial" else cores())
+    workers = given.jobs or (1 if executor == "serial" else cores())
     cells = _within_limit(given, cells, workers, store, execution)
     specs = [cell.spec for cell in cells if cell.spec is not None]
     listed = [
@@ -98,7 +96,7 @@ def suite_command(given: argparse.Namespace) -> int:
             "suite": chosen.name,
             "profile": chosen.profile,
             "title": chosen.title,
-            "report": wanted,
+            "report": stored,
             "cells": listed,
         },
     )
@@ -107,7 +105,7 @@ def suite_command(given: argparse.Namespace) -> int:
     runs = {
         str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec is not None
     }
-    with Board(chosen.name, store, runs) as board:
+    with SuiteProgress(chosen.name, store, runs) as board:
         run_all(
             list(runs.values()),
             given.out,
@@ -121,15 +119,13 @@ def suite_command(given: argparse.Namespace) -> int:
         )
     elsewhere = board.ends["running"]
     if elsewhere:
-        log.print(
-            f"{elsewhere} runs are with another process; when they are done, the same command reports on them"
-        )
+        log.print(f"{elsewhere} runs are in another process; repeat the command when they are done")
     write_all(store, chosen.name, report)
     return 1 if board.ends["failed"] or elsewhere else 0
 
 
-def _again(given: argparse.Namespace) -> str | None:
-    """Return the command that makes a suite of ours anew, wherever that is; None for other files and for sweeps."""
+def _suite_command(given: argparse.Namespace) -> str | None:
+    """Return the command that reproduces a built-in suite; None for other files and for sweeps."""
     if getattr(given, "suite", None) not in suite_names():
         return None
     parts = ["python -m harness suite", given.suite, "--profile", given.profile]
@@ -147,10 +143,10 @@ def _within_limit(
     store: Store | None = None,
     execution: Execution | None = None,
 ) -> Sequence[Combination]:
-    """Return what the option --limit-hours leaves of a suite, or refuse it; what will not be made costs nothing."""
+    """Apply --limit-hours and --trim; runs that have ended take no time."""
     if given.limit_hours is None:
         if given.trim:
-            raise UserError("--trim leaves out seeds until the others fit: give --limit-hours")
+            raise UserError("--trim needs --limit-hours")
         return cells
     if not 0 < given.limit_hours < math.inf:
         raise UserError(f"--limit-hours: a number above 0, given {given.limit_hours:g}")
@@ -161,7 +157,7 @@ def _within_limit(
 
 
 def plan_command(given: argparse.Namespace) -> int:
-    """Print what runs would cost."""
+    """Print the estimated costs of runs."""
     cells = given_suite(given).cells
     rows = plan(_within_limit(given, cells))
     if given.json:
@@ -172,7 +168,7 @@ def plan_command(given: argparse.Namespace) -> int:
 
 
 def status_command(given: argparse.Namespace) -> int:
-    """Print how far the runs of a folder are."""
+    """Print the progress of the runs of a folder."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
     rows = list(overview(Store(given.dir), given.suite))
@@ -184,19 +180,19 @@ def status_command(given: argparse.Namespace) -> int:
     )
     if given.json:
         print(json.dumps(rows, indent=1))
-    elif len(rows) <= MOST_ROWS:
+    elif len(rows) <= MAX_ROWS:
         print_rows(_readable(rows), title)
     else:
         print_rows(_by_algorithm(rows), f"{title}; each run: --json")
         others = [row for row in rows if row["status"] not in ("done", "missing", "skipped")]
         if others:
-            left = f", the first {MOST_ROWS} of {len(others)}" if len(others) > MOST_ROWS else ""
-            print_rows(_readable(others[:MOST_ROWS]), f"under way or failed{left}")
+            left = f", the first {MAX_ROWS} of {len(others)}" if len(others) > MAX_ROWS else ""
+            print_rows(_readable(others[:MAX_ROWS]), f"running or failed{left}")
     return 1 if counts["failed"] else 0
 
 
 def _by_algorithm(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return how many runs of every algorithm have which status."""
+    """Return the number of runs of every algorithm by status."""
     statuses = sorted({row["status"] for row in rows})
     counts = Counter((row["suite"], row["algorithm"], row["status"]) for row in rows)
     groups = dict.fromkeys((row["suite"], row["algorithm"]) for row in rows)
@@ -207,8 +203,8 @@ def _by_algorithm(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a status as a person reads it: rounded figures, and no column that is empty."""
-    found = [
+    """Return status rows with rounded figures and without empty columns."""
+    readable = [
         {
             "suite": row["suite"] if len({row["suite"] for row in rows}) > 1 else None,
             "run": row["id"] and row["id"][:8],
@@ -224,16 +220,13 @@ def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for row in rows
     ]
     return [
-        {key: value for key, value in row.items() if any(one[key] is not None for one in found)}
-        for row in found
+        {key: value for key, value in row.items() if any(one[key] is not None for one in readable)}
+        for row in readable
     ]
 
 
 def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Return a plan as a person reads it: seeds together, what all rows share in the title, rounded figures.
-
-    Everything is in --json.
-    """
+    """Return a plan with seeds averaged and shared values in the title; --json prints all values."""
     cells: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         cells.setdefault(str([row.get(name) for name in CELL]), []).append(row)

@@ -1,4 +1,4 @@
-"""The sections of a run file: data, partition, privacy, compression and cohort, checked and completed."""
+"""Sections of a run file: data, partition, privacy, compression and cohort."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ Named = dict[str, Any]
 
 
 class DataSpec(Section):
-    """Which data.
+    """The data.
 
     Attributes
     ----------
     name : str
         A data set's name, or ``csv``.
     path : str or None
-        A file or folder of the user's own copy.
+        File or folder of a local copy.
     label : str or None
         Column of the label (csv).
     sensitive : str, list of str or None
-        Sensitive attribute, where there is a choice; several are crossed.
+        Sensitive attribute, if there is a choice; several are crossed.
     keep_sensitive, normalize, missing, drop
         Options of the loader, see `datasets.catalog.load`.
     binary : {"halves"} or None
-        Make two classes: the lower half of the labels negative, the upper half positive.
+        Make two classes: the lower half of the labels is negative, the upper half positive.
     drop_negatives : float
-        Share of the negative samples that is left out, drawn anew with every seed; of the training samples
-        only where the test samples are the source's own.
+        Share of the negative samples that is dropped, drawn with the run's seed; only training samples are dropped
+        if the source has its own test set.
     """
 
     name: str
@@ -81,12 +81,12 @@ class DataSpec(Section):
 
 
 class CohortSpec(Section):
-    """Who takes part in a round.
+    """The clients that take part in a round.
 
     Attributes
     ----------
     size : int
-        Clients a round, drawn without replacement.
+        Clients per round.
     """
 
     size: int = Field(ge=1)
@@ -99,26 +99,26 @@ class CohortSpec(Section):
 
 
 class PartitionSpec(Section):
-    """How the data are dealt to clients; the fields besides these are the kind's own.
+    """Partition of the data among clients. Further fields are settings of the kind.
 
     Attributes
     ----------
     kind : str
         A partition's name.
     clients : int or None
-        How many; None where the kind knows (one per value of a column).
+        Number of clients; None if the kind determines it (one per value of a column).
     test : float or "official"
-        Share of each client's data held out for testing, or the source's own test set.
+        Share of each client's data held out for testing, or the source's test set.
     stratify : tuple of {"label", "group"}
-        What that split keeps in proportion.
+        Proportions that this split preserves.
     limit : int or None
-        Use only so many samples.
+        Largest number of samples to use.
     standardize : bool
-        Whether columns that the data set marks as continuous are standardized, by all training samples.
+        Whether to standardize the continuous columns of the data set over all training samples.
     selection : float
-        Share of each client's training samples that no algorithm trains on: hyper-parameters are chosen by them.
+        Share of each client's training samples that is held out for hyper-parameter selection.
     settings : dict
-        The kind's own settings.
+        Settings of the kind.
     """
 
     kind: str
@@ -133,7 +133,7 @@ class PartitionSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _flat(cls, given: object) -> object:
-        """Move the kind's own settings, which users write beside the others, into ``settings``."""
+        """Move the settings of the kind, which users write beside the other fields, into ``settings``."""
         given = {"kind": given} if isinstance(given, str) else given
         if not isinstance(given, Mapping) or "kind" not in given:
             return given
@@ -145,7 +145,7 @@ class PartitionSpec(Section):
         rest = {k: v for k, v in given.items() if k in cls.model_fields and k != "settings"}
         if kind in VERTICAL:
             cut = construct(f"partition.{kind}", VERTICAL[kind], own, also=cls.model_fields)
-            usual = settings_of(VERTICAL[kind]())  # left away, as these partitions once had no settings
+            usual = settings_of(VERTICAL[kind]())  # omitted, because these partitions once had no settings
             return {**rest, "settings": {k: v for k, v in settings_of(cut).items() if v != usual[k]}}
         if kind not in PARTITIONS:
             raise unknown("partition", kind, [*PARTITIONS, *VERTICAL])
@@ -154,7 +154,7 @@ class PartitionSpec(Section):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the kind's own settings beside the others, as users do."""
+        """Write the settings of the kind beside the other fields."""
         content: dict[str, Any] = write(self)
         settings: dict[str, Any] = content.pop("settings", {})
         return content | settings
@@ -172,7 +172,7 @@ SECTIONS: dict[str, type[Section]] = {
 def construct(
     where: str, cls: type[T], settings: Mapping[str, Any], also: Mapping[str, Any] | None = None
 ) -> T:
-    """Make a dataclass of settings, converting types ("1e-3" is a number) and refusing unknown names.
+    """Make a dataclass of settings, converting types ("1e-3" is a number).
 
     Parameters
     ----------
@@ -181,9 +181,14 @@ def construct(
     cls : type
         The dataclass.
     settings : Mapping
-        What the user gave.
+        The given settings.
     also : Mapping, optional
-        Further names to mention as allowed.
+        Further names for the message about an unknown one.
+
+    Raises
+    ------
+    UserError
+        If a name is unknown or a value is not valid.
     """
     allowed = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for key in settings:
@@ -191,14 +196,13 @@ def construct(
             raise unknown(f"setting of {where}", key, [*allowed, *(also or ())])
     made: T = checked(where, lambda: TypeAdapter(cls).validate_python(dict(settings)))
     for name in allowed:
-        bounded(
-            f"{where}.{name}", getattr(made, name), finite=True
-        )  # also the text "inf" is a float to pydantic
+        # pydantic reads the text "inf" as a float
+        bounded(f"{where}.{name}", getattr(made, name), finite=True)
     return made
 
 
 def checked(where: str, make: Any) -> Any:
-    """Turn pydantic's report into one clear line."""
+    """Call ``make`` and turn a pydantic error into a `UserError` of one line."""
     try:
         return make()
     except ValidationError as error:
@@ -208,7 +212,7 @@ def checked(where: str, make: Any) -> Any:
         if isinstance(cause, UserError):
             raise cause from None
         if first["type"] == "extra_forbidden":
-            section = str(first["loc"][0])  # of the run itself other names were refused before
+            section = str(first["loc"][0])  # unknown fields of the run itself were refused before
             raise unknown(f"field of {section}", first["loc"][-1], SECTIONS[section].model_fields) from None
         given = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
         message = str(cause) if cause is not None else first["msg"]
@@ -216,14 +220,14 @@ def checked(where: str, make: Any) -> Any:
 
 
 def defaults(cls: type) -> Named:
-    """Return the defaults of a dataclass; fields that must be given have none."""
-    found = {}
+    """Return the defaults of a dataclass, without its required fields."""
+    values = {}
     for field in fields(cls):
         if field.default is not MISSING:
-            found[field.name] = field.default
+            values[field.name] = field.default
         elif field.default_factory is not MISSING:
-            found[field.name] = field.default_factory()
-    return found
+            values[field.name] = field.default_factory()
+    return values
 
 
 def settings_of(thing: Any) -> dict[str, Any]:

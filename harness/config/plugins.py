@@ -1,8 +1,8 @@
-"""Code from outside the repository: files named with ``--plugin``, and installed packages.
+"""Plugins: files named with ``--plugin``, and installed packages.
 
-A plugin registers what it brings with the decorators that our own code uses. The version of its code becomes
-part of the name of every run that uses it: the digest of a file, the version of a package. So a file that has
-changed gives new runs, and what a plugin imports besides is not watched.
+A plugin registers its parts with the same decorators as the harness. The identity of a run includes the version of
+every plugin that it uses: the digest of a file, or the version of a package. A changed file therefore gives new
+runs. Changes of modules that a plugin imports are not detected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.core.registry import PLUGGED, Registry, UserError
 from harness.metrics import METRICS
 from harness.problems import PROBLEMS
 
-algorithms.load()  # a plugin must not take a name of ours
+algorithms.load()  # so that a plugin cannot take the name of a built-in
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,14 @@ REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
 
 
 class Plugin(NamedTuple):
-    """A file as it was read: worker processes run these very bytes, whatever has become of the file."""
+    """A plugin file as it was read; worker processes execute these bytes even if the file has changed."""
 
     path: Path
     source: bytes
 
     @property
     def version(self) -> str:
-        """What its code is called in the name of a run."""
+        """Version of the code in the identity of a run."""
         return f"sha256:{hashlib.sha256(self.source).hexdigest()[:16]}"
 
 
@@ -59,25 +59,25 @@ _packages: set[str] = set()
 
 
 def load(paths: Iterable[str | Path] = ()) -> None:
-    """Load the installed plugins and these files, each once.
+    """Load the installed plugins and the given files, each once.
 
     Raises
     ------
     UserError
-        If one cannot be read, raises, registers nothing, takes a name that there is, or has changed since.
+        If a plugin cannot be read, raises, registers nothing, takes an existing name or has changed since.
     """
-    found: dict[str, list[EntryPoint]] = {}
+    installed: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
-        found.setdefault(package, []).append(point)
-    for package, points in sorted(found.items()):
+        installed.setdefault(package, []).append(point)
+    for package, points in sorted(installed.items()):
         if package not in _packages:
             _register(f"plugin {package}", package, partial(_load_all, points))
             _packages.add(package)
     for path in paths:
-        whole = Path(path).expanduser().resolve()
+        resolved = Path(path).expanduser().resolve()
         try:
-            _run(Plugin(whole, whole.read_bytes()))
+            _run(Plugin(resolved, resolved.read_bytes()))
         except FileNotFoundError:
             raise UserError(f"plugin {path}: no such file") from None
         except OSError as error:
@@ -90,7 +90,7 @@ def loaded() -> tuple[Plugin, ...]:
 
 
 def restore(given: Iterable[Plugin]) -> None:
-    """Load what another process has loaded."""
+    """Load the plugins that another process has loaded."""
     load()
     for plugin in given:
         _run(plugin)
@@ -105,7 +105,7 @@ def _run(plugin: Plugin) -> None:
     known = _files.get(plugin.path)
     if known is not None:
         if known != plugin:
-            raise UserError(f"plugin {plugin.path} has changed since it was loaded; start Python anew")
+            raise UserError(f"plugin {plugin.path} has changed since it was loaded; restart Python")
         return
     name = f"fedfrontier_plugin_{len(_files)}_{plugin.path.stem}"
 
@@ -113,7 +113,7 @@ def _run(plugin: Plugin) -> None:
         spec = spec_from_file_location(name, plugin.path)
         if spec is None:
             raise UserError("is no Python file; its name must end in .py")
-        module = sys.modules[name] = module_from_spec(spec)  # dataclasses look their module up
+        module = sys.modules[name] = module_from_spec(spec)  # dataclasses look up their module
         exec(compile(plugin.source, str(plugin.path), "exec", dont_inherit=True), vars(module))
 
     try:
@@ -125,7 +125,7 @@ def _run(plugin: Plugin) -> None:
 
 
 def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
-    """Execute a plugin and write down what it has registered: all of it or, if it raises, nothing."""
+    """Execute a plugin and record what it registers; if it raises, unregister everything."""
     before = _names()
     try:
         execute()
@@ -136,7 +136,7 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
                 "registers nothing; put @register above an algorithm, @partition above a partition, "
                 "@metric(...) or @data_set(...) above a function"
             )
-    except (Exception, SystemExit) as error:  # whatever code of somebody's own raises
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
         for kind, name in _names() - before:
             del REGISTRIES[kind][name]
         said = isinstance(error, UserError | DataError | PartitionError)

@@ -1,4 +1,4 @@
-"""Report settings: what ranks, what is compared, tabulated and drawn.
+"""Report settings: ranking, comparisons, tables and figures.
 
 One `ReportSpec` is read from the ``report`` section of a suite file (`harness.config.suite` shows all fields), kept
 in ``suite.json``, overridden by command options and passed to `harness.report`.
@@ -19,7 +19,7 @@ from harness.metrics import METRICS, better_is_higher, described, recall
 FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select", "overview")
 SELECT_FIELDS = ("by", "near", "show", "published")
 AGAINST = ("round", "bytes")
-#: Measures besides the metrics of `harness.metrics`; less is better for all of them.
+#: Measures other than the metrics of `harness.metrics`; less is better for all of them.
 COSTS = (
     *("bytes", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds", "epsilon"),
     *("stationarity", "distance", "consensus", "outer_loss"),
@@ -33,21 +33,21 @@ COSTS_TO_TARGET = {
 
 
 class Target(NamedTuple):
-    """A value of a measure that is good enough.
+    """A value of a measure to reach.
 
     Attributes
     ----------
     measure : str
         A metric or another measure of an evaluation.
     value : float
-        The least that is good enough where larger is better, else the most.
+        Lower bound if larger is better, else upper bound.
     """
 
     measure: str
     value: float
 
     def __str__(self) -> str:
-        """Return it as ``stationarity <= 0.01``."""
+        """Return text such as ``stationarity <= 0.01``."""
         return f"{self.measure} {'>=' if better_is_higher(self.measure) else '<='} {self.value:g}"
 
 
@@ -57,8 +57,8 @@ class Pivot(NamedTuple):
     Attributes
     ----------
     rows, columns : str
-        Dotted names of settings, as ``algorithm.local_steps``; ``topology.kind`` and the like stand for the whole
-        section.
+        Dotted names of settings, such as ``algorithm.local_steps``; ``topology.kind`` and similar names stand for
+        the section.
     measure : str or None
         A metric, a cost or a cost to the target; None for the measure that ranks.
     """
@@ -74,9 +74,9 @@ class Published(NamedTuple):
     Attributes
     ----------
     where : Mapping[str, Any]
-        Settings of the tables they belong to, by dotted or nested names.
+        Settings of their tables, by dotted or nested names.
     values : Mapping[str, tuple[str, ...]]
-        Algorithm to its figures, one for each measure shown.
+        Algorithm -> its figures, one for each measure shown.
     """
 
     where: Mapping[str, Any]
@@ -95,7 +95,7 @@ class Choice(NamedTuple):
     show : tuple[str, ...]
         Measures of the table.
     published : tuple[Published, ...]
-        A paper's figures, shown beside ours.
+        Figures of papers, shown beside the results.
     """
 
     by: str
@@ -121,7 +121,7 @@ class ReportSpec:
     choice : Choice or None
         Model selection after a grid search.
     curves : tuple of (str, str)
-        Further pictures: a measure, and what it is drawn against.
+        Further figures: a measure and its x axis.
     along : str or None
         Setting or section in which the runs of one panel of learning curves differ.
     overview : tuple of str
@@ -212,7 +212,7 @@ def read_report(given: Any) -> ReportSpec:
 
 
 def read_stored(stored: Mapping[str, Any]) -> ReportSpec:
-    """Read the report settings of ``suite.json``, and what it says of metrics of plugins that are not loaded."""
+    """Read the report settings of ``suite.json``, and register its metrics of plugins that are not loaded."""
     recall(stored.get("metrics", {}))
     return read_report({key: value for key, value in stored.items() if key not in ("metrics", "command")})
 

@@ -1,7 +1,4 @@
-"""A run as a value: what a run file may say, checked and completed, and the hash that names the run.
-
-The vocabulary is the contract with users; README.md shows a whole file.
-"""
+"""Run specs: the validated content of a run file, and the hash that identifies the run."""
 
 from __future__ import annotations
 
@@ -11,11 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 import algorithms
 from datasets.partition import PARTITIONS
@@ -42,20 +35,20 @@ algorithms.load()
 
 
 class RunSpec(Section):
-    """One run, completely: two runs with equal specs are the same run.
+    """A complete run; runs with equal specs are the same run.
 
     Attributes
     ----------
     data, partition, problem, model, algorithm, compression, cohort, topology : see their classes
-        What is run. ``problem``, ``model``, ``algorithm`` and ``topology`` hold a name and all settings of
-        the thing named, defaults included.
+        The parts of the run. ``problem``, ``model``, ``algorithm`` and ``topology`` hold a name and all settings,
+        defaults included.
     rounds, eval_every : int
-        Communication rounds, and after how many of them an evaluation takes place.
+        Communication rounds, and the number of rounds between evaluations.
     seed : int
-        Of every random draw.
+        Seed of every random draw.
     precision : {"float32", "float64", "bfloat16"}
-        Of the computation. bfloat16: networks compute in it, forward and backward; parameters, gradients and all
-        that is done with them (steps, sums, clipping, noise) are float32.
+        Precision of the computation. bfloat16 applies to forward and backward passes of networks; parameters,
+        gradients and operations on them (steps, sums, clipping, noise) are float32.
     """
 
     data: DataSpec | None = None
@@ -112,7 +105,7 @@ class RunSpec(Section):
         if problem.data == "own":
             for name in ("data", "partition", "model"):
                 if getattr(self, name) is not None:
-                    raise UserError(f"{name}: problem {problem.name} brings its own; leave {name} away")
+                    raise UserError(f"{name}: problem {problem.name} has its own data; remove {name}")
             if self.precision == "bfloat16":
                 raise Incompatible(f"precision: bfloat16 is for networks; problem {problem.name} has none")
         else:
@@ -142,7 +135,7 @@ class RunSpec(Section):
                 f"cohort: algorithm {meta.name} has no server; all nodes take part in every round"
             )
         if not meta.gossip and self.topology is not None:
-            raise Incompatible(f"topology: algorithm {meta.name} has a server; leave topology away")
+            raise Incompatible(f"topology: algorithm {meta.name} has a server; remove topology")
         steps = [step for step in steps_of(self.compression.alpha) if isinstance(step[1], tuple)]
         if steps and problem.kind != "vertical":
             raise Incompatible(
@@ -152,7 +145,7 @@ class RunSpec(Section):
         if self.privacy is not None:
             if meta.pooled:
                 raise Incompatible(
-                    f"privacy: algorithm {meta.name} collects everybody's raw data; nothing protects them"
+                    f"privacy: algorithm {meta.name} collects the raw data of all clients, so no mechanism applies"
                 )
             object.__setattr__(self, "privacy", self._sampled(self.privacy))
         if self.clients is not None and self.cohort is not None and self.cohort.size > self.clients:
@@ -162,28 +155,28 @@ class RunSpec(Section):
         return self
 
     def _sampled(self, privacy: PrivacySpec) -> PrivacySpec:
-        """Settle how units are drawn, and which neighbors that protects."""
+        """Fill in how units are sampled, and the adjacency that follows."""
         if privacy.unit == "record":
-            # Parties of a vertical problem all know who is in a batch: nothing is amplified by drawing it.
-            known = PROBLEMS[self.problem["kind"]].kind == "vertical"
-            way = (
+            # All parties of a vertical problem know who is in a batch, so sampling amplifies nothing.
+            vertical = PROBLEMS[self.problem["kind"]].kind == "vertical"
+            fixed = (
                 {"sampling": "full", "adjacency": "replace"}
-                if known
+                if vertical
                 else {"sampling": "poisson", "adjacency": "add-remove"}
             )
-            for name, only in way.items():
+            for name, only in fixed.items():
                 if getattr(privacy, name) not in (None, only):
                     raise UserError(
                         f"privacy.{name}: unit record is accounted by {only} in problem {self.problem['kind']}, "
-                        f"given {getattr(privacy, name)}; leave placement and sampling away"
+                        f"given {getattr(privacy, name)}; remove privacy.{name}"
                     )
-            return privacy.model_copy(update=way)
+            return privacy.model_copy(update=fixed)
         usual = "full" if self.cohort is None else "fixed" if privacy.placement == "local" else "poisson"
         sampling = privacy.sampling or usual
         if (sampling == "full") != (self.cohort is None):
             raise UserError(
                 f"privacy.sampling: {sampling} {'needs a cohort' if self.cohort is None else 'takes everybody'}; "
-                f"{'give cohort.size' if self.cohort is None else 'leave cohort away'}"
+                f"{'give cohort.size' if self.cohort is None else 'remove cohort'}"
             )
         adjacency = privacy.adjacency or ("add-remove" if sampling == "poisson" else "replace")
         return PrivacySpec.model_validate(
@@ -192,7 +185,7 @@ class RunSpec(Section):
 
     @property
     def clients(self) -> int | None:
-        """Number of clients as far as the spec alone tells."""
+        """Number of clients, if the spec determines it."""
         return self.partition.clients if self.partition else None
 
     def make_algorithm(self) -> Algorithm:
@@ -201,28 +194,28 @@ class RunSpec(Section):
         return ALGORITHMS[self.algorithm["name"]](**settings)
 
     def strictly(self) -> RunSpec:
-        """Return the run that takes nothing private as public; one without privacy is left as it is."""
+        """Return the run with ``privacy.strict``; a run without privacy is unchanged."""
         if self.privacy is None:
             return self
         return self.model_copy(update={"privacy": self.privacy.model_copy(update={"strict": True})})
 
     def _named_settings(self) -> dict[str, tuple[Named, Named]]:
-        """Return settings and defaults of everything that the run names."""
-        found = {
+        """Return settings and defaults of the named parts."""
+        named = {
             "algorithm": (self.algorithm, defaults(ALGORITHMS[self.algorithm["name"]])),
             "problem": (self.problem, defaults(PROBLEMS[self.problem["kind"]].settings)),
         }
         if self.model is not None:
-            found["model"] = (self.model, models.complete(self.model["name"], {}))
+            named["model"] = (self.model, models.complete(self.model["name"], {}))
         if self.topology is not None:
-            found["topology"] = (self.topology, defaults(TOPOLOGIES[self.topology["kind"]]))
+            named["topology"] = (self.topology, defaults(TOPOLOGIES[self.topology["kind"]]))
         if self.partition is not None:
             kind = {**PARTITIONS, **VERTICAL}[self.partition.kind]
-            found["partition"] = (self.partition.settings, defaults(kind))
-        return found
+            named["partition"] = (self.partition.settings, defaults(kind))
+        return named
 
     def plugins(self) -> dict[str, str]:
-        """Return the sections that name something of a plugin, with the version of its code."""
+        """Return the sections that name a part of a plugin, with the version of its code."""
         named = {
             "algorithm": self.algorithm["name"],
             "problem": self.problem["kind"],
@@ -232,21 +225,21 @@ class RunSpec(Section):
         return {key: PLUGGED[key, name] for key, name in named.items() if (key, name) in PLUGGED}
 
     def identity(self, digest: str) -> str:
-        """Return the run's name: a hash of all that decides its result.
+        """Return the run's identity: a hash of everything that determines its result.
 
-        Settings at their defaults are left out of it, so that a new option does not rename older runs.
-        A default that changes needs a new version of what it belongs to (tests/golden/defaults.json).
+        Settings at their defaults are omitted, so that a new option does not rename older runs. Changing a default
+        requires a new version of the part that it belongs to (tests/golden/defaults.json).
 
         Parameters
         ----------
         digest : str
-            Of the data really read.
+            Digest of the data read.
         """
-        dealt = {**PARTITIONS, **VERTICAL}
+        partitions = {**PARTITIONS, **VERTICAL}
         versions = {
             "algorithm": ALGORITHMS[self.algorithm["name"]].meta.version,
             "problem": PROBLEMS[self.problem["kind"]].version,
-            "partition": dealt[self.partition.kind].version if self.partition else 1,
+            "partition": partitions[self.partition.kind].version if self.partition else 1,
             **({"plugins": plugins} if (plugins := self.plugins()) else {}),
         }
         spec = self.model_dump(mode="json", exclude_defaults=True)
@@ -255,30 +248,30 @@ class RunSpec(Section):
                 if key in usual and value == usual[key]:
                     spec.get(section, {}).pop(key, None)
         if "data" in spec:
-            spec["data"].pop("path", None)  # the digest says what was read; where it lay does not matter
+            spec["data"].pop("path", None)  # the digest identifies the data
         text = json.dumps({"spec": spec, "data": digest, "versions": versions}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_spec(given: Mapping[str, Any]) -> RunSpec:
-    """Check a run file's content.
+    """Validate the content of a run file.
 
     Raises
     ------
     UserError
-        Naming the field, what was given and what is allowed.
+        If a field is not valid.
     """
     bounded("run", given)
     for key in given:
         if key not in RunSpec.model_fields:
             raise unknown("field of a run", key, RunSpec.model_fields)
     spec: RunSpec = checked("", lambda: RunSpec.model_validate(given))
-    bounded("run", spec.model_dump())  # also the text "nan" is a float to pydantic
+    bounded("run", spec.model_dump())  # pydantic reads the text "nan" as a float
     return spec
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping, safely."""
+    """Read a YAML file that holds a mapping."""
     try:
         content = read(str(path), path.read_text(encoding="utf-8"))
     except FileNotFoundError:

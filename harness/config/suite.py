@@ -1,9 +1,9 @@
-"""Suites: many runs from one file.
+"""Suite files: many runs and their report.
 
 ::
 
     suite: quickstart                  # its name, also its folder
-    title: what it shows
+    title: a short description
     base: {...}                        # a run file's fields
     sweep:                             # lists expand by cross product, see `harness.config.sweep`; blocks add up
       algorithm: [fedavg, {name: scaffold, lr: 0.05}]
@@ -13,20 +13,20 @@
       smoke: {base: {rounds: 20}}
       paper: {base: {rounds: 500}}
     report:
-      by: accuracy                     # what ranks
-      baseline: fedavg                 # what others are compared with
-      target: {accuracy: 0.8}          # what it takes to get there: rounds, bytes, oracle calls
+      by: accuracy                     # measure that ranks
+      baseline: fedavg                 # algorithm to compare with
+      target: {accuracy: 0.8}          # report rounds, bytes and oracle calls to this value
       pivot: [algorithm.local_steps, algorithm.lr]   # a table by two settings, and by a measure if named third
-      curves: [outer_loss, bytes]      # a picture more: a measure, against round or bytes
+      curves: [outer_loss, bytes]      # a further figure: a measure, against round or bytes
       select:                          # after a grid search: each seed chooses a setting of every algorithm
-        by: selection_eqopp            # by figures of samples that are neither trained nor tested on,
-        near: {selection_accuracy: 0.02}   # among the settings whose other figure is so near to the best one's
+        by: selection_eqopp            # by a measure on the selection samples,
+        near: {selection_accuracy: 0.02}   # among the settings whose guard is within this distance of the best
         show: [accuracy, eqopp]        # measures of the table
-        published:                     # what a paper prints for the same: as many figures as are shown
+        published:                     # figures of a paper, one per measure shown
           - where: {data.name: adult}
             values: {fedavg: [.8239 ± .0167, .0420 ± .0034]}
-      overview: [accuracy, auroc]      # one map of all algorithms, budgets and ratios of pruned messages a measure
-      along: compression               # runs that differ in this section or setting alone share a panel
+      overview: [accuracy, auroc]      # one map per measure over algorithms, budgets and pruning ratios
+      along: compression               # runs that differ only in this section or setting share a panel
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from harness.core.registry import UserError, unknown
 
 FOLDER = Path(__file__).parent / "suites"
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
-NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also of its folder
-TAKEN = ("all", "runs", "store.json")  # by others in a results folder
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also the name of its folder
+RESERVED = ("all", "runs", "store.json")  # other names in a results folder
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Suite:
     name, title, profile : str
         As in the file.
     cells : tuple[Combination, ...]
-        Every combination, each once.
+        The distinct combinations.
     report : ReportSpec
         Settings of its report.
     """
@@ -84,14 +84,14 @@ def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | N
     name : str
         A suite's name, or a YAML file.
     profile : str
-        One of its sizes.
+        One of its profiles.
     instead : Mapping, optional
-        Lists that take the place of those in every block of its sweep.
+        Lists that replace those in every block of its sweep.
 
     Raises
     ------
     UserError
-        If anything in it is not valid.
+        If the file is not valid.
     """
     path = Path(name)
     if not path.suffix:
@@ -107,7 +107,7 @@ def make_suite(
     name: str = "suite",
     instead: Mapping[str, Any] | None = None,
 ) -> Suite:
-    """Check and expand the content of a suite file, see `read_suite`."""
+    """Validate and expand the content of a suite file, see `read_suite`."""
     bounded("suite", content)
     for key in content:
         if key not in FIELDS:
@@ -131,10 +131,10 @@ def make_suite(
 
 
 def checked_name(name: Any) -> str:
-    """Return a suite's name, which is also that of its folder, or raise."""
-    if not isinstance(name, str) or not re.fullmatch(NAME, name) or name in TAKEN:
+    """Return a suite's name, which is also the name of its folder, or raise UserError."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name) or name in RESERVED:
         raise UserError(
-            f"suite: a name of letters, digits, '-', '_' and '.', at most 100, none of {', '.join(TAKEN)}; "
+            f"suite: a name of letters, digits, '-', '_' and '.', at most 100, other than {', '.join(RESERVED)}; "
             f"given {shown(name)}"
         )
     return name

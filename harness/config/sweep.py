@@ -1,13 +1,13 @@
-"""Sweeps: from lists and draws of values to runs.
+"""Sweeps: runs from lists and random draws of values.
 
-A block of a sweep names fields by dotted paths and gives each a list; the runs are their cross product. A list
-may also be a range of whole numbers, ``0..9``. A budget of ``null`` means a run without privacy, so that a ladder
-may begin there. Under ``random`` a block draws values instead::
+A block of a sweep names fields by dotted paths and gives each a list; the runs are the cross product. A list may
+contain ranges of whole numbers, ``0..9``. A budget of ``null`` means a run without privacy, for use as a reference.
+Under ``random`` a block draws values::
 
     random: {draws: 20, seed: 0, over: {algorithm.lr: {log_uniform: [0.001, 1]}}}
 
-with ``uniform``, ``log_uniform`` or ``integer`` between two bounds (both may be drawn), or ``choice`` from a list.
-Draws have keys: more draws, or another field, leave those that were there as they are.
+with ``uniform``, ``log_uniform`` or ``integer`` between two inclusive bounds, or ``choice`` from a list. Draws are
+keyed: further draws or fields do not change existing ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.wire.settings import BUDGETS
 
-LARGEST = 100_000  # runs
-DIGITS = 4  # of a number drawn: it is read by people, in tables
+MAX_RUNS = 100_000
+DIGITS = 4  # significant digits of a drawn number, for readable tables
 DRAWS = ("uniform", "log_uniform", "integer", "choice")
 SEARCH_FIELDS = ("draws", "seed", "over")
 
@@ -41,11 +41,11 @@ class Combination:
     Attributes
     ----------
     given : dict
-        What the file says about it.
+        Its fields in the file.
     spec : RunSpec or None
-        The run; None if the combination cannot work.
+        The run; None if the combination is incompatible.
     reason : str or None
-        Why not.
+        Why it is incompatible.
     """
 
     given: dict[str, Any]
@@ -54,58 +54,56 @@ class Combination:
 
 
 def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Combination, ...]:
-    """Return every combination of every block, each different one once.
+    """Return the distinct combinations of all blocks.
 
     Raises
     ------
     UserError
-        If a value is not valid. What is valid and does not go together becomes a cell with the reason.
+        If a value is not valid. Incompatible values give a combination with the reason.
     """
     cells: list[Combination] = []
     for block in blocks:
         for settings in combinations(block):
             given = deepcopy(dict(base))
-            for path, value in sorted(settings, key=_turn):
-                _choose(given, path, deepcopy(value))
+            for path, value in sorted(settings, key=_order):
+                _set_field(given, path, deepcopy(value))
             try:
                 cells.append(Combination(given, read_spec(given)))
             except Incompatible as error:
                 cells.append(Combination(given, None, str(error)))
-            if len(cells) > LARGEST:
-                raise UserError(f"sweep: more than {LARGEST:,} runs")
+            if len(cells) > MAX_RUNS:
+                raise UserError(f"sweep: more than {MAX_RUNS:,} runs")
     if not cells:
-        raise UserError("sweep: a list of blocks is empty; leave sweep away for a single run")
+        raise UserError("sweep: a list of blocks is empty; remove sweep for a single run")
     return distinct(cells)
 
 
 def distinct(cells: Iterable[Combination]) -> tuple[Combination, ...]:
-    """Return the cells, each different one once."""
-    found: dict[str, Combination] = {}
+    """Return the combinations without duplicates."""
+    unique: dict[str, Combination] = {}
     for cell in cells:
-        found.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
-    return tuple(found.values())
+        unique.setdefault(cell.spec.model_dump_json() if cell.spec else repr(cell.given), cell)
+    return tuple(unique.values())
 
 
 def combinations(block: Any) -> list[list[Setting]]:
-    """Return the settings of every combination of a block, those that are drawn last."""
+    """Return the settings of every combination of a block, with drawn settings last."""
     lists = dict(mapping("sweep", block))
     search = lists.pop("random", None)
-    ways = [[[(path, value)] for value in _values(path, given)] for path, given in lists.items()]
+    choices = [[[(path, value)] for value in _values(path, given)] for path, given in lists.items()]
     if search is not None:
         draws = _drawn(search)
         for path, _ in draws[0]:
             if path in lists:
-                raise UserError(
-                    f"sweep: {path} has a list of values and is drawn as well; only one is possible"
-                )
-        ways.append(draws)
-    if math.prod(len(way) for way in ways) > LARGEST:
-        raise UserError(f"sweep: more than {LARGEST:,} runs")
-    return [list(chain(*chosen)) for chosen in product(*ways)]
+                raise UserError(f"sweep: {path} has both a list of values and a random draw")
+        choices.append(draws)
+    if math.prod(len(choice) for choice in choices) > MAX_RUNS:
+        raise UserError(f"sweep: more than {MAX_RUNS:,} runs")
+    return [list(chain(*chosen)) for chosen in product(*choices)]
 
 
-def _turn(setting: Setting) -> tuple[bool, int]:
-    """Say when a setting is made: whole sections before fields in them, and last what leaves privacy away."""
+def _order(setting: Setting) -> tuple[bool, int]:
+    """Return the sort key of a setting: sections before their fields, and the removal of privacy last."""
     path, value = setting
     return _no_budget(path, value), path.count(".")
 
@@ -115,8 +113,8 @@ def _no_budget(path: str, value: Any) -> bool:
     return section == "privacy" and name in BUDGETS and value is None
 
 
-def _choose(given: dict[str, Any], path: str, value: Any) -> None:
-    """Set a field; a budget that is null leaves privacy away."""
+def _set_field(given: dict[str, Any], path: str, value: Any) -> None:
+    """Set a field; a null budget removes privacy."""
     if _no_budget(path, value):
         given["privacy"] = None
     else:
@@ -124,7 +122,7 @@ def _choose(given: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _values(path: str, given: Any) -> list[Any]:
-    """Return the values of a list, in which ranges are spelled out."""
+    """Return the values of a list with ranges expanded."""
     if given == []:
         raise UserError(f"sweep.{path}: the list has no values")
     values: list[Any] = []
@@ -134,8 +132,8 @@ def _values(path: str, given: Any) -> list[Any]:
             values.append(value)
             continue
         first, last = int(ends[1]), int(ends[2])
-        if not first <= last < first + LARGEST:
-            raise UserError(f"sweep: a range ends after it begins, within {LARGEST:,} numbers; given {value}")
+        if not first <= last < first + MAX_RUNS:
+            raise UserError(f"sweep: a range ascends over at most {MAX_RUNS:,} numbers, given {value}")
         values.extend(range(first, last + 1))
     return values
 
@@ -148,9 +146,9 @@ def _drawn(search: Any) -> list[list[Setting]]:
             raise unknown("field of sweep.random", key, SEARCH_FIELDS)
     draws, seed = search.get("draws", 10), search.get("seed", 0)
     for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
-        if not isinstance(number, int) or not least <= number <= LARGEST:
+        if not isinstance(number, int) or not least <= number <= MAX_RUNS:
             raise UserError(
-                f"sweep.random.{name}: a whole number from {least} to {LARGEST:,}, given {shown(number)}"
+                f"sweep.random.{name}: a whole number from {least} to {MAX_RUNS:,}, given {shown(number)}"
             )
     over = mapping("sweep.random.over", search.get("over", {}))
     if not over:
@@ -161,7 +159,7 @@ def _drawn(search: Any) -> list[list[Setting]]:
 
 
 def _draw(path: str, way: Any, seed: int, number: int) -> Any:
-    """Return one value of a field, rounded to as many digits as people read."""
+    """Return one value of a field, rounded to `DIGITS` significant digits."""
     way = mapping(f"sweep.random.over.{path}", way)
     (kind, bounds), *more = way.items() or [("", None)]
     if more or kind not in DRAWS:
@@ -185,7 +183,7 @@ def _draw(path: str, way: Any, seed: int, number: int) -> Any:
 
 
 def _ordered(bounds: list[Any], kind: str) -> bool:
-    """Whether these are two finite bounds of that kind."""
+    """Whether the bounds are two finite numbers of the kind, in order."""
     numbers = int if kind == "integer" else int | float
     if len(bounds) != 2 or any(isinstance(b, bool) or not isinstance(b, numbers) for b in bounds):
         return False
@@ -194,7 +192,7 @@ def _ordered(bounds: list[Any], kind: str) -> bool:
 
 
 def assign(target: dict[str, Any], path: str, value: Any) -> None:
-    """Set a field by its dotted path; a section given by its name alone becomes one with settings."""
+    """Set a field by its dotted path; a section given as a name becomes one with settings."""
     *sections, last = str(path).split(".")
     for section in sections:
         inner = target.get(section)
@@ -208,7 +206,7 @@ def assign(target: dict[str, Any], path: str, value: Any) -> None:
 
 
 def mapping(where: str, value: Any) -> Mapping[str, Any]:
-    """Return what must be named fields, or raise."""
+    """Return ``value`` if it is a mapping with text keys; raise UserError otherwise."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise UserError(f"{where}: named fields are needed, given {shown(value)}")
     return value

@@ -1,1 +1,1 @@
-"""Carry out runs: in this process, in worker processes, or on a Ray cluster."""
+"""Execution of runs in this process, in worker processes or on a Ray cluster."""

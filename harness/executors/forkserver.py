@@ -1,4 +1,4 @@
-"""The server that worker processes of this machine are copies of. It is started first, so this imports no torch."""
+"""The fork server of worker processes. It is started first, so this module must not import torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from multiprocessing import forkserver
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
-OTHERWISE = re.compile(r"\s(-h|--help|--jobs[ =]1|--executor[ =](serial|ray))\s")  # no workers, or elsewhere
+NO_WORKERS = re.compile(r"\s(-h|--help|--jobs[ =]1|--executor[ =](serial|ray))\s")
 
 
 def likely(arguments: Sequence[str]) -> bool:
-    """Whether a command line hands runs to workers, as it seems; a wrong guess costs or saves a second."""
+    """Guess whether a command line uses worker processes; a wrong guess costs a second."""
     line = f" {' '.join(arguments)} "
-    return arguments[:1] in (["suite"], ["sweep"]) and not OTHERWISE.search(line) and cores() > 1
+    return arguments[:1] in (["suite"], ["sweep"]) and not NO_WORKERS.search(line) and cores() > 1
 
 
 def cores() -> int:
@@ -27,24 +27,23 @@ def cores() -> int:
 
 
 def start_server() -> None:
-    """Let a server of worker processes begin to import, where the system has one, while this process goes on.
+    """Start the fork server, if the system has one and it is not running, and let it import in the background.
 
-    It computes nothing, so that it can be copied; it looks for modules where this process does, and leaves Ctrl-C
-    to it. Where it runs already nothing happens.
+    The server computes nothing, so that it can be forked. It has this process's module path and ignores Ctrl-C.
     """
     if METHOD != "forkserver":
         return
     multiprocessing.get_context(METHOD).set_forkserver_preload(["harness.executors.preload"])
     before, answer = dict(os.environ), signal.getsignal(signal.SIGINT)
-    here = threading.current_thread() is threading.main_thread() and answer is not None
+    main = threading.current_thread() is threading.main_thread() and answer is not None
     places = os.pathsep.join(path or os.getcwd() for path in sys.path)
     os.environ.update(PYTHONPATH=places, PYTHONSAFEPATH="1")
     try:
-        if here:
+        if main:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         forkserver.ensure_running()
     finally:
-        if here:
+        if main:
             signal.signal(signal.SIGINT, answer)
         os.environ.clear()
         os.environ.update(before)

@@ -1,9 +1,9 @@
-"""What the server of worker processes imports once: workers, its copies, then have it."""
+"""Imports of the fork server, which its workers inherit."""
 
 # ruff: noqa: F401
 from contextlib import suppress
 
-with suppress(Exception):  # what is broken, an algorithm file say, the command itself reports
-    import torch._dynamo  # recordings are made with it
+with suppress(Exception):  # the command itself reports a broken algorithm file
+    import torch._dynamo  # used for tracing
 
     import harness.executors.processes

@@ -24,14 +24,16 @@ Unit = Sequence[int]
 
 
 class Processes:
-    """So many processes, each a pool of its own: when one dies it is known what it did, and nobody else stops.
+    """A pool of worker processes.
+
+    Each worker is an executor of its own, so that the death of one identifies its unit and stops no other worker.
 
     Parameters
     ----------
     size : int
-        How many.
+        Number of workers.
     root, execution, retry : Path, Execution, bool
-        As in `run_all`.
+        As in `harness.executors.scheduler.run_all`.
     """
 
     def __init__(self, size: int, root: Path, execution: Execution, retry: bool) -> None:
@@ -43,11 +45,11 @@ class Processes:
         self._busy: dict[Future[list[Outcome]], tuple[Unit, ProcessPoolExecutor]] = {}
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        """Hand out a unit; at most ``size`` may be under way."""
+        """Start a unit; at most ``size`` may be running."""
         pool = self._idle.pop() if self._idle else self._pool()
         try:
             future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
-        except BrokenProcessPool:  # it died while it had nothing to do
+        except BrokenProcessPool:  # the worker died while idle
             pool.shutdown(wait=True)
             self.start(unit, specs, patience)
         else:
@@ -58,20 +60,20 @@ class Processes:
         return ProcessPoolExecutor(1, context, _prepare, (plugins.loaded(), dict(os.environ)))
 
     def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
-        """Wait until units end and return them; None: their worker died. What a worker could not do is raised."""
-        found: list[tuple[Unit, list[Outcome] | None]] = []
+        """Wait for units to end and return their outcomes, None if the worker died; raise a worker's error."""
+        ended: list[tuple[Unit, list[Outcome] | None]] = []
         for future in wait(self._busy, return_when=FIRST_COMPLETED).done:
             unit, pool = self._busy.pop(future)
             try:
-                found.append((unit, future.result()))
+                ended.append((unit, future.result()))
                 self._idle.append(pool)
             except BrokenProcessPool:
                 pool.shutdown(wait=True)
-                found.append((unit, None))
+                ended.append((unit, None))
             except BaseException:
-                self._idle.append(pool)  # the process is well; it is told to go with the others
+                self._idle.append(pool)  # the worker is alive; it is stopped with the others
                 raise
-        return found
+        return ended
 
     def __enter__(self) -> Processes:
         return self
@@ -80,7 +82,7 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pools = [*self._idle, *(pool for _, pool in self._busy.values())]
-        if kind is not None:  # they save what they have and go
+        if kind is not None:  # workers save checkpoints and exit
             for pool in pools:
                 pool.shutdown(wait=False, cancel_futures=True)
             for worker in set(multiprocessing.active_children()) - self._others:
@@ -90,9 +92,9 @@ class Processes:
 
 
 def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
-    """Take over the parent's plugins and environment (the server has that of its start), and follow the parent.
+    """Set up a worker: the parent's plugins and current environment, and its end with the parent.
 
-    Ctrl-C reaches every process of a terminal: the parent alone answers it, and tells its workers to stop.
+    Workers ignore Ctrl-C, which reaches every process of a terminal; the parent stops them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -103,7 +105,7 @@ def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> N
 
 
 def _follow_parent() -> None:
-    """Stop when the parent is gone, killed or crashed: nobody would take another result, or end this process."""
+    """Stop this worker when the parent has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -116,7 +118,7 @@ def _work(
     idle = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run_together(specs, root, execution, retry=retry, patience=patience)
-    except KeyboardInterrupt:  # the checkpoint is written; the pool would hand out the next run
+    except KeyboardInterrupt:  # the checkpoint is written; do not let the pool start the next unit
         os._exit(130)
     finally:
         signal.signal(signal.SIGTERM, idle)

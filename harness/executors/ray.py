@@ -1,7 +1,7 @@
-"""Workers on a Ray cluster: one task a unit, and the results folder as the only thing they share.
+"""Workers on a Ray cluster: one task per unit, with a shared results folder.
 
-Ray starts the processes and says when one has died; runs, claims and checkpoints are what they are elsewhere.
-The extra ``ray`` is imported here, when it is asked for.
+Ray starts the processes and reports their deaths; runs, claims and checkpoints work as on one machine. The extra
+``ray`` is imported only when a cluster is used.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ from harness.storage.store import Store
 
 Unit = Sequence[int]
 CODE = str(Path(__file__).parents[2])
-PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data lie
+PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data are stored
 CONNECT_SECONDS = 10.0
 STOP_SECONDS = 10.0  # for saving checkpoints before Ray ends the workers
 
 
 class Cluster:
-    """A Ray cluster, this machine unless an address is given.
+    """A Ray cluster, by default on this machine.
 
-    The results folder must be one folder for all nodes, under one path, and its file system must pass file locks on
-    (see `harness.storage.store`). So must the code and the data that are read from files. Each task checks the
-    folder.
+    All nodes must see the results folder under one path, on a file system that shares file locks (see
+    `harness.storage.store`), and likewise the code and data files. Each task checks the folder.
 
     Parameters
     ----------
     address : str or None
-        Of a running cluster, ``host:port`` or ``auto``; None: one is started on this machine, and ended.
+        Address of a running cluster, ``host:port`` or ``auto``; None: start one on this machine.
     size : int or None
-        How many units are worked on at once; None: one a CPU of the cluster.
+        Number of units at a time; None: one per CPU of the cluster.
     root, execution, retry : Path, Execution, bool
-        As in `harness.executors.run_all`.
+        As in `harness.executors.scheduler.run_all`.
     """
 
     def __init__(
@@ -53,49 +52,51 @@ class Cluster:
         self._ray = ray = _ray()
         kind, _, index = execution.device.partition(":")
         if index:
-            raise UserError(f"device: with executor ray it is Ray that chooses the GPU; use {kind}")
+            raise UserError(
+                f"device: with executor ray, Ray chooses the GPU; use {kind}, given {execution.device}"
+            )
         if address is not None:
-            _answers(address)
+            _check_address(address)
         self._root, self._execution, self._retry = root.resolve(), execution, retry
-        self._seen = Store(root).open().made
+        self._made = Store(root).open().made
         self._busy: dict[Any, Unit] = {}
         code = os.pathsep.join(path for path in (CODE, os.environ.get("PYTHONPATH")) if path)
         variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         options: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": code, **variables}}}
         if address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            os.environ.setdefault("RAY_worker_niceness", "0")  # runs are what this machine is asked for
+            os.environ.setdefault("RAY_worker_niceness", "0")  # do not lower the priority of runs
             options |= {"include_dashboard": False, "num_cpus": size}
         try:
             ray.init(address or "local", log_to_driver=False, logging_level="error", **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise UserError(
-                f"address: no Ray cluster answers at {address or 'this machine'}: {said}"
+                f"address: no Ray cluster answers at {address or 'this machine'}: {reason}"
             ) from None
         self.size = size or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        # A task that dies is not Ray's to try again: its runs go on one by one, and are counted.
+        # Ray must not retry a task that dies: the scheduler retries its runs one by one and counts the attempts.
         self._task = ray.remote(num_cpus=1, num_gpus=int(kind == "cuda"), max_retries=0)(_work)
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        """Hand out a unit; at most ``size`` may be under way."""
-        folder = (str(self._root), self._seen, os.getcwd())
+        """Start a unit; at most ``size`` may be running."""
+        folder = (str(self._root), self._made, os.getcwd())
         options = (self._execution, self._retry, patience)
         self._busy[self._task.remote(list(specs), folder, plugins.loaded(), *options)] = unit
 
     def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
-        """Wait until units end and return them; None: their worker died. What a worker could not do is raised."""
+        """Wait for units to end and return their outcomes, None if the worker died; raise a worker's error."""
         dead = (self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.NodeDiedError)
-        found: list[tuple[Unit, list[Outcome] | None]] = []
+        ended: list[tuple[Unit, list[Outcome] | None]] = []
         for task in self._ray.wait(list(self._busy))[0]:
             unit = self._busy.pop(task)
             try:
-                found.append((unit, self._ray.get(task)))
+                ended.append((unit, self._ray.get(task)))
             except (*dead, self._ray.exceptions.OutOfMemoryError, self._ray.exceptions.ObjectLostError):
-                found.append((unit, None))
+                ended.append((unit, None))
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from None
-        return found
+        return ended
 
     def __enter__(self) -> Cluster:
         return self
@@ -103,7 +104,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._busy:  # interrupted, they save what they have
+        for task in self._busy:  # interrupted tasks save checkpoints
             self._ray.cancel(task)
         if self._busy:
             self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=STOP_SECONDS)
@@ -111,7 +112,7 @@ class Cluster:
 
 
 def _ray() -> Any:
-    """Return Ray."""
+    """Import Ray."""
     try:
         import ray
     except ImportError:
@@ -119,13 +120,13 @@ def _ray() -> Any:
     return ray
 
 
-def _answers(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray would try for minutes."""
+def _check_address(address: str) -> None:
+    """Raise UserError if nothing listens at an address, where Ray would retry for minutes."""
     host, colon, port = address.rpartition(":")
     if address == "auto":
         return
     if not colon or not host or "/" in host or not port.isdecimal():
-        raise UserError(f"address: HOST:PORT of a Ray cluster's head, or auto, given {address!r}")
+        raise UserError(f"address: expected HOST:PORT of a Ray cluster's head, or auto, given {address!r}")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -140,20 +141,20 @@ def _work(
     retry: bool,
     patience: float,
 ) -> list[Outcome]:
-    """Run in a worker of the cluster what `run_together` runs here."""
-    path, made, place = folder
+    """Call `run_together` in a worker of the cluster."""
+    path, made, working_directory = folder
     host = socket.gethostname()
-    for needed in (path, place):
+    for needed in (path, working_directory):
         if not Path(needed).is_dir():
             raise UserError(f"node {host} has no folder {needed}; all nodes need to see the same files")
-    os.chdir(place)  # relative paths of data mean the same as where the suite was started
+    os.chdir(working_directory)  # relative paths of data must have the same meaning
     root = Path(path)
     if Store(root).made != made:
         raise UserError(
             f"node {host} sees another folder at {root}, without the store.json that was written there; the "
             "results folder must be one that all nodes share"
         )
-    # Ray interrupts by this; where a suite runs in the background of a shell, its processes ignore it.
+    # Ray cancels tasks by this signal, which processes ignore if the suite runs in the background of a shell.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     plugins.restore(plugged)

@@ -1,7 +1,7 @@
-"""Carry out runs: one after the other, in worker processes, or on a Ray cluster.
+"""Scheduling of runs: one after the other, in worker processes, or on a Ray cluster.
 
-Who runs a run never shows in its result. Workers get a few runs at a time, write into the results folder
-themselves, and say how the runs ended; there is no other channel.
+Results do not depend on the executor. Workers receive a few runs at a time, write into the results folder and
+report the outcomes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ __all__ = [
 ]
 
 EXECUTORS = ("serial", "processes", "ray")
-ATTEMPTS = 3  # at a run whose worker dies
-PATIENCE_SECONDS = (
-    60.0  # with the dead worker of a run that is tried again: its claim may outlive it a little
-)
+ATTEMPTS = 3  # per run whose worker dies
+PATIENCE_SECONDS = 60.0  # for the claim of a dead worker, which may outlive it a little
 
 Report = Callable[[Outcome], None]
 Begin = Callable[[Sequence[int]], None]
@@ -45,21 +43,21 @@ Unit = Sequence[int]
 
 
 class Workers(Protocol):
-    """Whoever computes elsewhere.
+    """Workers of an executor.
 
     Attributes
     ----------
     size : int
-        How many units are worked on at once.
+        Number of units at a time.
     """
 
     size: int
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        """Hand out a unit; at most ``size`` may be under way."""
+        """Start a unit; at most ``size`` may be running."""
 
     def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
-        """Wait until units end and return them; None: their worker died. What a worker could not do is raised."""
+        """Wait for units to end and return their outcomes, None if the worker died; raise a worker's error."""
 
 
 def run_all(
@@ -75,39 +73,39 @@ def run_all(
     report: Report | None = None,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Run all runs.
+    """Carry out all runs.
 
-    Runs that differ in seed and noise only are handed out together. A run whose worker dies is tried again alone,
-    three times in all, and goes on from its checkpoint; the runs of other workers are not disturbed.
+    Runs that differ only in seed and noise form units. A run whose worker dies is retried alone from its
+    checkpoint, with three attempts in total; other workers are not affected.
 
     Parameters
     ----------
     specs, root : sequence of RunSpec, Path
         The runs and the results folder.
     jobs : int or None
-        How many workers, of one torch thread each. None: one a core, of a cluster one a CPU.
+        Number of workers, with one torch thread each. None: one per core, or per CPU of a cluster.
     executor : {"serial", "processes", "ray"}, optional
-        Who computes. Default: processes if there is more than one worker, else this process.
+        Default: processes if there is more than one worker, else serial.
     address : str, optional
-        Of a Ray cluster; without it Ray uses this machine.
+        Address of a Ray cluster; default: start Ray on this machine.
     execution : Execution, optional
-        Device and the like.
+        Execution options.
     retry : bool
         Run failed runs again.
     begin : Callable, optional
-        Called with the numbers of runs that are handed out.
+        Called with the numbers of runs that start.
     report : Callable, optional
-        Called with each outcome as it comes.
+        Called with each outcome.
     progress : Callable, optional
-        Called after every round; of use only in this process.
+        Called after every round; serial executor only.
     """
     chosen, execution = choose(executor, jobs, address, len(specs)), execution or Execution()
-    wanted = None if jobs is None else min(jobs, len(specs))
-    found: dict[int, Outcome] = {}
+    size = None if jobs is None else min(jobs, len(specs))
+    ended: dict[int, Outcome] = {}
 
     def end(numbers: Unit, outcomes: Sequence[Outcome]) -> None:
         for number, outcome in zip(numbers, outcomes, strict=True):
-            found[number] = outcome
+            ended[number] = outcome
             if report:
                 report(outcome)
 
@@ -119,21 +117,21 @@ def run_all(
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
         workers: AbstractContextManager[Workers] = (
-            Cluster(address, wanted, root, execution, retry)
+            Cluster(address, size, root, execution, retry)
             if chosen == "ray"
-            else Processes(wanted or min(cores(), len(specs)), root, execution, retry)
+            else Processes(size or min(cores(), len(specs)), root, execution, retry)
         )
-        with workers as found_workers:
-            _share_out(specs, root, found_workers, execution, begin, end)
-    return [found[number] for number in range(len(specs))]
+        with workers as running:
+            _distribute(specs, root, running, execution, begin, end)
+    return [ended[number] for number in range(len(specs))]
 
 
 def choose(executor: str | None, jobs: int | None, address: str | None, runs: int) -> str:
-    """Return who computes so many runs; refuse what does not go together."""
+    """Return the executor for a number of runs; raise UserError if options are incompatible."""
     if address is not None and executor != "ray":
-        raise UserError(f"address: of a Ray cluster, goes with executor ray only, given {address!r}")
+        raise UserError(f"address: needs executor ray, given {address!r}")
     if executor == "serial" and jobs is not None and jobs > 1:
-        raise UserError(f"jobs: executor serial is this process alone, given {jobs}")
+        raise UserError(f"jobs: executor serial has one job, given {jobs}")
     if executor is None:
         return "processes" if min(jobs or cores(), runs) > 1 else "serial"
     if executor not in EXECUTORS:
@@ -141,7 +139,7 @@ def choose(executor: str | None, jobs: int | None, address: str | None, runs: in
     return executor
 
 
-def _share_out(
+def _distribute(
     specs: Sequence[RunSpec],
     root: Path,
     workers: Workers,
@@ -169,13 +167,13 @@ def _share_out(
             for number in unit:
                 deaths[number] += 1
                 if deaths[number] < ATTEMPTS:
-                    waiting.appendleft([number])  # which of them kills its worker shows when they are alone
+                    waiting.appendleft([number])  # alone, to find the run that kills its worker
                 else:
                     end([number], [_given_up(specs[number], root)])
 
 
 def _given_up(spec: RunSpec, root: Path) -> Outcome:
-    """Write down that a run has lost too many workers."""
+    """Record that a run has lost too many workers."""
     outcome = Outcome(identify(spec), "failed", f"its worker died {ATTEMPTS} times")
     folder = Store(root).folder(outcome.id)
     with folder.claim(PATIENCE_SECONDS):
@@ -184,17 +182,17 @@ def _given_up(spec: RunSpec, root: Path) -> Outcome:
 
 
 def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit]:
-    """Put the numbers of runs that differ in seed and noise only together, in pieces that keep all workers busy."""
+    """Group runs that differ only in seed and noise, in pieces that keep all workers busy."""
     groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         groups.setdefault(stack_key(spec).model_dump_json(), []).append(number)
     share = max(1, -(-len(specs) // workers))
     most = min(most or LARGEST, share)
-    found: list[Unit] = []
+    pieces: list[Unit] = []
     for group in groups.values():
-        group.sort(key=lambda number: specs[number].seed)  # those of one seed share their clients' data
-        pieces = -(-len(group) // most)
-        if pieces > 1 and len(groups) == 1:  # as many for every worker; other groups would keep them busy
-            pieces = min(len(group), -(-pieces // workers) * workers)
-        found += chunks(group, pieces)
-    return found
+        group.sort(key=lambda number: specs[number].seed)  # runs of one seed share their data
+        count = -(-len(group) // most)
+        if count > 1 and len(groups) == 1:  # equally many for every worker
+            count = min(len(group), -(-count // workers) * workers)
+        pieces += chunks(group, count)
+    return pieces

@@ -1,4 +1,4 @@
-"""The problems that algorithms solve, one file a kind."""
+"""Problem types, one file each."""
 
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 

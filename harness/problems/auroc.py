@@ -1,4 +1,4 @@
-"""AUROC maximization: a minimax form of the pairwise squared surrogate, for scores of one output.
+"""AUROC maximization: a minimax form of the pairwise squared surrogate, for models with one output.
 
 Problem of Liu et al. 2020 (Stochastic AUC maximization with deep neural networks), as Wu et al. 2023 (FedSGDA)
 use it. With the score h = sigmoid(model(m, a)) of an input a, p the share of positives and x = (m, a, b), y = w:
@@ -9,9 +9,8 @@ averaged over samples. At the saddle of a and b (mean scores of the two classes)
 ``p (1 - p) (mean over pairs of (1 - h(pos) + h(neg))^2 - 1)``. f is strongly concave in w, and the maximizer is
 known in closed form, so the gradient of ``Phi(x) = max_w F(x, w)`` is measured exactly.
 
-p must be the share of positives in what is averaged, or the pairs drop out. The methods average clients alike,
-however many samples they have, so p is the mean of the clients' own shares; for clients of one size that is the
-share among all samples.
+The reduction to pairs needs p to be the share of positives in the average. Algorithms weigh clients equally, so p
+is the mean of the clients' shares; for clients of one size that is the share among all samples.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ PUBLIC = "the clients' mean share of positives among their training samples"
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be set.
+    """Settings of the problem.
 
     Attributes
     ----------
     own_p : bool
-        Every client uses the share of positives among its own samples, instead of one public number. The
-        objective then is a mean of surrogates within clients. Samples carry their client's number in place of
-        their sensitive group, so there are no figures of groups. One sample changes the terms of all others of
-        its client, so privacy with unit "record" is refused.
+        Every client uses the share of positives among its own samples instead of one public number. The objective
+        is then a mean of surrogates within clients. Samples carry their client's number in place of their sensitive
+        group, so there are no group metrics. One sample changes the loss of all samples of its client, so privacy
+        with unit "record" is refused.
     """
 
     own_p: bool = False
@@ -53,9 +52,9 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
     Parameters
     ----------
     module : nn.Module
-        The model; its sigmoid is the score.
+        The model; the score is the sigmoid of its output.
     p : Tensor
-        Share of positives: one number, or one a client, ``(C,)``, and then `Batch.group` is the client.
+        Share of positives: one number, or one per client, ``(C,)``, with the client in `Batch.group`.
     """
     ravel = Ravel(module)
 
@@ -63,11 +62,11 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
         return sigmoid(ravel(x[: ravel.size], inputs).squeeze(-1))
 
     def shares(batch: Batch) -> Tensor:
-        known = p.to(batch.x.device, batch.x.dtype)
-        return known if p.ndim == 0 else known[batch.group]
+        share = p.to(batch.x.device, batch.x.dtype)
+        return share if p.ndim == 0 else share[batch.group]
 
     def slope(h: Tensor, batch: Batch) -> Tensor:
-        """Half of what a sample contributes to the factor of w."""
+        """Return half of a sample's contribution to the factor of w."""
         return torch.where(batch.y == 1, -(1 - shares(batch)) * h, shares(batch) * h)
 
     def errors(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -79,7 +78,7 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
         return weighted_mean(errors(x, y, batch), batch.weight)
 
     def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
-        """``Phi`` and the norm of its gradient; clients count alike, as in the algorithms' averages."""
+        """Return ``Phi`` and the norm of its gradient; clients have equal weights, as in the algorithms."""
         x = point["x"].detach().requires_grad_()
         weight = data.weight / data.weight.sum(-1, keepdim=True).clamp(min=1) / len(data.weight)
         flat = Batch(*(part.flatten(0, 1) for part in (*data[:3], weight)))
@@ -92,7 +91,7 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
                 curvature = curvature + (chunk.weight * q * (1 - q)).sum()
             best = (tilt / curvature.clamp(min=1e-12)).reshape(1)
         gradient = torch.zeros_like(x)
-        for chunk in chunks:  # all samples at once would keep all their activations
+        for chunk in chunks:  # in chunks to bound the memory of activations
             part = (chunk.weight * errors(x, best, chunk)).sum()
             value, gradient = value + part.detach(), gradient + torch.autograd.grad(part, x)[0]
         return {"loss": float(value), "stationarity": float(gradient.norm())}
@@ -102,7 +101,7 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
         kind="minimax",
         init=lambda generator: {"x": torch.cat([ravel.init(generator), torch.zeros(2)]), "y": torch.zeros(1)},
         loss=loss,
-        # The output itself: its sigmoid ranks alike, but rounds to ties far from zero.
+        # The output itself, because its sigmoid rounds to ties far from zero.
         predict=lambda x, inputs: ravel(x[: ravel.size], inputs).squeeze(-1),
         measure=measure,
         module=module,

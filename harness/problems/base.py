@@ -1,4 +1,4 @@
-"""What a kind of problem is, and the registry of them."""
+"""Problem types and their registry."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from harness.models import Net, Shape, build, compute_in
 
 @dataclass(frozen=True)
 class Setting:
-    """What a problem is built from.
+    """Inputs for building a problem.
 
     Attributes
     ----------
     settings : Any
-        The problem's own settings, an instance of its `ProblemType.settings`.
+        Settings of the problem, an instance of its `ProblemType.settings`.
     federation : Federation or None
-        The clients' data; None for problems that bring their own. Other runs have it too: what is solved on other
-        data is solved on a new one.
+        The clients' data; None for problems with their own data. Other runs share it, so a problem that changes the
+        data must return a new federation.
     model : tuple[str, Mapping[str, object]] or None
         Name and settings of the model.
     seed : int
-        The run's, for what the problem draws of the data.
+        Seed of the run, for random choices of the problem.
     computes : torch.dtype or None
-        What networks compute in, where it is not the type of their parameters.
+        Type that networks compute in, if it differs from the type of their parameters.
     """
 
     settings: Any
@@ -40,7 +40,7 @@ class Setting:
     computes: torch.dtype | None = None
 
     def net(self, outputs: int) -> Net:
-        """Return the model that the run names, for inputs as clients have them."""
+        """Return the model that the run names, for the clients' inputs."""
         assert self.federation is not None and self.model is not None
         name, settings = self.model
         return self.built(name, tuple(self.federation.pool.x.shape[1:]), outputs, settings)
@@ -54,24 +54,24 @@ class Setting:
 
 @dataclass(frozen=True)
 class ProblemType:
-    """A kind of problem.
+    """A type of problem.
 
     Attributes
     ----------
     name : str
         Registry name.
     kind : {"erm", "minimax", "bilevel", "vertical"}
-        What algorithms must solve.
+        Structure that algorithms must solve.
     version : int
-        Raised by hand when it computes something else than before; part of a run's identity.
+        Raised when results change; part of a run's identity.
     about : str
-        One line for listings.
+        Description of one line.
     settings : type
-        Frozen dataclass of what may be set in a run file.
+        Frozen dataclass of the settings in a run file.
     build : Callable
-        Of a `Setting`; gives the problem and the federation it is solved on.
+        Maps a `Setting` to the problem and its federation.
     data : {"horizontal", "vertical", "own"}
-        Clients hold rows, or columns, of a data set; or the problem brings its own data.
+        Whether clients hold rows or columns of a data set, or the problem has its own data.
     float64 : bool
         Whether runs compute in double precision unless the spec says otherwise.
     """

@@ -45,24 +45,24 @@ def classifier(module: nn.Module) -> Problem:
 
 
 def _halves(net: models.Net, latent: int | None) -> Problem:
-    """Return the problem with the net's extractor as x and its head as y, from the start of the whole net."""
+    """Return the problem with extractor x and head y; start values are those of the joint net."""
     net = net if latent is None else models.encoder(net, latent)
-    whole = Ravel(net)
-    cut = len(whole.segment("extractor.*"))
+    joint = Ravel(net)
+    cut = len(joint.segment("extractor.*"))
 
     def init(generator: Generator) -> dict[str, Tensor]:
-        x = whole.init(generator)
+        x = joint.init(generator)
         return {"x": x[:cut], "y": x[cut:]}
 
-    return _in_two(net.extractor, net.head, init, whole)
+    return _split(net.extractor, net.head, init, joint)
 
 
-def _in_two(
-    extractor: nn.Module, linear: nn.Linear, init: Callable[[Generator], dict[str, Tensor]], whole: Ravel
+def _split(
+    extractor: nn.Module, linear: nn.Linear, init: Callable[[Generator], dict[str, Tensor]], joint: Ravel
 ) -> Problem:
-    """Return the problem of an extractor, which may have been pruned, and a head.
+    """Return the problem of an extractor and a head.
 
-    What is pruned is the extractor's, and its output is not, so that features stay comparable.
+    The extractor may be pruned, except for its outputs, so that features stay comparable.
     """
     features, score = Ravel(extractor), Ravel(linear)
 
@@ -74,9 +74,9 @@ def _in_two(
         kind="erm",
         init=init,
         loss=lambda u, v, batch: head(v, batch._replace(x=features(u, batch.x))),
-        predict=whole,
+        predict=joint,
         module=extractor,
-        rebuild=lambda smaller: _in_two(smaller, linear, init, whole),
+        rebuild=lambda smaller: _split(smaller, linear, init, joint),
         dense=_dense(extractor),
         cut=features.size,
         classes=linear.out_features,

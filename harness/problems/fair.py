@@ -1,4 +1,4 @@
-"""Fair classification: the worst mixture of class losses is minimized.
+"""Fair classification: minimization of the worst mixture of class losses.
 
 Problem of Wu et al. 2023 (FedSGDA): ``min_x max_y sum_c y_c L_c(x)`` over the probability simplex, where
 ``L_c`` is the mean cross-entropy of a client's samples of class c, 0 where it has none.
@@ -21,20 +21,20 @@ from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be set.
+    """Settings of the problem.
 
     Attributes
     ----------
     simplex_rule : {"euclidean", "renorm"}
-        How y returns to the simplex: the Euclidean projection, or, as in the public code of FedSGDA+,
-        negative weights cut off and the rest divided by their sum (which converges to another point).
+        Map of y to the simplex: the Euclidean projection or, as in the public code of FedSGDA+, clipping negative
+        weights and dividing by the sum (which converges to a different point).
     """
 
     simplex_rule: Literal["euclidean", "renorm"] = "euclidean"
 
 
 def renorm(y: Tensor) -> Tensor:
-    """Cut off negative weights and divide by the sum, along the last axis."""
+    """Clip negative weights and divide by the sum, along the last axis."""
     positive = y.clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1e-12)
 

@@ -1,9 +1,8 @@
 """Group weights for a fair model, as a bilevel problem.
 
-Which weights of the groups in training are fair? Fairness instance of Li et al. (FedBiO, arXiv 2205.01608,
-eq. 48). x holds one weight a sensitive group, y the model. Every client's inner problem weighs its training
-samples by group, the outer one is the plain mean over validation data in which all groups present at the client
-are equally many:
+Fairness instance of Li et al. (FedBiO, arXiv 2205.01608, eq. 48). x holds one weight per sensitive group, y the
+model. The inner problem of a client weighs its training samples by group. The outer problem is the plain mean over
+validation data with equally many samples of all groups that the client has:
 
     inner g(x, y) = mean of om_a l(y; i) over training samples i of groups a, + reg / 2 ||y||^2
     outer f(x, y) = mean of l(y; i) over the balanced validation samples
@@ -37,17 +36,17 @@ LEAST = 0.01  # weight of a group under the domain "clip"
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be set.
+    """Settings of the problem.
 
     Attributes
     ----------
     domain : {"simplex", "clip", "softmax", "none"}
-        Where the weights of K groups live: nonnegative with sum K; each at least 0.01; K softmax(x); anywhere.
-        All start with weight 1, which is plain training.
+        Domain of the weights of K groups: nonnegative with sum K; each at least 0.01; K softmax(x); unrestricted.
+        All weights start at 1, which is plain training.
     reg : float
-        Factor of ``||y||^2 / 2`` in the inner problem.
+        Weight of ``||y||^2 / 2`` in the inner problem.
     validation : float
-        Share of its smallest group's training samples that a client sets aside, of every group as many.
+        Share of its smallest group's training samples that a client holds out, equally many of every group.
     """
 
     domain: Domain = "simplex"
@@ -82,8 +81,8 @@ def fair_weights(module: nn.Module, groups: int, domain: Domain = "simplex", reg
     def inner(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         weights = groups * x.softmax(-1) if domain == "softmax" else x
         member = batch.group.unsqueeze(-1) == torch.arange(groups, device=batch.group.device)
-        own = member.to(weights.dtype) @ weights
-        return weighted_mean(own * losses(y, batch) + reg / 2 * y @ y, batch.weight)
+        of_sample = member.to(weights.dtype) @ weights
+        return weighted_mean(of_sample * losses(y, batch) + reg / 2 * y @ y, batch.weight)
 
     first = torch.zeros(groups) if domain == "softmax" else torch.ones(groups)
     return Problem(

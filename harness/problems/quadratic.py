@@ -1,8 +1,7 @@
-"""Quadratic problems with a known answer; a client's data are its coefficients.
+"""Quadratic problems with a known solution; a client's data are its coefficients.
 
-They are stated by their matrices, or drawn so that the clients' disagreement is a knob
-(`harness.problems.random_quadratic`). The answers follow from the means of the coefficients; tests/hand states
-them.
+Matrices are given in the run file, or drawn by `harness.problems.random_quadratic`. Solutions follow from the means
+of the coefficients.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Minimax:
-    """Coefficients of ``1/2 x'Px + x'By - 1/2 y'Qy + c'x + d'y``, one entry a client.
+    """Coefficients of ``1/2 x'Px + x'By - 1/2 y'Qy + c'x + d'y``, one entry per client.
 
     An entry is a scalar, or a matrix (P, B, Q) or vector (c, d) as nested lists.
     """
@@ -42,7 +41,7 @@ class Minimax:
 class Bilevel:
     """Coefficients of ``g = 1/2 y'Ay - y'(Bx + b)`` and ``f = 1/2 ||y - t||^2 + rho/2 ||x||^2``.
 
-    One entry a client, as in `Minimax`; ``rho`` is one number for all.
+    One entry per client, as in `Minimax`; ``rho`` is common to all.
     """
 
     A: list[Entry]
@@ -66,7 +65,7 @@ def _minimax(setting: Setting) -> tuple[Problem, Federation]:
 
 
 def minimax(name: str, dx: int, dy: int) -> Problem:
-    """Return the minimax problem whose samples are the coefficients `minimax_shapes` names, laid end to end."""
+    """Return the minimax problem whose samples are the concatenated coefficients of `minimax_shapes`."""
     read = reader(minimax_shapes(dx, dy))
 
     def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -74,7 +73,7 @@ def minimax(name: str, dx: int, dy: int) -> Problem:
         return 0.5 * x @ k["P"] @ x + x @ k["B"] @ y - 0.5 * y @ k["Q"] @ y + k["c"] @ x + k["d"] @ y
 
     def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
-        """F(x, y), the gradient of Phi(x) = max_y F(x, y), the distance to the saddle (the nearest of several)."""
+        """Return F(x, y), the gradient norm of Phi(x) = max_y F(x, y), and the distance to the nearest saddle."""
         x, y, k = point["x"], point["y"], read(_mean(data))
         p, q = (k["P"] + k["P"].mT) / 2, (k["Q"] + k["Q"].mT) / 2
         gradient = p @ x + k["B"] @ torch.linalg.solve(q, k["B"].mT @ x + k["d"]) + k["c"]
@@ -111,7 +110,7 @@ def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
         return 0.5 * y @ k["A"] @ y - y @ (k["B"] @ x + k["b"])
 
     def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
-        """Outer loss and gradient of the mean of ``h_m(x) = f_m(x, y_m(x))``, inner problems solved."""
+        """Return outer loss and gradient norm of the mean of ``f_m(x, y_m(x))`` at the inner solutions."""
         x, k = point["x"], read(data.x[:, 0])
         y = torch.linalg.solve(k["A"], k["B"] @ x + k["b"])
         value = 0.5 * ((y - k["t"]) ** 2).sum(-1).mean() + 0.5 * s.rho * (x**2).sum()
@@ -128,7 +127,7 @@ def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
 def _federation(
     name: str, shapes: Shapes, entries: dict[str, Sequence[Entry]]
 ) -> tuple[Callable[[Tensor], dict[str, Tensor]], Federation]:
-    """Lay each client's coefficients into one sample; return how to read them back."""
+    """Concatenate each client's coefficients into one sample; return their reader and the federation."""
     clients = {key: len(values) for key, values in entries.items()}
     if len(set(clients.values())) != 1 or 0 in clients.values():
         raise UserError(f"problem {name}: every coefficient needs one entry per client, given {clients}")
@@ -163,12 +162,12 @@ def holding(coefficients: Tensor, source: str) -> Federation:
 
 
 def minimax_shapes(dx: int, dy: int) -> Shapes:
-    """Return the coefficients of a minimax problem in their order in a sample."""
+    """Return the shapes of the coefficients of a minimax problem, in their order in a sample."""
     return {"P": (dx, dx), "B": (dx, dy), "Q": (dy, dy), "c": (dx,), "d": (dy,)}
 
 
 def reader(shapes: Shapes) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Return how to read coefficients of these shapes back from samples ``(..., D)``."""
+    """Return a function that splits samples ``(..., D)`` into coefficients of these shapes."""
     ends = list(accumulate(torch.Size(shape).numel() for shape in shapes.values()))
 
     def read(row: Tensor) -> dict[str, Tensor]:
@@ -181,7 +180,7 @@ def reader(shapes: Shapes) -> Callable[[Tensor], dict[str, Tensor]]:
 
 
 def _mean(batch: Batch) -> Tensor:
-    """Average the coefficients over clients and samples, ``(D,)``; of one client: its own."""
+    """Average the coefficients over clients and samples, ``(D,)``."""
     weight = batch.weight.unsqueeze(-1)
     return (batch.x * weight).flatten(0, -2).sum(0) / weight.sum().clamp(min=1)
 

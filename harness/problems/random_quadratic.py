@@ -1,11 +1,11 @@
-"""Random quadratic minimax problems in which the clients' disagreement is a knob.
+"""Random quadratic minimax problems with adjustable client heterogeneity.
 
-``1/2 x'Px + x'By - 1/2 y'Qy + c'x + d'y``. The averages P, B, Q, c, d come from the problem's seed alone, and
-with them the saddle. Client i holds P + h P_i, B + h B_i, Q, c + h c_i, d + h d_i, where h is the knob and the
-deviations have mean zero over clients: h = 0 makes all clients alike, h = 1 gives deviations whose root mean
-square over clients is 1/2 for the spectral norms of P_i and B_i and 1 for the lengths of c_i and d_i. All clients
-share Q, so that every one of them is strongly concave in y whatever the knob. Without deviations of the matrices
-local steps would have no bias, as averaging commutes with affine maps that all share.
+``1/2 x'Px + x'By - 1/2 y'Qy + c'x + d'y``. The problem's seed determines the averages P, B, Q, c, d and hence the
+saddle. Client i holds P + h P_i, B + h B_i, Q, c + h c_i, d + h d_i with heterogeneity h; the deviations have mean
+zero over clients. With h = 0 all clients are equal. With h = 1 the root mean square over clients is 1/2 for the
+spectral norms of P_i and B_i and 1 for the lengths of c_i and d_i. All clients share Q, so that each of them is
+strongly concave in y for every h. The matrices deviate because local steps have no bias if all clients share an
+affine map.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ from harness.problems.quadratic import holding, minimax
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be set.
+    """Settings of the problem.
 
     Attributes
     ----------
     clients : int
-        How many.
+        Number of clients.
     dims : (int, int)
-        Length of x and of y.
+        Lengths of x and y.
     heterogeneity : float
-        The knob h, at least 0.
+        Heterogeneity h, at least 0.
     condition : float
-        Eigenvalues of the averages P and Q lie, evenly on a logarithmic scale, between its inverse and 1; B has
-        spectral norm 1.
+        Condition number of the averages P and Q, whose eigenvalues are log-spaced up to 1; B has spectral norm 1.
     samples : int
-        Samples a client.
+        Samples per client.
     noise : float
-        Standard deviation of what distinguishes a client's samples in every entry of c and d; its mean over the
-        client's samples is zero exactly, so only batches are noisy.
+        Standard deviation of the deviations of a client's samples in every entry of c and d; their mean over the
+        client's samples is exactly zero, so only batches are noisy.
     seed : int
-        Of the coefficients; the run's seed draws batches.
+        Seed of the coefficients; the run's seed draws batches.
     """
 
     clients: int = 8
@@ -72,10 +71,10 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     x, y = _normal(common, dx), _normal(common, dy)  # the saddle; c and d follow
     c, d = -(p @ x + b @ y), q @ y - b.mT @ x
 
-    own = rng.stream(s.seed, "quadratic", "deviations")
-    dp = _normal(own, s.clients, dx, dx)
-    dp, db = _deviations(dp + dp.mT, 0.5), _deviations(_normal(own, s.clients, dx, dy), 0.5)
-    dc, dd = (_deviations(_normal(own, s.clients, size), 1.0) for size in (dx, dy))
+    stream = rng.stream(s.seed, "quadratic", "deviations")
+    dp = _normal(stream, s.clients, dx, dx)
+    dp, db = _deviations(dp + dp.mT, 0.5), _deviations(_normal(stream, s.clients, dx, dy), 0.5)
+    dc, dd = (_deviations(_normal(stream, s.clients, size), 1.0) for size in (dx, dy))
     h = s.heterogeneity
     parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + h * dc, d + h * dd)
     rows = torch.cat([part.flatten(1) for part in parts], -1)
@@ -96,7 +95,7 @@ def _spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor
 
 
 def _deviations(drawn: Tensor, size: float) -> Tensor:
-    """Return rows moved to mean zero and scaled to a root mean square norm; a single client's are zero."""
+    """Center rows and scale them to a root mean square norm of ``size``; those of a single client are zero."""
     centered = drawn - drawn.mean(0)
     norms = torch.linalg.norm(centered, 2, dim=tuple(range(1, drawn.ndim)))
     scaled: Tensor = size * centered / norms.square().mean().sqrt().clamp(min=1e-12)

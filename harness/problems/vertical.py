@@ -16,14 +16,14 @@ from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be set.
+    """Settings of the problem.
 
     Attributes
     ----------
     embedding : int
         Length d of a party's embedding.
     head : tuple of int
-        Widths of the hidden layers of the server's network; none: it is linear.
+        Widths of the hidden layers of the server's network; empty: linear.
     """
 
     embedding: int = 16
@@ -31,22 +31,22 @@ class Settings:
 
 
 def split_classifier(party: nn.Module, head: nn.Module) -> Problem:
-    """Return the problem of fitting a network in two: y makes a party's embeddings, x the scores of all of them.
+    """Return the problem of a split network: y computes a party's embeddings, x the scores from all embeddings.
 
     Parameters
     ----------
     party : nn.Module
-        Of one party's columns, ``(B, ...)`` to ``(B, d)``. It is what may be pruned; its output layer stays whole.
+        Network of one party, ``(B, ...)`` to ``(B, d)``. It may be pruned, except for its outputs.
     head : nn.Module
-        Of the embeddings of all parties side by side, behind a ReLU, ``(B, K d)`` to ``(B, classes)``.
+        Network of the ReLU of all concatenated embeddings, ``(B, K d)`` to ``(B, classes)``.
     """
-    below, above = Ravel(party), Ravel(head)
+    lower, upper = Ravel(party), Ravel(head)
 
     def embed(y: Tensor, batch: Batch) -> Tensor:
-        return below(y, batch.x)
+        return lower(y, batch.x)
 
     def predict(x: Tensor, embeddings: Tensor) -> Tensor:
-        return above(x, functional.relu(embeddings).movedim(-3, -2).flatten(-2))
+        return upper(x, functional.relu(embeddings).movedim(-3, -2).flatten(-2))
 
     def loss(x: Tensor, embeddings: Tensor, batch: Batch) -> Tensor:
         errors = cross_entropy(predict(x, embeddings), batch.y)
@@ -55,7 +55,7 @@ def split_classifier(party: nn.Module, head: nn.Module) -> Problem:
     return Problem(
         name="vertical",
         kind="vertical",
-        init=lambda generator: {"x": above.init(generator), "y": below.init(generator)},
+        init=lambda generator: {"x": upper.init(generator), "y": lower.init(generator)},
         loss=loss,
         embed=embed,
         predict=predict,

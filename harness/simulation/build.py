@@ -1,4 +1,4 @@
-"""From a spec to the things it names: data, problem, algorithm, start values."""
+"""Build what a run spec names: data, problem, algorithm and start values."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from harness.core.wire.settings import Compression, Privacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
 
-# What parameters and data are kept in, and what networks compute in, where that is another type.
+# Precision -> type of parameters and data, and the type that networks compute in if it differs.
 DTYPES = {
     "float32": (torch.float32, None),
     "float64": (torch.float64, None),
     "bfloat16": (torch.float32, torch.bfloat16),
 }
 
-KNOWN = 4  # problems of the last runs, for those to come
+CACHED_PROBLEMS = 4  # problems of earlier runs that later runs can reuse
 _problems: dict[object, Problem] = {}
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Who computes; never part of a run's identity.
+    """Execution options; never part of a run's identity.
 
     Attributes
     ----------
     device : str
         A torch device.
     vectorize : {"auto", "vmap", "loop"}
-        How clients are run; auto: dense models vectorized, convolutions on a CPU in a loop.
+        How clients are run. auto: dense models vectorized, convolutions on a CPU in a loop.
     threads : int
         Worker threads of the loop.
     secure_rng : bool
-        Whether noise is drawn from the system's entropy instead of the run's seed.
+        Draw noise from the system's entropy instead of the run's seed.
     stack : int or None
-        How many runs that differ in seed or noise are computed side by side at most; 1: every run alone. None: as
-        many as pay.
+        Largest number of runs, differing in seed or noise, that are stacked; 1: no stacking. None: as many as is
+        faster.
     """
 
     device: str = "cpu"
@@ -73,7 +73,7 @@ class Execution:
             raise UserError("device: torch finds no CUDA device on this machine; use cpu")
 
     def rows(self, problem: Problem) -> Rows:
-        """Return how one-client functions are run for this problem."""
+        """Return the `Rows` that run one-client functions of a problem."""
         dense = problem.dense or torch.device(self.device).type == "cuda"
         mode = self.vectorize if self.vectorize != "auto" else "vmap" if dense else "loop"
         return Rows(mode, self.threads) if problem.constants is None else _rows(problem, mode, self.threads)
@@ -81,18 +81,18 @@ class Execution:
 
 @dataclass(frozen=True)
 class Setup:
-    """A run ready to go.
+    """A prepared run, or a stack of runs.
 
     Attributes
     ----------
     spec : RunSpec
-        What was asked for.
+        The run.
     id : str
-        Its identity.
+        Identity of the run.
     privacy, compression : Privacy or None, Compression
-        What happens to messages; `harness.simulation.calibration.settled` calibrates the noise.
+        Treatment of messages; `harness.simulation.calibration.calibrated` sets the noise.
     algorithm, problem, federation : Algorithm, Problem, Federation
-        What it names.
+        What the spec names.
     start : dict[str, Tensor]
         Start values.
     mixing : Tensor or None
@@ -100,8 +100,8 @@ class Setup:
     rows : Rows
         How clients are run.
     members : tuple of Setup
-        The runs of a stack (`harness.simulation.stacking`), each as it would be alone; `federation`, `start` and
-        `mixing` then have a leading axis. Empty for a single run.
+        The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
+        have a leading axis. Empty for a single run.
     """
 
     spec: RunSpec
@@ -118,37 +118,37 @@ class Setup:
 
     @property
     def each(self) -> tuple[Setup, ...]:
-        """The single runs: this one, or those of the stack."""
+        """Single runs: the members of a stack, or this run."""
         return self.members or (self,)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """One a run."""
+        """Seed of every single run."""
         return tuple(one.spec.seed for one in self.each)
 
     @property
     def training(self) -> Federation:
-        """What a single run trains on: for the centralized reference, one client with everybody's data."""
+        """Training federation of a single run; for the centralized reference, one client with all data."""
         return self.federation.merged() if self.algorithm.meta.pooled else self.federation
 
 
 def prepare(
-    spec: RunSpec, execution: Execution | None = None, dealt: dict[str, Federation] | None = None
+    spec: RunSpec, execution: Execution | None = None, cache: dict[str, Federation] | None = None
 ) -> Setup:
     """Load, partition and build everything a spec names.
 
     Parameters
     ----------
     spec, execution : RunSpec, Execution
-        What to run, and who computes.
-    dealt : dict, optional
-        Data that have been dealt to clients already, by what decides how; what is missing is added. Runs of one
-        seed then share them, in memory as well where neither type nor device is changed.
+        The run and its execution options.
+    cache : dict, optional
+        Partitioned data by the settings that decide them; missing entries are added. Runs of one seed share them,
+        also in memory if neither type nor device is converted.
 
     Raises
     ------
     UserError, ValueError
-        If the data cannot be had, or parts do not go together (`Incompatible`).
+        If the data are not available, or parts of the run are incompatible (`Incompatible`).
     """
     execution = execution or Execution()
     algorithm = spec.make_algorithm()
@@ -156,14 +156,14 @@ def prepare(
     settings = kind.settings(**{k: v for k, v in spec.problem.items() if k != "kind"})
     model = spec.model and (spec.model["name"], {k: v for k, v in spec.model.items() if k != "name"})
     dtype, computes = DTYPES[spec.precision or "float32"]
-    setting = Setting(settings, make_federation(spec, dealt), model or None, spec.seed, computes)
+    setting = Setting(settings, make_federation(spec, cache), model or None, spec.seed, computes)
     problem, federation = kind.build(setting)
     if computes is not None and not models.computes_in(computes, problem.module):
         raise Incompatible(
             f"precision: problem {kind.name} does not build its network with Setting.net, so {spec.precision} "
             "would not reach it; use float32 or float64"
         )
-    problem = _known(spec, kind, problem, federation.digest)
+    problem = _cached_problem(spec, kind, problem, federation.digest)
     viewed = algorithm.view(problem)
     if spec.cohort is not None and spec.cohort.size > federation.clients:
         raise UserError(
@@ -188,14 +188,16 @@ def prepare(
             if isinstance(ratio, tuple)
             else []
         )
-        for own in (step for step in steps if isinstance(step, tuple)):  # one a client
-            if len(own) != federation.clients:
+        for each in (step for step in steps if isinstance(step, tuple)):  # one ratio per client
+            if len(each) != federation.clients:
                 raise Incompatible(
-                    f"compression.{name}: {len(own)} ratios for {federation.clients} clients; give one each"
+                    f"compression.{name}: {len(each)} ratios for {federation.clients} clients; give one each"
                 )
     if spec.compression.alpha != 0:
         prunable(viewed)
-        if len({len(value) for value in start.values()}) < len(start):  # told apart by their lengths
+        if len({len(value) for value in start.values()}) < len(
+            start
+        ):  # x and y are distinguished by their lengths
             raise Incompatible(
                 "compression.alpha: x and y have equally many coordinates; change the model a little"
             )
@@ -217,10 +219,9 @@ def prepare(
 
 
 def draft(spec: RunSpec, federation: Federation, secure: bool = False) -> Privacy | None:
-    """Return a run's mechanism with the noise still open: a multiplier of 1, or the one that is given.
+    """Return a run's mechanism before calibration, with the given noise multiplier or 1; None without privacy.
 
-    None if the run has none.
-    The rate at which a record is drawn is that of the client with the fewest.
+    Records have the sampling rate of the client with the fewest samples.
     """
     given, total = spec.privacy, federation.clients
     if given is None:
@@ -234,25 +235,30 @@ def draft(spec: RunSpec, federation: Federation, secure: bool = False) -> Privac
     return Privacy(given, multiplier, rate, secure)
 
 
-@lru_cache(maxsize=KNOWN)
+@lru_cache(maxsize=CACHED_PROBLEMS)
 def _rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> Rows:
     return Rows(mode, threads)
 
 
-def _known(spec: RunSpec, kind: ProblemType, problem: Problem, digest: str) -> Problem:
-    """Return an earlier run's problem if it is the same one: its functions may have been recorded."""
+def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: str) -> Problem:
+    """Return the equal problem of an earlier run, whose functions may have been traced, or this one."""
     if problem.constants is None:
         return problem
-    what = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
-    key = (kind.build, what, digest, problem.constants)  # two plugins may use one name, and a file may change
-    _problems[key] = found = _problems.pop(key, problem)
-    for old in list(_problems)[:-KNOWN]:
+    fields = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
+    key = (
+        kind.build,
+        fields,
+        digest,
+        problem.constants,
+    )  # two plugins may use one name, and a file may change
+    _problems[key] = cached = _problems.pop(key, problem)
+    for old in list(_problems)[:-CACHED_PROBLEMS]:
         _problems.pop(old, None)
-    return found
+    return cached
 
 
 def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
-    """Refuse a run that takes something of the clients' data as public."""
+    """Raise Incompatible if the run treats something about the clients' data as public."""
     taken = list(federation.public)
     if spec.privacy is not None and spec.privacy.unit == "record":
         taken.append("numbers of samples, as the rate at which a record is drawn")
@@ -266,22 +272,22 @@ def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None
 
 
 def identify(spec: RunSpec) -> str:
-    """Return a run's identity; loads its data, trains nothing."""
+    """Return a run's identity; loads its data but trains nothing."""
     return spec.identity(load_once(spec.data).digest) if spec.data is not None else prepare(spec).id
 
 
-def make_federation(spec: RunSpec, dealt: dict[str, Federation] | None = None) -> Federation | None:
-    """Return the data of a spec, dealt to its clients; None if its problem brings its own."""
+def make_federation(spec: RunSpec, cache: dict[str, Federation] | None = None) -> Federation | None:
+    """Return the partitioned data of a spec, from the cache if possible; None if its problem has its own."""
     if spec.data is None or spec.partition is None:
         return None
-    what = spec.model_dump_json(include={"data", "partition", "seed"})
-    dealt = {} if dealt is None else dealt
-    if what not in dealt:
-        dealt[what] = _dealt(spec, spec.data, spec.partition)
-    return dealt[what]
+    key = spec.model_dump_json(include={"data", "partition", "seed"})
+    cache = {} if cache is None else cache
+    if key not in cache:
+        cache[key] = _partitioned(spec, spec.data, spec.partition)
+    return cache[key]
 
 
-def _dealt(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federation:
+def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federation:
     dataset = load_once(data)
     generator = rng.numpy_stream(spec.seed, "partition")
     vertical = part.kind in VERTICAL
@@ -300,6 +306,6 @@ def _dealt(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federation:
 
 @lru_cache(maxsize=2)
 def load_once(data: DataSpec) -> Dataset:
-    """Load a data set, or take it from memory: the runs of a suite mostly share one."""
+    """Load a data set, cached because the runs of a suite mostly share one."""
     read = load(**data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"}))
     return read if data.binary is None else halves(read)

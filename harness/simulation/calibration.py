@@ -1,4 +1,4 @@
-"""Noise for a privacy budget."""
+"""Calibration of noise to a privacy budget."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from harness.simulation.dry_run import dry_run
 from privacy import Event, Ledger, analytic_sigma, calibrate, classic_sigma
 
 
-def settled(setup: Setup) -> Setup:
-    """Return the setup with the noise that its budget asks for.
+def calibrated(setup: Setup) -> Setup:
+    """Return the setup with the noise that its budget requires.
 
-    A dry round shows how many releases there will be at most, and what gossip or the compression refuses. For unit
-    record it is one of everybody: in a cohort clients may take fewer steps, and release less. Parties all know who
-    is in which batch, so all their rounds are gone through.
+    A dry round counts the largest number of releases and raises what gossip or compression refuse. For unit record
+    all clients take part in it: a cohort may take fewer steps and release less. Vertical problems go through all
+    rounds, because every party knows who is in which batch.
 
     Raises
     ------
     Incompatible
-        If the parts of the run do not go together.
+        If parts of the run are incompatible.
     """
     if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
         return setup
     record = setup.privacy is not None and setup.privacy.unit == "record"
-    found = dry_run(everybody(setup) if record else setup, every_stage=False)
+    dry = dry_run(full_participation(setup) if record else setup, every_stage=False)
     each = [
         one
         if one.privacy is None
-        else replace(one, privacy=with_noise(one.privacy, found.ledger, found.releases))
+        else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases))
         for one in setup.each
     ]
     return replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
 
 
-def everybody(setup: Setup) -> Setup:
-    """Return the setup in which all clients take part: nobody can take more local steps, and release more."""
+def full_participation(setup: Setup) -> Setup:
+    """Return the setup without a cohort, which has the largest number of local steps and releases."""
     return replace(setup, spec=setup.spec.model_copy(update={"cohort": None}))
 
 
 def with_noise(draft: Privacy, ledger: Ledger, releases: int) -> Privacy:
-    """Return a mechanism with the noise that its budget asks for.
+    """Return a mechanism with the noise that its budget requires.
 
-    The classic formula takes the clip norm as sensitivity; what its noise is really worth is in the ledger.
+    The classic formula takes the clip norm as sensitivity; the ledger holds the actual guarantee of its noise.
 
     Parameters
     ----------
     draft : Privacy
-        The mechanism with any noise.
+        The mechanism before calibration.
     ledger : Ledger
-        What a whole run releases under it, or under one that differs in its budget only.
+        All releases of a run under it, or under a mechanism that differs in its budget only.
     releases : int
-        How many releases a round makes at most.
+        Largest number of releases per round.
     """
     spec = draft.spec
     if spec.noise_multiplier is not None:

@@ -1,4 +1,4 @@
-"""A run without its computations: what it releases, sends and computes, from the shapes of messages alone."""
+"""Dry runs: releases, bytes and operations from the shapes of messages alone."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Count = Literal["expected", "largest"]
 
 
 class DryRun(NamedTuple):
-    """What a run amounts to.
+    """Totals of a run.
 
     Attributes
     ----------
     ledger : Ledger
-        Everything it releases, with the noise of its setup.
+        All releases, with the noise of the setup.
     releases : int
-        How many in one round at most.
+        Largest number of releases in one round.
     cost : dict[str, Tensor]
         Bytes, operations and oracle calls, as `harness.core.wire.cost.Cost.state` returns them.
     """
@@ -46,22 +46,22 @@ class DryRun(NamedTuple):
 
 
 def dry_run(setup: Setup, count: Count = "expected", *, every_stage: bool = True) -> DryRun:
-    """Go through a run without computing anything.
+    """Go through the rounds of a run without computing anything.
 
     Parameters
     ----------
     setup : Setup
-        The run, alone or stacked.
+        A run or a stack of runs.
     count : {"expected", "largest"}
-        Where bytes depend on chance, their expected number or the largest possible one.
+        Whether to count the expected or the largest possible number of bytes, where chance decides.
     every_stage : bool
-        Make one round of every stretch of rounds of one stage and equal pruning ratios; otherwise the first round
-        stands for all. Where each person is charged by appearance, all rounds are made in any case.
+        Make one round for every stretch of equal stage and pruning ratios; otherwise the first round represents
+        all of them. If persons are charged by appearance, all rounds are made in any case.
 
     Raises
     ------
     Incompatible
-        If the parts of the run do not go together.
+        If parts of the run are incompatible.
     """
     run = Simulation.from_setup(
         setup,
@@ -89,28 +89,28 @@ def dry_run(setup: Setup, count: Count = "expected", *, every_stage: bool = True
 
 
 def _stretches(setup: Setup) -> list[int]:
-    """Return the lengths of stretches of rounds that send and compute alike.
+    """Return the lengths of stretches of rounds that send and compute the same amounts.
 
-    A round in which parties prune their models, on the way, is a stretch of its own.
+    A round in which parties prune their models is a stretch of its own.
     """
     rounds = range(setup.spec.rounds)
     alphas = [str(ratio_at(setup.compression.alpha, t)) for t in rounds]
     betas = [str(ratio_at(setup.compression.beta, t)) for t in rounds]
     prunes = setup.problem.kind == "vertical" and setup.compression.alpha != 0.0
-    news = [prunes and (t == 0 or alphas[t] != alphas[t - 1]) for t in rounds]
+    pruning = [prunes and (t == 0 or alphas[t] != alphas[t - 1]) for t in rounds]
     stages = [setup.algorithm.stage(t) for t in rounds]
-    return [len(list(same)) for _, same in groupby(zip(alphas, betas, news, stages, strict=True))]
+    return [len(list(same)) for _, same in groupby(zip(alphas, betas, pruning, stages, strict=True))]
 
 
 def _poisson(keys: Tensor, total: int, rate: float, count: Count) -> tuple[Tensor, Tensor]:
-    """Return cohorts of the expected size, or of everybody."""
+    """Return cohorts of the expected size, or of all clients."""
     size = round(rate * total) if count == "expected" else total
     ids = torch.arange(size).expand(len(keys), -1)
     return ids, torch.ones_like(ids)
 
 
 class DryClients(Clients):
-    """Clients that send messages of the right shape and compute nothing; work is counted as if it were done."""
+    """Clients that send messages of the right shape without computing them; the work is still counted."""
 
     def _gradients(
         self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
@@ -124,7 +124,7 @@ class DryClients(Clients):
         return torch.zeros(()).expand(*self.ids.shape, *shape).to(self.federation.pool.x)
 
     def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
-        one = Batch(*(part[0, :1] for part in batch))  # a single sample tells how long an embedding is
+        one = Batch(*(part[0, :1] for part in batch))  # one sample shows the length of an embedding
         return y.new_zeros(*batch.weight.shape, embed(y[0], one).shape[-1])
 
 
@@ -133,7 +133,7 @@ def _nothing(loss: object, axes: int, points: Sequence[Tensor], batch: Batch, by
 
 
 class DryStages(Stages):
-    """Stages that encode nothing, draw no noise, and know the length of a code from its message's shape."""
+    """Stages that draw no noise and derive encoded sizes from the shape of a message."""
 
     largest = False
 
@@ -144,10 +144,10 @@ class DryStages(Stages):
         """Draw nothing."""
 
     def add_residual(self, message: Message) -> None:
-        """Add nothing: nothing is left unsent."""
+        """Add nothing."""
 
     def encode(self, message: Message) -> None:
-        """Note how long the code would be."""
+        """Set the encoded size."""
         codec = self.down if message.sender == "server" else self.up
         lead = message.joint.shape[:-1]
         n = torch.tensor(message.joint.shape[-1]) if message.mask is None else message.mask.sum(-1).cpu()
@@ -158,14 +158,14 @@ class DryStages(Stages):
         message.sizes = torch.tensor(sizes).view(lead)
 
     def _ratios(self, message: Message, lead: torch.Size) -> list[float | None]:
-        """Return the share of entries that each sender drops by its own choice; None: it chooses nothing."""
+        """Return the share of entries that each sender drops; None without sparsification."""
         count, select = lead.numel(), self.compression.select
         if message.sparsify and select == "top_k":
             ratio = torch.as_tensor(masks.ratio(self.clients, self.compression), dtype=torch.float64)
             if bool((ratio > 0).any()):
                 return list(ratio.expand(lead).flatten().tolist())
         if message.sparsify and select == "threshold":
-            return [0.0] * count  # how many pass cannot be foreseen: the plan takes all of them
+            return [0.0] * count  # the number that passes is unknown; count all entries
         return [None] * count
 
     def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
@@ -176,7 +176,7 @@ class DryStages(Stages):
 
 
 class LargestStages(DryStages):
-    """The same, with lengths that no message exceeds."""
+    """Dry stages with the largest possible sizes."""
 
     largest = True
 
@@ -187,7 +187,7 @@ class DryChannel(Channel):
     Parameters
     ----------
     count : {"expected", "largest"}
-        What a message takes on average, or what none exceeds; a code of fixed length has both alike.
+        Expected or largest size of a message; equal for codes of fixed length.
     """
 
     def __init__(self, *arguments: Any, count: Count, **options: Any) -> None:

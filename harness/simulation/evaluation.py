@@ -1,4 +1,4 @@
-"""Apply what has been learned to the clients' test data."""
+"""Evaluation of a run's state on the clients' data."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def measure(
     Parameters
     ----------
     problem, federation, rows : Problem, Federation, Rows
-        What is optimized, the data, and how one-client functions are run over the clients.
+        The problem, the data, and how one-client functions are run.
     state : NamedTuple of tensors
-        The algorithm's.
+        State of the algorithm.
     model : Tensor, pair of tensors or None
-        What predicts, see `predict`; None for problems that predict nothing.
+        The predictor, see `predict`; None for problems without predictions.
     gossip : bool
-        Whether there is no server, and how far clients agree is a metric.
+        Whether the run has no server; adds the consensus distance.
     final : bool
-        Evaluate on training data with groups too.
+        Also evaluate on training data if there are sensitive groups.
 
     Returns
     -------
     dict
         Every metric; None where it does not apply.
     Predictions or None
-        What they were computed from.
+        The test predictions behind the metrics.
     """
     figures: dict[str, float | None] = {}
     if problem.measure is not None:
         data = federation.pool.at(federation.splits["train"])
-        found = problem.measure(average(state), data)
-        figures |= {name: value if math.isfinite(value) else None for name, value in found.items()}
+        values = problem.measure(average(state), data)
+        figures |= {name: value if math.isfinite(value) else None for name, value in values.items()}
     if gossip:
         figures["consensus"] = consensus_distance(state.x)
     if problem.predict is None:
@@ -70,13 +70,13 @@ def measure(
     last = final and bool(federation.groups)
     for split, names in ELSEWHERE.items():
         if split in federation.splits and (split != "train" or last):
-            found = evaluate(predict(problem, federation, rows, model, split), federation.clients)
-            figures |= {f"{split}_{name}": found[name] for name in names}
+            values = evaluate(predict(problem, federation, rows, model, split), federation.clients)
+            figures |= {f"{split}_{name}": values[name] for name in names}
     return {**evaluate(predictions, federation.clients), **figures}, predictions
 
 
 def _outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any) -> float | None:
-    """Return the mean over clients of the outer objective at their own y, on all their validation samples."""
+    """Return the mean over clients of the outer objective at their y, on all validation samples."""
     batch = federation.pool.at(federation.splits["validation"])
     points = state.x.expand(federation.clients, -1), state.y
     with torch.no_grad():
@@ -85,14 +85,12 @@ def _outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any
 
 
 class EvaluatedClients(Clients):
-    """The clients after a round, who may go on training for themselves before they are evaluated."""
+    """Clients that may train their models further before an evaluation."""
 
     def batches(self, *arguments: Any, **options: Any) -> Batches:
-        """Draw batches, which records that are protected are not in."""
+        """Draw batches; refused under record-level privacy."""
         if self._records is not None:
-            raise Incompatible(
-                "record-level privacy: the algorithm goes on training for an evaluation, on data without noise"
-            )
+            raise Incompatible("record-level privacy: the algorithm trains for an evaluation without noise")
         return super().batches(*arguments, **options)
 
 
@@ -103,9 +101,9 @@ def average(state: Any) -> dict[str, Tensor]:
 
 
 def solution(state: Any, *, personal: bool) -> dict[str, list[Any]] | None:
-    """Return the final x and y, each if it is small (at most 100 variables); rows only where clients differ.
+    """Return the final x and y if they have at most 100 variables; one row per client only if clients differ.
 
-    What clients keep for themselves only if ``personal``: it has not gone through the channel.
+    Per-client values, which have not passed the channel, are included only if ``personal``.
     """
     found = {name: getattr(state, name).detach().cpu() for name in ("x", "y") if hasattr(state, name)}
     found = {k: v for k, v in found.items() if (personal or v.ndim == 1) and v.shape[-1] <= 100}
@@ -119,7 +117,7 @@ def solution(state: Any, *, personal: bool) -> dict[str, list[Any]] | None:
 def predict(
     problem: Problem, federation: Federation, rows: Rows, model: Any, split: str = "test"
 ) -> Predictions:
-    """Apply one model, one model per client, or a vertical pair (server, parties) to all data of a split."""
+    """Apply one model, one model per client, or a vertical pair (server, parties) to all samples of a split."""
     index = federation.splits[split]
     if problem.kind == "vertical":
         owner, place, batch = _samples(federation.pool, index[:1])
@@ -136,7 +134,7 @@ def predict(
         assert problem.predict is not None
         logits = rows.map(problem.predict, 1, model, padded.x)[owner, place]
     logits = logits.double()
-    if batch.x._version != version:  # by a network that works on its input in place
+    if batch.x._version != version:  # a network changed its input in place
         test_samples.cache_clear()
     ranks = logits.ndim == 1
     score = _array(logits if ranks else logits.softmax(-1))
@@ -153,17 +151,17 @@ def predict(
 
 
 def _samples(pool: Batch, index: Tensor) -> tuple[Tensor, Tensor, Batch]:
-    """Return whose the samples are, where they stand in the index, and themselves, ``(n, ...)``."""
+    """Return the client and the position in the index of every sample, and the samples, ``(n, ...)``."""
     owner, place = torch.nonzero(index >= 0, as_tuple=True)
     return owner, place, pool.at(index[owner, place])
 
 
-# Every evaluation asks for them, and runs of a seed one after the other. Whoever runs them forgets them at the end.
+# Shared by all evaluations of a run, and by runs of one seed; the executor clears the cache at the end.
 test_samples = lru_cache(maxsize=1)(_samples)
 
 
 def _array(values: Tensor) -> NDArray[Any]:
-    """Return numbers as metrics get them: not to be changed, as other evaluations get the same."""
+    """Return a read-only array, as evaluations share it."""
     array = values.cpu().numpy()
     array.flags.writeable = False
     return array

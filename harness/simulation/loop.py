@@ -1,4 +1,4 @@
-"""Whole runs, alone or side by side: rounds, evaluations and checkpoints until the end."""
+"""The loop of a run or a stack of runs: rounds, evaluations and checkpoints until the end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.simulation.build import Setup
-from harness.simulation.calibration import settled
-from harness.simulation.recorder import Journal, PendingCheckpoint, Progress
+from harness.simulation.calibration import calibrated
+from harness.simulation.recorder import PendingCheckpoint, Progress, Recorder
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
-from harness.simulation.stacking import join, split, together
+from harness.simulation.stacking import join, split, stack_setups
 from harness.storage.store import RunFolder
 
 CHECKPOINT_SECONDS = 2.0
@@ -24,14 +24,14 @@ def simulate(
     progress: Progress | None = None,
     predictions: Path | None = None,
 ) -> dict[str, Any]:
-    """Run a single run to the end, from the folder's checkpoint if it has one.
+    """Carry out a single run, from the checkpoint of its folder if there is one.
 
     Parameters
     ----------
     setup : Setup
-        What to run.
+        The run.
     folder, progress, predictions : optional
-        As in `harness.simulation.recorder.Journal`.
+        As in `harness.simulation.recorder.Recorder`.
 
     Returns
     -------
@@ -43,60 +43,60 @@ def simulate(
     Diverged
         If the state is no longer finite.
     """
-    (end,) = simulate_all([Journal(setup, folder, progress, predictions)])
+    (end,) = simulate_all([Recorder(setup, folder, progress, predictions)])
     if isinstance(end, Diverged):
         raise end
     return end
 
 
-def simulate_all(journals: Sequence[Journal]) -> list[dict[str, Any] | Diverged]:
-    """Run runs to the end side by side; several must be of one signature and stand at one point.
+def simulate_all(recorders: Sequence[Recorder]) -> list[dict[str, Any] | Diverged]:
+    """Carry out one run or a stack of runs, which must have one signature and one `stack_point`.
 
-    A run that diverges is taken out of the stack, and the others go on.
+    A run that diverges is removed from the stack, and the others continue.
 
     Returns
     -------
     list of dict or Diverged
-        Content of each one's ``done.json``, or why it has none.
+        Content of each run's ``done.json``, or the reason why it has none.
     """
-    setup, live = settled(together([journal.setup for journal in journals])), tuple(journals)
+    setup, live = calibrated(stack_setups([recorder.setup for recorder in recorders])), tuple(recorders)
     run, spec, rows = Simulation.from_setup(setup), setup.spec, setup.rows
-    for journal, own in zip(live, setup.each, strict=True):
-        journal.open(own)
-    if begun := [journal.checkpoint for journal in live if journal.checkpoint is not None]:
+    for recorder, single in zip(live, setup.each, strict=True):
+        recorder.open(single)
+    if begun := [recorder.checkpoint for recorder in live if recorder.checkpoint is not None]:
         run.load_state_dict(join(begun))
-    first, saved, here = run.round, time.perf_counter(), PendingCheckpoint((), setup, {})
+    first, saved, pending = run.round, time.perf_counter(), PendingCheckpoint((), setup, {})
     try:
         while live:
             if _evaluated(run.round, setup):
-                lost = [n for n, journal in enumerate(live) if not journal.evaluate(run, n)]
+                lost = [n for n, recorder in enumerate(live) if not recorder.evaluate(run, n)]
                 run, setup, live = _without(run, setup, live, lost)
-            for journal in live:
-                journal.tell(run.round)
+            for recorder in live:
+                recorder.report(run.round)
             if run.round == spec.rounds or not live:
                 break
-            here = PendingCheckpoint(live, setup, run.state_dict())
+            pending = PendingCheckpoint(live, setup, run.state_dict())
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
-                here.save()
+                pending.save()
                 saved = time.perf_counter()
             rows.ahead = (spec.rounds - run.round) / (run.round - first) if run.round > first else 0.0
             began = time.perf_counter()
             diverged = _advance(run, diagnose=_evaluated(run.round + 1, setup))
-            for journal in live:
-                journal.spent += (time.perf_counter() - began) / len(live)
+            for recorder in live:
+                recorder.spent += (time.perf_counter() - began) / len(live)
             run, setup, live = _without(run, setup, live, diverged)
     except KeyboardInterrupt:
-        here.save()
+        pending.save()
         raise
     finally:
         rows.ahead = 0.0
-    for number, journal in enumerate(live):
-        journal.finish(run, number)
-    return [journal.end for journal in journals]
+    for number, recorder in enumerate(live):
+        recorder.finish(run, number)
+    return [recorder.end for recorder in recorders]
 
 
 def _evaluated(round: int, setup: Setup) -> bool:
-    """Whether an evaluation follows so many rounds."""
+    """Whether an evaluation follows this number of rounds."""
     return round % setup.spec.eval_every == 0 or round == setup.spec.rounds
 
 
@@ -110,17 +110,17 @@ def _advance(run: Simulation, *, diagnose: bool) -> Sequence[int]:
 
 
 def _without(
-    run: Simulation, setup: Setup, live: tuple[Journal, ...], lost: Sequence[int]
-) -> tuple[Simulation, Setup, tuple[Journal, ...]]:
-    """Take diverged runs out of a stack; the others go on as if they had been taken up from a checkpoint."""
+    run: Simulation, setup: Setup, live: tuple[Recorder, ...], lost: Sequence[int]
+) -> tuple[Simulation, Setup, tuple[Recorder, ...]]:
+    """Remove diverged runs from a stack; the others continue as if resumed from a checkpoint."""
     if not lost:
         return run, setup, live
     for number in lost:
         live[number].fail(Diverged(run.round))
-    left = [number for number in range(len(live)) if number not in lost]
-    if left:
-        point, others = run.state_dict(), together([setup.members[number] for number in left])
+    kept = [number for number in range(len(live)) if number not in lost]
+    if kept:
+        point, others = run.state_dict(), stack_setups([setup.members[number] for number in kept])
         run = Simulation.from_setup(others)
-        run.load_state_dict(join([split(point, number, setup) for number in left]))
+        run.load_state_dict(join([split(point, number, setup) for number in kept]))
         setup = others
-    return run, setup, tuple(live[number] for number in left)
+    return run, setup, tuple(live[number] for number in kept)

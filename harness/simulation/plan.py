@@ -1,4 +1,4 @@
-"""What runs would release and cost, before they run."""
+"""Plans: releases, bytes and time of runs before they are run."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import PLAIN
 from harness.simulation.build import Execution, Setup, identify, prepare
-from harness.simulation.calibration import everybody, settled
+from harness.simulation.calibration import calibrated, full_participation
+from harness.simulation.claims import guarantees
 from harness.simulation.dry_run import dry_run
 from harness.simulation.simulation import Simulation
-from harness.simulation.snapshot import claims
 
 
 def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
     """Return one row per combination.
 
-    Releases and epsilon are exact (unit record: never exceeded, where clients differ in their local steps).
-    Bytes, operations and oracle calls are exact where every round sends and computes alike; where chance
-    decides (which entries are largest, who is in a Poisson cohort) ``bytes_up`` and ``bytes_down`` are expected
-    values, which ``bytes_up_most`` and ``bytes_down_most`` bound. Seconds are estimated from two real rounds and
-    an evaluation on this machine, for a run that is alone; runs that differ in their seed only take alike.
+    Releases and epsilon are exact (for unit record: upper bounds if clients differ in their local steps). Bytes,
+    operations and oracle calls are exact if they do not depend on chance. If they do (largest entries, Poisson
+    cohorts), ``bytes_up`` and ``bytes_down`` are expected values, ``bytes_up_most`` and ``bytes_down_most`` upper
+    bounds. Seconds are estimated for a single run from two real rounds and an evaluation on this machine; runs that
+    differ in their seed only share one estimate.
     """
     measured: dict[str, float] = {}
     return [_row(cell, measured) for cell in cells]
 
 
 def refusal(cell: Combination) -> str | None:
-    """Return why a combination cannot work, though each of its parts is valid; None if it can."""
+    """Return why the valid parts of a combination are incompatible; None if they are not."""
     if cell.spec is None:
         return cell.reason
     try:
-        settled(prepare(cell.spec))
+        calibrated(prepare(cell.spec))
     except Incompatible as error:
         return str(error)
     return None
 
 
 def vetted(cells: Sequence[Combination]) -> list[Combination]:
-    """Return the cells with those that cannot work turned into skipped ones.
+    """Return the combinations with incompatible ones marked as skipped.
 
-    What cannot work fails in the same way for every seed, so one of them is tried.
+    Incompatibility does not depend on the seed, so one seed of each is tried.
     """
-    known: dict[str, str | None] = {}
-    found = []
+    reasons: dict[str, str | None] = {}
+    checked = []
     for cell in cells:
         spec = cell.spec
         if spec is None or (spec.privacy is None and spec.compression == PLAIN and spec.topology is None):
-            found.append(cell)
+            checked.append(cell)
             continue
         key = _kind(spec)
-        if key not in known:
-            known[key] = refusal(cell)
-        found.append(Combination(cell.given, None, known[key]) if known[key] else cell)
-    return found
+        if key not in reasons:
+            reasons[key] = refusal(cell)
+        checked.append(Combination(cell.given, None, reasons[key]) if reasons[key] else cell)
+    return checked
 
 
 def affordable(
@@ -69,27 +69,27 @@ def affordable(
     trim: bool = False,
     execution: Execution | None = None,
 ) -> list[Combination]:
-    """Return the cells if they fit into so many hours, by the estimate of `plan`.
+    """Return the combinations if their estimated time is within a limit.
 
     Parameters
     ----------
-    cells : Sequence[Cell]
-        What is to be run, seeds and all.
+    cells : Sequence[Combination]
+        All combinations, with their seeds.
     hours : float
-        Of this machine.
+        Limit on this machine.
     jobs : int
-        Runs at a time.
+        Number of workers.
     ended : Collection[str]
-        Identities of runs that will not be made: they cost nothing, and are never left out.
+        Identities of runs that are not run again: they take no time and are never left out.
     trim : bool
-        Leave out seeds, the last ones first, until the others fit. What is left out stays as a skipped cell.
+        Leave out the last seeds until the rest fits. Left-out combinations are marked as skipped.
     execution : Execution, optional
         Device and the like.
 
     Raises
     ------
     UserError
-        If they do not fit; with `trim`, if not even one seed does.
+        If they do not fit; with `trim`, if not even one seed fits.
     """
     measured: dict[str, float] = {}
 
@@ -98,23 +98,23 @@ def affordable(
             return 0.0
         kind = _kind(cell.spec)
         if kind not in measured:
-            measured[kind] = seconds(settled(prepare(cell.spec, execution)))
+            measured[kind] = seconds(calibrated(prepare(cell.spec, execution)))
         return measured[kind] / 3600
 
-    def together(costs: Iterable[float]) -> float:
+    def total(costs: Iterable[float]) -> float:
         each = list(costs)
-        return max(sum(each) / jobs, max(each, default=0.0))  # more workers make no run shorter
+        return max(sum(each) / jobs, max(each, default=0.0))  # workers do not share a run
 
     costs = [(cell, cost(cell)) for cell in cells]
-    asked = together(each for _, each in costs)
-    if asked <= hours:
+    needed = total(each for _, each in costs)
+    if needed <= hours:
         return list(cells)
-    about = f"about {asked:.2g} hours with {jobs} at a time, and the limit is {hours:g}"
+    about = f"about {needed:.2g} hours with {jobs} at a time, and the limit is {hours:g}"
     if not trim:
         raise UserError(f"--limit-hours: these runs take {about}; --trim leaves out seeds until they fit")
     seeds = sorted({cell.spec.seed for cell, each in costs if cell.spec and each})
     for last in reversed(seeds[:-1]):
-        if together(each for cell, each in costs if cell.spec and cell.spec.seed <= last) <= hours:
+        if total(each for cell, each in costs if cell.spec and cell.spec.seed <= last) <= hours:
             reason = f"left out by --limit-hours {hours:g}: all seeds would take {about}"
             return [
                 _left_out(cell, reason) if cell.spec and each and cell.spec.seed > last else cell
@@ -129,9 +129,9 @@ def _left_out(cell: Combination, reason: str) -> Combination:
 
 
 def seconds(setup: Setup) -> float:
-    """Estimate how long a run takes alone: two rounds and an evaluation are really made.
+    """Estimate the seconds of an unstacked run from two real rounds and an evaluation.
 
-    The first round stands for itself, as it also loads and settles.
+    The first round counts once, because it includes warm-up.
     """
     spec, began, run = setup.spec, time.perf_counter(), Simulation.from_setup(setup)
     run.step()
@@ -147,7 +147,7 @@ def seconds(setup: Setup) -> float:
 
 
 def _kind(spec: RunSpec) -> str:
-    """Return what runs that differ in their seed alone have in common."""
+    """Return a key shared by runs that differ in their seed only."""
     return spec.model_copy(update={"seed": 0}).model_dump_json()
 
 
@@ -155,7 +155,7 @@ def _row(cell: Combination, measured: dict[str, float]) -> dict[str, Any]:
     if cell.spec is None:
         return {"status": "skipped", "reason": cell.reason}
     try:
-        setup = settled(prepare(cell.spec))
+        setup = calibrated(prepare(cell.spec))
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
     expected, most = dry_run(setup), dry_run(setup, "largest")
@@ -163,9 +163,9 @@ def _row(cell: Combination, measured: dict[str, float]) -> dict[str, Any]:
     if kind not in measured:
         measured[kind] = seconds(setup)
     record = setup.privacy is not None and setup.privacy.unit == "record"
-    released = (dry_run(everybody(setup)) if record else expected).ledger
-    privacy = claims(setup.privacy, released) if setup.privacy is not None else {}
-    told = ("epsilon_release", "epsilon_total", "noise_multiplier", "releases", "accountant", "delta")
+    released = (dry_run(full_participation(setup)) if record else expected).ledger
+    privacy = guarantees(setup.privacy, released) if setup.privacy is not None else {}
+    columns = ("epsilon_release", "epsilon_total", "noise_multiplier", "releases", "accountant", "delta")
     return {
         "id": setup.id,
         "data": cell.spec.data.name if cell.spec.data else None,
@@ -176,7 +176,7 @@ def _row(cell: Combination, measured: dict[str, float]) -> dict[str, Any]:
         "seed": cell.spec.seed,
         "clients": setup.federation.clients,
         "rounds": cell.spec.rounds,
-        **{name: privacy.get(name) for name in told},
+        **{name: privacy.get(name) for name in columns},
         "bytes_up": int(expected.cost["up"]),
         "bytes_up_most": int(most.cost["up"]),
         "bytes_down": int(expected.cost["down"]),

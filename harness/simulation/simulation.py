@@ -1,4 +1,7 @@
-"""A federated run, one round at a time: the only round loop, and the only assembly of clients and channel."""
+"""`Simulation`: a federated run, one round at a time.
+
+This is the only round loop, and the only place that assembles clients and channel.
+"""
 
 from __future__ import annotations
 
@@ -24,63 +27,64 @@ from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.settings import PLAIN, Compression, Privacy, PrivacyLog
 from harness.simulation.build import Setup
+from harness.simulation.claims import statement
 from harness.simulation.evaluation import EvaluatedClients, measure
-from harness.simulation.snapshot import Diverged, Evaluation, Snapshot, statement
-from harness.simulation.stacking import own_ledger, slices
+from harness.simulation.snapshot import Diverged, Evaluation, Snapshot
+from harness.simulation.stacking import run_ledger, slices
 from privacy import Ledger
 
 
 class Simulation:
     """An algorithm on a problem and a federation, between two rounds.
 
-    Runs that differ only in their seed or their noise can be computed side by side. All tensors then have a leading
-    axis of runs, and ``privacy_log`` holds the ledger of the first.
+    Runs that differ only in seed or noise can be stacked. All tensors then have a leading axis of runs, and
+    ``privacy_log`` holds the ledger of the first.
 
     Parameters
     ----------
     problem : Problem
-        What is optimized.
+        The problem.
     federation : Federation
-        Whose data; of several seeds stacked (`datasets.federation.stack`).
+        The data of the clients; for several seeds a stack (`datasets.federation.stack`).
     algorithm : Algorithm
-        Which method.
+        The algorithm.
     privacy : Privacy, sequence of Privacy or None
-        The mechanism, or each run's own, which differ in their noise only.
+        The mechanism, or one per run; they may differ in their noise only.
     compression : Compression
-        What happens to messages and models.
+        Compression of messages and models.
     seeds : sequence of int
-        One a run.
+        One per run.
     cohort : int or None
-        Expected number of clients a round; None: all.
+        Expected number of clients per round; None: all.
     mixing : Tensor or None
         Mixing matrix of a gossip algorithm, ``(..., total, total)``.
     start : Mapping[str, Tensor] or None
-        Start values ``(..., P)`` in place of those that the problem draws.
+        Start values ``(..., P)``; drawn by the problem if None.
     rows : Rows or None
-        How clients are run. None: dense models vectorized, others in a loop.
+        How one-client functions are run. None: dense models vectorized, others in a loop.
     in_parts : bool or None
-        Whether the cohort is processed client by client. None: where clients are run in a loop and the algorithm
-        allows it.
+        Whether to process the cohort client by client. None: if clients are run in a loop and the algorithm allows
+        it.
     federations : sequence of Federation
-        Each run's own federation, on which it is evaluated. Default: its slice of the stacked one.
+        Federation of each run for evaluations. Default: its slice of the stacked one.
     clients, channel, poisson : Callable
-        Replacements for tests, audits and dry runs: of the private side, of the way out, and of the draw of a
-        Poisson cohort (`harness.core.execution.sampling.draw_poisson_cohort`).
+        Replacements for tests, audits and dry runs: the classes of clients and channel, and the draw of a Poisson
+        cohort (`harness.core.execution.sampling.draw_poisson_cohort`).
 
     Attributes
     ----------
     num_runs, round : int
-        Runs side by side, and rounds done.
+        Number of stacked runs, and rounds done.
     state : NamedTuple of tensors
-        The algorithm's.
+        State of the algorithm.
     cost, privacy_log : Cost, PrivacyLog
-        What has been sent, computed and released so far.
+        Bytes, operations and releases so far.
     channel_state : dict[str, Tensor]
-        What the channel remembers from round to round.
+        State of the channel, such as residuals.
     pruned : PrunedModels or None
-        The pruned model.
+        The pruned models.
     diagnostics : dict[str, Tensor]
-        What the channel saw in the last diagnosed round, ``(...)`` each.
+        Diagnostics of the channel in the last diagnosed round, ``(...)`` each.
 
     Examples
     --------
@@ -127,21 +131,23 @@ class Simulation:
         self.errors: dict[str, Tensor] = {}
         self.pruned: PrunedModels | None = None
         self.round = 0
-        self._ratio = 0.0  # of the units that have been pruned
+        self._pruned_ratio = 0.0
         self._cohort_size, self._mixing, self._in_parts = cohort, mixing, in_parts
         self._clients, self._channel, self._poisson = clients, channel, poisson
         self.federations = list(federations) or slices(federation, self.num_runs)
-        merged = [one.merged() for one in self.federations] if algorithm.meta.pooled else self.federations
-        together = merged[0] if not self.stacked else stack(merged) if algorithm.meta.pooled else federation
-        self._each_training, self._training = merged, together
+        pooled = algorithm.meta.pooled
+        self._each_training = [one.merged() for one in self.federations] if pooled else self.federations
+        self._training = federation
+        if pooled or not self.stacked:
+            self._training = stack(self._each_training) if self.stacked else self._each_training[0]
         multipliers = [one.noise_multiplier for one in self.privacies]
         differ = len(set(multipliers)) > 1
         self._multipliers = torch.tensor(multipliers, dtype=torch.float64) if differ else None
-        self.start = self._drawn() if start is None else dict(start)
+        self.start = self._draw_start() if start is None else dict(start)
         everybody = self.clients(torch.arange(self.total), -1)
-        way = self.channel(everybody)
-        self.state = algorithm.init(self.start, everybody, way)
-        self._keep(everybody, way)
+        channel_out = self.channel(everybody)
+        self.state = algorithm.init(self.start, everybody, channel_out)
+        self._finish_round(everybody, channel_out)
 
     @classmethod
     def from_setup(cls, setup: Setup, **options: Any) -> Self:
@@ -172,9 +178,9 @@ class Simulation:
         Parameters
         ----------
         ids : Tensor, optional
-            The clients that take part, ``(C,)``, ascending; drawn unless given.
+            The clients of the cohort, ``(C,)``, ascending; drawn unless given.
         diagnose : bool
-            Whether the channel measures what it does to messages.
+            Whether the channel records diagnostics.
 
         Raises
         ------
@@ -192,7 +198,7 @@ class Simulation:
             self.state = round_in_chunks(algorithm, self.state, clients, channel, self.rows)
         else:
             self.state = algorithm.round(self.state, clients, channel)
-        self._keep(clients, channel)
+        self._finish_round(clients, channel)
         if diagnose:
             self.diagnostics = {name: value.detach().cpu() for name, value in channel.diagnostics.items()}
         if clients.pruned is not None and clients.pruned is not self.pruned:
@@ -203,17 +209,17 @@ class Simulation:
             made = self.privacy_log.ledger.releases - before
             if made > self.privacy.releases:
                 raise Incompatible(
-                    f"round {self.round} made {made} releases, and the noise was settled for "
-                    f"{self.privacy.releases} a round: the algorithm must send alike in every round"
+                    f"round {self.round} made {made} releases, but the noise is calibrated for "
+                    f"{self.privacy.releases} per round: the algorithm must release equally often in every round"
                 )
-        sound = torch.stack([part.isfinite().reshape(self.num_runs, -1).all(-1) for part in self.state]).all(
+        finite = torch.stack([part.isfinite().reshape(self.num_runs, -1).all(-1) for part in self.state]).all(
             0
         )
-        if not bool(sound.all()):
-            raise Diverged(self.round, tuple((~sound).nonzero()[:, 0].tolist()))
+        if not bool(finite.all()):
+            raise Diverged(self.round, tuple((~finite).nonzero()[:, 0].tolist()))
 
     def evaluate(self, number: int = 0, *, final: bool = False) -> Evaluation:
-        """Evaluate one run, on its test data; with ``final`` on training data with groups too."""
+        """Evaluate one run on its test data; with ``final`` also on training data if there are groups."""
         state = self._state_of(number)
         model = self.personal(number) if self.problem.predict is not None else None
         metrics, predictions = measure(
@@ -229,9 +235,9 @@ class Simulation:
         return Evaluation(metrics, predictions)
 
     def personal(self, number: int = 0) -> Any:
-        """Return what the clients of one run use, after what they still do at home with their training data."""
+        """Return the models that the clients of one run use, after any local personalization."""
         training = self._each_training[number]
-        home = EvaluatedClients(
+        clients = EvaluatedClients(
             training,
             self.problem,
             self.rows,
@@ -241,26 +247,26 @@ class Simulation:
             cost=Cost(),
             privacy=self.privacy,
         )
-        return self.algorithm.at(self.round).personal(self._state_of(number), home)
+        return self.algorithm.at(self.round).personal(self._state_of(number), clients)
 
     def snapshot(self, number: int = 0) -> Snapshot:
-        """Return where one run stands."""
+        """Return the state of one run."""
         cost = {name: int(count.reshape(-1)[number]) for name, count in self.cost.state().items()}
-        seen = {name: float(value.reshape(-1)[number]) for name, value in self.diagnostics.items()}
-        finite = {name: value for name, value in seen.items() if math.isfinite(value)}
+        values = {name: float(value.reshape(-1)[number]) for name, value in self.diagnostics.items()}
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
         state, errors = self._state_of(number), self._errors_of(number)
         return Snapshot(self.round, state, cost, self.statement(number), errors, finite)
 
     def statement(self, number: int = 0) -> dict[str, Any] | None:
-        """Return what one run claims so far about privacy; None if nothing is."""
+        """Return the privacy claim of one run so far; None without privacy."""
         if self.privacy is None:
             return None
-        ledger = own_ledger(self.privacy_log.ledger, self.privacies, number)
-        return statement(self.privacies[number], ledger, parties=self._parties)
+        ledger = run_ledger(self.privacy_log.ledger, self.privacies, number)
+        return statement(self.privacies[number], ledger, vertical=self._vertical)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the rest of the run depends on."""
-        left = self.pruned
+        """Return everything that the remaining rounds depend on."""
+        pruned = self.pruned
         return {
             "round": self.round,
             "state": self.state._asdict(),
@@ -270,7 +276,8 @@ class Simulation:
             "cost": self.cost.state(),
             "errors": dict(self.errors),
             "diagnostics": dict(self.diagnostics),
-            "pruned": left and (self._ratio, torch.stack([m.mask for m in left.models]).cpu(), left.which),
+            "pruned": pruned
+            and (self._pruned_ratio, torch.stack([m.mask for m in pruned.models]).cpu(), pruned.which),
         }
 
     def load_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -295,7 +302,7 @@ class Simulation:
         participation_mask: Tensor | None = None,
         expected: int | None = None,
     ) -> Clients:
-        """Return a cohort; of stacked runs ``ids`` are each one's, ``(R, C)``, or the same for all, ``(C,)``."""
+        """Return a cohort; for stacked runs ``ids`` are ``(R, C)``, or ``(C,)`` if equal for all runs."""
         return self._clients(
             self._training,
             self.problem,
@@ -309,11 +316,11 @@ class Simulation:
             privacy_log=self.privacy_log,
             privacy=self.privacy,
             pruned=self.pruned,
-            alpha=ratio_at(self.compression.alpha, round) if self._parties and round >= 0 else 0.0,
+            alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
         )
 
     def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
-        """Return the way out of a cohort."""
+        """Return the channel of a cohort."""
         return self._channel(
             clients,
             mixing=self._mixing,
@@ -342,54 +349,54 @@ class Simulation:
         return self.clients(ids, self.round, participation_mask, size)
 
     @property
-    def _parties(self) -> bool:
-        """Whether the models that may be pruned are the clients' own: the algorithm says in a round when."""
+    def _vertical(self) -> bool:
+        """Whether clients are parties, whose own models the algorithm prunes within a round."""
         return self.problem.kind == "vertical"
 
     @property
     def _chunked(self) -> bool:
         """Whether the cohort is processed client by client.
 
-        It stays together where the channel remembers something, or batches are booked.
+        Error feedback, adaptive clipping and record-level privacy need the cohort in one piece.
         """
         if self._in_parts is not None:
             return self._in_parts
         privacy = self.privacy
-        booked = privacy is not None and (privacy.clip == "adaptive" or privacy.unit == "record")
-        whole = booked or self.compression.error_feedback
-        return self.algorithm.meta.parts and self.rows.mode == "loop" and not whole
+        joint = privacy is not None and (privacy.clip == "adaptive" or privacy.unit == "record")
+        joint = joint or self.compression.error_feedback
+        return self.algorithm.meta.parts and self.rows.mode == "loop" and not joint
 
     def _prune(self) -> None:
-        """Prune the model as far as this round's ratio asks, and the algorithm's state with it.
+        """Prune the model to this round's ratio, and the algorithm's state with it.
 
-        The server's model decides which units go, or the common start where there is none.
+        The units are chosen by the server's model, or by the common start if there is none.
         """
-        if self._parties:
+        if self._vertical:
             return
         ratio = ratio_at(self.compression.alpha, self.round)
         most = float(torch.as_tensor(ratio).max())
-        if most <= self._ratio and (self.pruned is not None or most == 0):
+        if most <= self._pruned_ratio and (self.pruned is not None or most == 0):
             return
         model, start = self.algorithm.model(self.state), self.start["x"]
         public = model if model.ndim == 1 and not self.algorithm.meta.gossip else start
-        public = public[: len(start)]  # a model in two halves is evaluated end to end; x comes first
+        public = public[: len(start)]  # a split model is the concatenation of x and y
         self._apply_pruning(prune_models(self.problem, public, ratio, self.pruned), most)
 
-    def _apply_pruning(self, left: PrunedModels, ratio: float) -> None:
-        self.pruned, self._ratio = left, ratio
-        self.state = type(self.state)(*(left.masked(part) for part in self.state))
+    def _apply_pruning(self, pruned: PrunedModels, ratio: float) -> None:
+        self.pruned, self._pruned_ratio = pruned, ratio
+        self.state = type(self.state)(*(pruned.masked(part) for part in self.state))
 
-    def _keep(self, clients: Clients, channel: Channel) -> None:
+    def _finish_round(self, clients: Clients, channel: Channel) -> None:
         if clients.mismatched_batches:
             raise Incompatible(
-                "runs side by side have batches of unlike width; apart they would round otherwise"
+                "stacked runs have batches of different width, which would change their rounding"
             )
         self.channel_state = channel.state
 
-    def _drawn(self) -> dict[str, Tensor]:
+    def _draw_start(self) -> dict[str, Tensor]:
         """Return the start values that the problem draws."""
-        drawn = [self.problem.init(rng.stream(seed, "start")) for seed in self.seeds]
-        start = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
+        starts = [self.problem.init(rng.stream(seed, "start")) for seed in self.seeds]
+        start = {name: torch.stack([one[name] for one in starts]) for name in starts[0]}
         return {n: (x if self.stacked else x[0]).to(self._training.pool.x) for n, x in start.items()}
 
     def _state_of(self, number: int) -> Any:

@@ -1,24 +1,13 @@
-"""What is seen of a run between two rounds: its state, its metrics and its claim of privacy."""
+"""Views of a run between two rounds: snapshots, evaluations and divergence."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from harness.core.wire.settings import Privacy
 from harness.metrics import Predictions
-from privacy import Ledger
-
-# What a claim about records covers whose features parties hold.
-FEATURES = (
-    "the features that one party holds of one person, against the server and the other parties, labels being "
-    "public: replaced by any others (sensitivity twice the clip norm), without amplification by sampling, as all "
-    "know who is in a batch; charged is every release about the person who appears most often: the embedding in "
-    "each appearance, and the share in each gradient of the party's network"
-)
 
 
 class Diverged(ArithmeticError):
@@ -70,25 +59,3 @@ class Snapshot(NamedTuple):
     privacy: dict[str, Any] | None
     errors: Mapping[str, Tensor]
     diagnostics: Mapping[str, float]
-
-
-def statement(privacy: Privacy, ledger: Ledger, *, parties: bool = False) -> dict[str, Any]:
-    """Return what a run claims about privacy; ``parties``: of a vertical problem."""
-    return {
-        "unit": privacy.unit,
-        **({"protects": FEATURES} if parties and privacy.unit == "record" else {}),
-        "placement": privacy.placement,
-        "clip": privacy.clip,
-        "adjacency": privacy.adjacency,
-        "sampling": privacy.sampling,
-        "sampling_rate": privacy.rate,
-        "strict": privacy.strict,
-        "epsilon_nominal": privacy.spec.epsilon_nominal,
-        **claims(privacy, ledger),
-    }
-
-
-def claims(privacy: Privacy, ledger: Ledger) -> dict[str, Any]:
-    """Return what a ledger says under a mechanism, with infinity as text: JSON has none."""
-    found = ledger.report(privacy.delta, privacy.accountant)
-    return {name: "inf" if value == math.inf else value for name, value in found.items()}

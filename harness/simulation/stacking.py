@@ -1,10 +1,8 @@
-"""Runs side by side: which may be stacked in front of the client axis, how many of them, and how they part again.
+"""Stacking of runs that differ only in seed or noise.
 
-Ten runs that differ in their seed, or in how much noise they add, are ten times the same operations on small
-tensors, of which most of the time is spent on telling torch what to do. Stacked they are the same operations
-once, on tensors with an axis of runs in front. Nothing else of a run changes: it keeps its folder, its
-evaluations and its checkpoint, which is the one it would have alone, so a stacked run can be taken up apart or
-in another stack.
+Such runs perform the same operations on small tensors, where most of the time is torch's dispatch. Stacked, the
+operations are performed once, on tensors with a leading axis of runs. Each run keeps its own folder, evaluations
+and checkpoint. The checkpoint equals that of an unstacked run, so a run can be resumed alone or in another stack.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from privacy import Ledger
 
 Checkpoint = dict[str, Any]
 LARGEST = 32  # runs in a stack
-STEP_BYTES = 16 * 2**20  # of all clients' models and batches in one step: beyond, arithmetic dominates
-POOL_BYTES = 2**30  # of the runs' samples, where each has standardized its own
+STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, arithmetic dominates
+POOL_BYTES = 2**30  # of the runs' samples, if each run standardizes its own
 EVALUATED = frozenset({"test", "selection"})  # splits from which no batch is drawn
 PARTS = frozenset(
     {"round", "state", "channel", "ledger", "charged", "cost", "errors", "pruned", "lines", "seconds"}
@@ -36,39 +34,38 @@ PER_RUN = (
     "cost",
     "errors",
     "diagnostics",
-)  # parts of a checkpoint that hold a tensor a run
+)  # checkpoint fields with a leading axis of runs
 
 
 def obstacle(setup: Setup) -> str | None:
     """Return why a run cannot be stacked with others; None if it can."""
     meta, problem, spec = setup.algorithm.meta, setup.problem, setup.spec
     if not meta.stackable:
-        return f"algorithm {meta.name} takes decisions for a run as a whole"
+        return f"algorithm {meta.name} decides per run"
     if setup.rows.mode == "loop":
-        return "clients are run in a loop; runs would be as well"
+        return "clients are run in a loop"
     if setup.compression.alpha != 0.0:
-        return "every run prunes a model of its own"
+        return "every run prunes its own model"
     if setup.privacy is not None and setup.privacy.unit == "record":
-        return "the rate at which a record is drawn is each run's own"
+        return "every run has its own sampling rate of records"
     if problem.constants is None:
-        return f"problem {problem.name} does not say what it has taken from the clients' data"
+        return f"problem {problem.name} does not declare its constants"
     if _in_epochs(setup) and not meta.parts and spec.cohort is not None:
-        return "a cohort takes as many steps as its largest client's epochs, which is each run's own number"
+        return "the number of steps of a cohort depends on its largest client, which differs between runs"
     return None
 
 
 def signature(setup: Setup) -> Hashable:
-    """Return what runs must agree in to be stacked: everything but seed and noise, and what the seed makes uneven.
+    """Return the key that stacked runs must share: all but seed and noise, and sizes that depend on the seed.
 
-    Clients of unlike sizes are padded. But where the largest client decides how wide a batch is, or how many
-    steps all of them go through, it must be of one size in all runs: what is counted, and what algorithms make of
-    the number of steps, would be that of the largest run. Only who holds more than a batch is shuffled.
+    Clients of different sizes are padded. If the largest client determines the width of a batch or the number of
+    steps, these must agree in all runs: otherwise costs and step counts would be those of the largest run. Batches
+    are shuffled only if the largest client holds more than one.
     """
-    drawn = sorted(setup.training.splits.keys() - EVALUATED)
-    batches = tuple((width, most <= width) for width, most in (_batch(setup, split) for split in drawn))
+    splits = sorted(setup.training.splits.keys() - EVALUATED)
+    batches = tuple((width, most <= width) for width, most in (_batch(setup, split) for split in splits))
     width, largest = _batch(setup)
-    counted = _in_epochs(setup) and not setup.algorithm.meta.parts
-    steps = -(-largest // width) if counted else None
+    steps = -(-largest // width) if _in_epochs(setup) and not setup.algorithm.meta.parts else None
     rate = setup.privacy and setup.privacy.rate
     secure = setup.privacy is not None and setup.privacy.secure
     spec = stack_key(setup.spec).model_dump_json()
@@ -76,27 +73,27 @@ def signature(setup: Setup) -> Hashable:
 
 
 def stack_key(spec: RunSpec) -> RunSpec:
-    """Return a run as all are that may be stacked with it: the first seed, and a budget of 1.
+    """Return the spec with seed 0 and a budget of 1; runs with equal results may be stackable.
 
-    Without noise, or with a clip norm that follows noisy counts, a run computes something else.
+    The budget is kept without noise and with an adaptive clip norm, where it changes more than the noise scale.
     """
     given = spec.privacy
     if given is not None and given.clip != "adaptive" and given.noise_multiplier != 0:
-        some = {name: 1.0 for name in BUDGETS if getattr(given, name) is not None}
-        spec = spec.model_copy(update={"privacy": given.model_copy(update=some)})
+        budget = {name: 1.0 for name in BUDGETS if getattr(given, name) is not None}
+        spec = spec.model_copy(update={"privacy": given.model_copy(update=budget)})
     return spec.model_copy(update={"seed": 0})
 
 
-def own_ledger(ledger: Ledger, privacies: Sequence[Privacy], number: int) -> Ledger:
-    """Return the ledger of one run of a stack, from that of the first: the same releases, with its own noise."""
+def run_ledger(ledger: Ledger, privacies: Sequence[Privacy], number: int) -> Ledger:
+    """Return the ledger of one run of a stack: the releases of the first run with this run's noise."""
     if not privacies:
         return ledger
-    first, own = privacies[0].noise_multiplier, privacies[number].noise_multiplier
-    return ledger if first == own else ledger.exchanged({first: own})
+    first, this = privacies[0].noise_multiplier, privacies[number].noise_multiplier
+    return ledger if first == this else ledger.exchanged({first: this})
 
 
 def _batch(setup: Setup, split: str = "train") -> tuple[int, int]:
-    """Return how many samples a batch has room for, and how many the largest client holds."""
+    """Return the width of a batch and the number of samples of the largest client."""
     largest = int(setup.training.counts(split).max())
     return min(setup.algorithm.batch_size or largest, largest), largest
 
@@ -105,11 +102,11 @@ def _in_epochs(setup: Setup) -> bool:
     return setup.algorithm.local_steps is None
 
 
-def worthwhile(setups: Sequence[Setup]) -> int:
-    """Return how many runs of one signature are worth stacking.
+def stack_size(setups: Sequence[Setup]) -> int:
+    """Return the largest stack of runs of one signature that is faster than single runs.
 
-    What stacking saves is the time of telling torch what to do. It is lost again where a step's tensors outgrow the
-    cache: ten runs of 20 perceptrons of 159,010 parameters take twice as long side by side as one after the other.
+    Stacking saves dispatch time but loses it again if the tensors of a step outgrow the cache: ten runs of 20
+    perceptrons with 159,010 parameters take twice as long stacked as one after the other.
     """
     setup, pools = setups[0], [run.federation.pool.x for run in setups]
     training, cohort = setup.training, setup.spec.cohort
@@ -117,21 +114,21 @@ def worthwhile(setups: Sequence[Setup]) -> int:
     width, _ = _batch(setup)
     entries = sum(value.numel() for value in setup.start.values()) + width * pools[0][0].numel()
     step = clients * entries * pools[0].element_size()
-    unlike = len({id(x) for x in pools})
-    own = pools[0].nbytes * unlike / len(pools) if unlike > 1 else 1
-    return max(1, min(LARGEST, STEP_BYTES // step, int(POOL_BYTES / own)))
+    distinct = len({id(x) for x in pools})
+    share = pools[0].nbytes * distinct / len(pools) if distinct > 1 else 1
+    return max(1, min(LARGEST, STEP_BYTES // step, int(POOL_BYTES / share)))
 
 
-def together(setups: Sequence[Setup]) -> Setup:
-    """Return runs of one signature as one setup with a leading axis of runs; a single one as it is.
+def stack_setups(setups: Sequence[Setup]) -> Setup:
+    """Stack runs of one signature into one setup with a leading axis of runs; return a single run unchanged.
 
-    The runs of the result look at their data in the common pool, so that the samples are in memory once.
+    Members index a common pool, so the samples are in memory once.
     """
     first = setups[0]
     if len(setups) == 1:
         return first
     shared = one_pool([setup.federation for setup in setups])
-    members = tuple(replace(setup, federation=own) for setup, own in zip(setups, shared, strict=True))
+    members = tuple(replace(setup, federation=one) for setup, one in zip(setups, shared, strict=True))
     return replace(
         first,
         federation=stack(shared),
@@ -155,34 +152,34 @@ def slices(federation: Federation, count: int) -> list[Federation]:
 
 
 def split(checkpoint: Checkpoint, number: int, setup: Setup) -> Checkpoint:
-    """Return the checkpoint of one run of a stack; a single run's as it is."""
+    """Return the checkpoint of one run of a stack; that of a single run unchanged."""
     if not setup.members:
         return checkpoint
-    # Cloned: what is written to disk would otherwise be all runs' memory.
-    own = {name: {key: part[number].clone() for key, part in checkpoint[name].items()} for name in PER_RUN}
+    # Clone, because saving a view would write the memory of all runs.
+    parts = {name: {key: part[number].clone() for key, part in checkpoint[name].items()} for name in PER_RUN}
     privacies = [one.privacy for one in setup.each if one.privacy is not None]
-    ledger = own_ledger(Ledger.from_json(checkpoint["ledger"]), privacies, number)
-    return {**checkpoint, **own, "ledger": ledger.to_json()}
+    ledger = run_ledger(Ledger.from_json(checkpoint["ledger"]), privacies, number)
+    return {**checkpoint, **parts, "ledger": ledger.to_json()}
 
 
 def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
-    """Return the checkpoint of a stack of runs that stand `at` one point."""
+    """Return the checkpoint of a stack of runs with equal `stack_point`."""
     first = checkpoints[0]
     if len(checkpoints) == 1:
         return first
-    every = {
+    parts = {
         name: {key: torch.stack([one[name][key] for one in checkpoints]) for key in first.get(name, {})}
         for name in PER_RUN
     }
-    return {**first, **every}
+    return {**first, **parts}
 
 
-def at(checkpoint: Checkpoint | None) -> Hashable:
-    """Return where a run stands: runs are taken up in one stack only from one point."""
+def stack_point(checkpoint: Checkpoint | None) -> Hashable:
+    """Return the key that checkpoints must share to be resumed in one stack."""
     if checkpoint is None:
         return None
     ledger = Ledger.from_json(checkpoint["ledger"])
     multipliers = sorted({noise for draw in ledger.all_draws for noise, _ in draw.releases})
     releases = ledger.exchanged(dict(zip(multipliers, range(1, len(multipliers) + 1), strict=True)))
-    seen = checkpoint.get("diagnostics", {})  # older checkpoints have none
-    return checkpoint["round"], releases, tuple(sorted(checkpoint["channel"])), tuple(sorted(seen))
+    diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
+    return checkpoint["round"], releases, tuple(sorted(checkpoint["channel"])), tuple(sorted(diagnostics))

@@ -1,4 +1,4 @@
-"""How far runs are, from what they write: nothing passes between whoever computes and whoever looks on."""
+"""Progress of runs, read from their result files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from harness.storage.store import RunFolder, Store
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands by its last evaluation.
+    """A run's last evaluation.
 
     Attributes
     ----------
     round : int
-        After which it was made; 0 before the first.
-    metrics : dict
-        Its figures.
+        Round of the evaluation; 0 before the first.
+    metrics : dict or None
+        Metrics of the evaluation.
     epsilon : float, str or None
-        Spent so far in total; ``inf`` without noise, None without privacy.
+        Total epsilon so far; ``inf`` without noise, None without privacy.
     """
 
     round: int = 0
@@ -29,8 +29,8 @@ class RunStatus:
     epsilon: float | str | None = None
 
 
-def standing(folder: RunFolder) -> RunStatus:
-    """Return where a run stands; reads the end of one file."""
+def run_status(folder: RunFolder) -> RunStatus:
+    """Return the status of a run; reads the end of one file."""
     line = folder.last()
     if line is None:
         return RunStatus()
@@ -39,7 +39,7 @@ def standing(folder: RunFolder) -> RunStatus:
 
 
 def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield a row for every run of a folder, or of one suite, whoever is writing to it at this moment."""
+    """Yield a row for every run of a folder or of one suite, also while runs are in progress."""
     for suite, _, cell in store.cells(only):
         spec, id = cell["spec"], cell["id"]
         row = {"suite": suite or "-", "algorithm": _name(spec), "seed": spec.get("seed", "-")}
@@ -52,7 +52,7 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
             }
             continue
         folder = store.folder(id)
-        (status, reason), now, written = folder.standing(), standing(folder), folder.written
+        (status, reason), now, written = folder.standing(), run_status(folder), folder.written
         yield row | {
             "status": status,
             "round": now.round,
@@ -66,54 +66,56 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
 
 
 def _name(spec: Mapping[str, Any]) -> str:
-    """Return the algorithm's name, also of a skipped combination, which is kept as its file wrote it."""
+    """Return the algorithm's name; a skipped combination has the unchecked fields of its file."""
     algorithm = spec.get("algorithm", "-")
     return str(algorithm.get("name", "-") if isinstance(algorithm, Mapping) else algorithm)
 
 
 class Watch:
-    """A suite under way.
+    """Progress of a suite.
 
-    Time left is told by rounds: how many have been made since the suite began, and how many are missing. Rounds of
-    unlike algorithms take unlike times, so it is a guess that becomes better.
+    The time left is estimated from the rounds done since the suite began and the rounds left. Rounds of different
+    algorithms take different times, so the estimate improves as the suite goes on.
 
     Parameters
     ----------
     store : Store
-        Where the runs write.
+        The results folder.
     rounds : Mapping[str, int]
-        How many rounds each run has, by its id.
+        Number of rounds of each run, by its id.
     """
 
     def __init__(self, store: Store, rounds: Mapping[str, int]) -> None:
         self._folders = {id: store.folder(id) for id in rounds}
         self._rounds = rounds
-        self._from: dict[str, int] = {}  # runs under way, and the round they were taken up from
+        self._from: dict[str, int] = {}  # running runs -> round at which they were started or resumed
         self._ended: set[str] = set()
-        self._made = 0  # rounds of runs that have ended
-        self._done = {id for id, folder in self._folders.items() if folder.status == "done"}  # earlier
+        self._made = 0  # rounds done by ended runs
+        self._done = {
+            id for id, folder in self._folders.items() if folder.status == "done"
+        }  # before the suite began
 
     def begin(self, ids: Iterable[str]) -> None:
-        """Notice that runs were handed out."""
+        """Record that runs have started."""
         for id in ids:
-            self._from.setdefault(id, standing(self._folders[id]).round)
+            self._from.setdefault(id, run_status(self._folders[id]).round)
 
     def end(self, id: str) -> None:
-        """Notice that a run has ended."""
+        """Record that a run has ended."""
         if id not in self._ended:
             self._ended.add(id)
-            self._made += max(0, standing(self._folders[id]).round - self._from.pop(id, 0))
+            self._made += max(0, run_status(self._folders[id]).round - self._from.pop(id, 0))
 
     def under_way(self) -> dict[str, RunStatus]:
-        """Return where the runs stand that were handed out and have not ended."""
-        return {id: standing(self._folders[id]) for id in self._from}
+        """Return the status of all running runs."""
+        return {id: run_status(self._folders[id]) for id in self._from}
 
     def made(self, now: Mapping[str, RunStatus]) -> float:
-        """Return how many runs have been made, those under way in parts."""
+        """Return the number of runs done, where running ones count by their share of rounds."""
         return len(self._ended) + sum(min(1.0, one.round / self._rounds[id]) for id, one in now.items())
 
     def left(self, now: Mapping[str, RunStatus]) -> float | None:
-        """Return what is missing over what has been made since the suite began; None at its beginning."""
+        """Return the ratio of rounds left to rounds done since the suite began; None at its beginning."""
         made = self._made + sum(max(0, one.round - self._from[id]) for id, one in now.items())
         missing = sum(
             count - (now[id].round if id in now else 0)

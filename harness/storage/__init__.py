@@ -1,1 +1,1 @@
-"""Results on disk."""
+"""Storage of results."""

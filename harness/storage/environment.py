@@ -1,4 +1,4 @@
-"""Versions and hardware behind a run: recorded apart, never hashed, without names of hosts or folders."""
+"""Versions and hardware of a run: recorded but never hashed, without names of hosts or folders."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of what computes; without the commit where this is no checkout of ours."""
-    found = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    """Return the versions of Python, torch, numpy and the harness, with the commit in a checkout."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     try:
-        found["fedfrontier"] = metadata.version("fedfrontier")
+        versions["fedfrontier"] = metadata.version("fedfrontier")
     except metadata.PackageNotFoundError:
-        found["fedfrontier"] = "not installed"
+        versions["fedfrontier"] = "not installed"
     commit = _commit()
-    return found | ({"commit": commit} if commit else {})
+    return versions | ({"commit": commit} if commit else {})
 
 
 @cache
 def machine() -> dict[str, str | int | float]:
-    """Return architecture, processor, its cores and memory in GiB, as far as the system tells."""
+    """Return architecture, processor, cores and memory in GiB, as far as they are known."""
     found: dict[str, str | int | float] = {"machine": platform.machine()}
     if (cpu := _processor()) is not None:
         found["cpu"] = cpu
@@ -41,7 +41,7 @@ def machine() -> dict[str, str | int | float]:
 
 
 def _processor() -> str | None:
-    """Return what the processor calls itself."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -51,8 +51,8 @@ def _processor() -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of this checkout, marked where files differ from it; None if it is not one."""
-    if _git("rev-parse", "--show-toplevel") != str(ROOT):  # installed inside somebody else's
+    """Return the commit of this checkout, marked if files differ from it; None outside of a checkout."""
+    if _git("rev-parse", "--show-toplevel") != str(ROOT):  # installed inside another checkout
         return None
     return _git("describe", "--always", "--dirty", "--exclude=*", "--abbrev=12")
 

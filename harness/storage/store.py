@@ -1,21 +1,21 @@
-"""Results on disk: append-only, named by content, safe to interrupt at any moment.
+"""Results on disk: append-only, addressed by content, safe to interrupt at any time.
 
 ::
 
-    DIR/store.json                 format of this folder
-    DIR/runs/<id>/spec.json        what was run, on which data, and who held how much of them
-                  rounds.jsonl     one line an evaluation
-                  checkpoint.pt    replaced by rename; gone when the run is done
+    DIR/store.json                 format of the folder
+    DIR/runs/<id>/spec.json        spec, source of the data, and sample counts of clients
+                  rounds.jsonl     one line per evaluation
+                  checkpoint.pt    replaced by rename; removed when the run is done
                   done.json        or failed.json
-                  claim            locked by whoever runs it
-    DIR/<suite>/suite.json         which runs the suite consists of, and what was skipped
+                  claim            locked by the process that runs it
+    DIR/<suite>/suite.json         runs of the suite, and skipped combinations
 
-Whatever differs between two executions of the same run (seconds, host, versions) is in objects called
-``timing``, so files can be compared without them.
+Values that differ between executions of a run (seconds, hardware, versions) are in objects called ``timing``, so
+files can be compared without them.
 
-A claim is an exclusive `flock`, and a reader who asks whether somebody holds it takes a shared one for a moment.
-On a folder that several machines share it keeps them apart only if their file system passes locks on, as NFS does
-from version 4 on, and older ones with a running lock manager; mounted with ``nolock`` it does not.
+A claim is an exclusive `flock`; readers take a shared lock for a moment to see whether it is held. On a shared
+folder this works only if the file system shares locks: NFS from version 4, or older versions with a lock manager,
+but not mounts with ``nolock``.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", "done.json", "failed.json", "predictions.csv")
-POLL_SECONDS = 0.05  # between two attempts at a claim that somebody else holds
-TAIL_BYTES = 4096  # of rounds.jsonl that are read first when only the last line matters
+POLL_SECONDS = 0.05  # between attempts to take a claim
+TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run as the report sees it.
+    """One run for reports.
 
     Attributes
     ----------
     id : str or None
-        Content hash; None for a combination that was skipped.
+        Content hash; None for a skipped combination.
     suite, profile : str
-        Where it belongs; empty for a single run.
+        Its suite and profile; empty for a single run.
     spec : dict
         The validated spec.
     status : str
@@ -64,15 +64,15 @@ class RunRecord:
     reason : str or None
         Why it failed or was skipped.
     source : str
-        Where the data came from.
+        Source of the data.
     rounds : list of dict
-        Its evaluations, in order.
+        Evaluations in order.
     final : dict
         Content of ``done.json``.
     digest : str
         SHA-256 of the data.
     held : dict
-        How many samples of what each client holds (`datasets.client_statistics`); empty if it was not written down.
+        Sample counts of clients (`datasets.client_statistics`); empty if not recorded.
     """
 
     id: str | None
@@ -89,7 +89,7 @@ class RunRecord:
 
 
 class Busy(Exception):
-    """Another process runs this run."""
+    """Another process holds the claim of a run."""
 
 
 class RunFolder:
@@ -106,7 +106,7 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """Done, failed, running, interrupted or missing; found out without writing anything."""
+        """Done, failed, running, interrupted or missing; determined without writing."""
         if (self.path / "done.json").exists():
             return "done"
         if (self.path / "failed.json").exists():
@@ -116,7 +116,7 @@ class RunFolder:
         return "running" if self._held() else "interrupted"
 
     def standing(self) -> tuple[str, str | None]:
-        """Return the status and, of a failed run, why; also while another process takes it up again."""
+        """Return the status and, for a failed run, the reason; also while another process retries it."""
         status = self.status
         if status == "failed":
             try:
@@ -135,12 +135,12 @@ class RunFolder:
 
     @contextmanager
     def claim(self, patience: float = 0.0) -> Iterator[None]:
-        """Hold the run; released by the system whatever becomes of this process.
+        """Hold the claim of the run; the system releases it if this process dies.
 
         Parameters
         ----------
         patience : float
-            For how many seconds to wait for another holder, as for one that is known to be dying.
+            Seconds to wait for another holder, such as a dying worker.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class RunFolder:
         with file:
             until = time.monotonic() + patience
             while not _locked(file, fcntl.LOCK_EX):
-                # Readers hold it for a moment, together; only another holder keeps them out as well.
+                # Readers take a shared lock for a moment; only another holder excludes a shared lock.
                 if not _locked(file, fcntl.LOCK_SH) and time.monotonic() >= until:
                     raise Busy(str(self.path))
                 fcntl.flock(file, fcntl.LOCK_UN)
@@ -162,7 +162,7 @@ class RunFolder:
             yield
 
     def _tidy(self) -> None:
-        """Remove what a killed holder has left over."""
+        """Remove leftovers of a killed holder."""
         with writing(self.path):
             for name in FILES:
                 for rest in self.path.glob(f".{name}.*"):
@@ -171,17 +171,17 @@ class RunFolder:
                 (self.path / "checkpoint.pt").unlink(missing_ok=True)
 
     def start(self, spec: Mapping[str, Any]) -> None:
-        """Write down what is about to be run."""
+        """Write the spec of the run."""
         write_json(self.path / "spec.json", spec)
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Return the complete lines written so far; a line cut off by a crash is left out, and what follows it."""
+        """Return the evaluations up to the first incomplete line, which a crash may leave."""
         lines: list[dict[str, Any]] = []
         for line in _read(self.path / "rounds.jsonl").splitlines(keepends=True):
-            found = _parsed(line)
-            if found is None:
+            evaluation = _parsed(line)
+            if evaluation is None:
                 break
-            lines.append(found)
+            lines.append(evaluation)
         return lines
 
     def last(self) -> dict[str, Any] | None:
@@ -192,11 +192,11 @@ class RunFolder:
                 while True:
                     first = file.seek(max(0, size - wanted))
                     lines = file.read(size - first).splitlines(keepends=True)
-                    whole = lines if first == 0 else lines[1:]  # the first may have begun earlier
-                    for line in reversed(whole):
-                        found = _parsed(line.decode(errors="replace"))
-                        if found is not None:
-                            return found
+                    complete = lines if first == 0 else lines[1:]  # the first may be cut off
+                    for line in reversed(complete):
+                        evaluation = _parsed(line.decode(errors="replace"))
+                        if evaluation is not None:
+                            return evaluation
                     if first == 0:
                         return None
                     wanted *= 8
@@ -205,7 +205,7 @@ class RunFolder:
 
     @property
     def written(self) -> float | None:
-        """When something was last written about the run, in seconds since 1970; None if nothing is."""
+        """Time of the last write, in seconds since 1970; None before the first."""
         times = []
         for name in FILES:
             with suppress(FileNotFoundError):
@@ -219,7 +219,7 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
 
     def keep(self, count: int) -> None:
-        """Keep the first ``count`` evaluations; those after the checkpoint will be made again."""
+        """Keep the first ``count`` evaluations; later ones are repeated from the checkpoint."""
         lines = "".join(json.dumps(line) + "\n" for line in self.rounds()[:count])
         write_text(self.path / "rounds.jsonl", lines)
 
@@ -229,27 +229,26 @@ class RunFolder:
             torch.save(dict(checkpoint), file)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint, or None if there is none that can be used.
+        """Return the checkpoint, or None if it is missing or damaged.
 
-        A damaged one counts as none: the run starts again, which costs time and nothing else. Its checksums are
-        compared first, as torch leaves them alone and would go on with whatever numbers there are.
+        Checksums are compared first, because torch does not check them.
         """
         path = self.path / "checkpoint.pt"
         try:
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is not None:
                     return None
-            found = torch.load(path, weights_only=True)
+            checkpoint = torch.load(path, weights_only=True)
         except FileNotFoundError:
             return None
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
-            log.info("%s is damaged (%s); its run starts again", path, error)
+            log.info("%s is damaged (%s); the run starts again", path, error)
             return None
         except (RuntimeError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError):
-            log.info("%s holds no checkpoint; its run starts again", path)
+            log.info("%s holds no checkpoint; the run starts again", path)
             return None
-        whole = isinstance(found, dict) and isinstance(found.get("lines"), int)
-        return found if whole and len(self.rounds()) >= found["lines"] else None
+        valid = isinstance(checkpoint, dict) and isinstance(checkpoint.get("lines"), int)
+        return checkpoint if valid and len(self.rounds()) >= checkpoint["lines"] else None
 
     def finish(self, final: Mapping[str, Any]) -> None:
         """Mark the run as done."""
@@ -261,7 +260,7 @@ class RunFolder:
         write_json(self.path / "failed.json", reason)
 
     def retry(self) -> None:
-        """Let a failed run be run again."""
+        """Remove the failure of a run, so that it can be run again."""
         with writing(self.path / "failed.json") as path:
             path.unlink(missing_ok=True)
 
@@ -272,12 +271,12 @@ class Store:
     Parameters
     ----------
     root : Path
-        Its path; made when something is written.
+        Path of the folder; created on the first write.
 
     Raises
     ------
     UserError
-        If it was written by another version of the format, or is no folder of results.
+        If it has another format version or is a file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -285,15 +284,15 @@ class Store:
         if root.exists() and not root.is_dir():
             raise UserError(f"{root} is a file; a results folder is needed")
         if (root / "store.json").exists():
-            found = read_json(root / "store.json").get("format")
-            if found != FORMAT:
+            version = read_json(root / "store.json").get("format")
+            if version != FORMAT:
                 raise UserError(
-                    f"{root} holds results of format {found}; this version reads and writes format {FORMAT}. "
+                    f"{root} holds results of format {version}; this version reads and writes format {FORMAT}. "
                     "Nothing was changed: use another folder, or the version that wrote it."
                 )
 
     def open(self) -> Store:
-        """Make the folder if it is not there."""
+        """Create the folder if it does not exist."""
         with writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
         if not (self.root / "store.json").exists():
@@ -302,7 +301,7 @@ class Store:
 
     @property
     def made(self) -> int | None:
-        """When the folder was made, in seconds since 1970, the same for all who see it; None if it is none."""
+        """Creation time in seconds since 1970, which identifies a shared folder; None if it does not exist."""
         try:
             return int((self.root / "store.json").stat().st_mtime)
         except FileNotFoundError:
@@ -310,23 +309,23 @@ class Store:
 
     def folder(self, id: str) -> RunFolder:
         """Return the folder of a run, which need not exist yet."""
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", id):  # read from a file; it must not lead elsewhere
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", id):  # ids from files must not leave the folder
             raise UserError(f"{self.root}: a run is named by letters and digits, given {id!r}")
         return RunFolder(self.root / "runs" / id)
 
     def write_suite(self, suite: str, content: Mapping[str, Any]) -> None:
-        """Write down which runs a suite consists of."""
+        """Write the runs of a suite."""
         with writing(self.root / suite) as folder:
             folder.mkdir(parents=True, exist_ok=True)
         write_json(self.root / suite / "suite.json", content)
 
     def report_settings(self, suite: str) -> dict[str, Any]:
-        """Return how a suite's file wants its report to be; nothing if it does not say or is not here."""
+        """Return the report settings of a suite; empty if there are none."""
         path = self.root / suite / "suite.json"
         return dict(read_json(path).get("report", {})) if path.exists() else {}
 
     def cells(self, suite: str | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Yield the cells of each suite (or of one) with its name and profile, then the runs of none."""
+        """Yield the cells of each suite (or of one) with its name and profile, then runs without a suite."""
         known: set[str | None] = set()
         for path in sorted(self.root.glob("*/suite.json")):
             content = read_json(path, "suite", "profile", "cells")
@@ -341,20 +340,20 @@ class Store:
                     yield "", "", {"id": path.parent.name, "spec": read_json(path, "spec")["spec"]}
 
     def some_records(self, suite: str | None = None) -> list[RunRecord]:
-        """Return what `records` does; UserError if there are none."""
+        """Return the records like `records`; raise UserError if there are none."""
         if not self.root.exists():
             raise UserError(f"no results folder {self.root}")
-        found = self.records(suite)
-        if not found:
+        records = self.records(suite)
+        if not records:
             raise UserError(f"{self.root} holds no runs" + (f" of suite {suite}" if suite else ""))
-        return found
+        return records
 
     def record(self, id: str, spec: Mapping[str, Any]) -> RunRecord:
-        """Return one run, whether or not it belongs to a suite."""
+        """Return one run, independent of its suite."""
         return self._record("", "", {"id": id, "spec": spec})
 
     def records(self, suite: str | None = None) -> list[RunRecord]:
-        """Return all runs: those of each suite (or of one), then those of none."""
+        """Return all runs: those of each suite (or of one), then runs without a suite."""
         return [self._record(*one) for one in self.cells(suite)]
 
     def _record(self, suite: str, profile: str, cell: Mapping[str, Any]) -> RunRecord:
@@ -363,18 +362,20 @@ class Store:
         folder = self.folder(cell["id"])
         status, reason = folder.standing()
         final = read_json(folder.path / "done.json") if status == "done" else {}
-        begun = read_json(folder.path / "spec.json", "source") if (folder.path / "spec.json").exists() else {}
+        started = (
+            read_json(folder.path / "spec.json", "source") if (folder.path / "spec.json").exists() else {}
+        )
         return RunRecord(
-            *(cell["id"], suite, profile, cell["spec"], status, reason, begun.get("source", "")),
+            *(cell["id"], suite, profile, cell["spec"], status, reason, started.get("source", "")),
             rounds=folder.rounds(),
             final=final,
-            digest=begun.get("digest", ""),
-            held=begun.get("held", {}),
+            digest=started.get("digest", ""),
+            held=started.get("held", {}),
         )
 
 
 def _locked(file: IO[str], kind: int) -> bool:
-    """Take a lock of that kind, unless another process's lock excludes it."""
+    """Take a lock; return False if another process's lock excludes it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -383,12 +384,12 @@ def _locked(file: IO[str], kind: int) -> bool:
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
-    """Return an evaluation; None if the line is damaged, or not whole yet."""
+    """Return an evaluation; None if the line is damaged or incomplete."""
     try:
-        found = json.loads(line) if line.endswith("\n") else None
+        content = json.loads(line) if line.endswith("\n") else None
     except json.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _read(path: Path) -> str:

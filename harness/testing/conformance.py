@@ -1,4 +1,4 @@
-"""The conformance checks that every algorithm must pass; ``python -m harness check NAME``."""
+"""Conformance checks that every algorithm must pass; ``python -m harness check NAME``."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def check(algorithm: type[Algorithm]) -> list[dict[str, Any]]:
     """
     rows = []
     for one in (*CHECKS, *CHANNEL_CHECKS):
-        about = (one.__doc__ or one.__name__).splitlines()[0].rstrip(".")
-        row = {"algorithm": algorithm.meta.name, "check": about, "result": "passed", "why": None}
+        summary = (one.__doc__ or one.__name__).splitlines()[0].rstrip(".")
+        row = {"algorithm": algorithm.meta.name, "check": summary, "result": "passed", "why": None}
         try:
             one(algorithm)
         except Exception as error:
@@ -57,10 +57,10 @@ def check(algorithm: type[Algorithm]) -> list[dict[str, Any]]:
 
 
 class SilentStages(Stages):
-    """Stages that silence every client's message."""
+    """Stages that replace every client's message by zeros."""
 
     def book(self, message: Message) -> None:
-        """Book, and let nothing of the message get any further."""
+        """Book the message, then zero it."""
         super().book(message)
         shapes = [part.shape for part in message.parts]
         Silent.seen.append((self.clients.round, message.slot, shapes, message.scale))
@@ -68,9 +68,9 @@ class SilentStages(Stages):
 
 
 class Silent(Channel):
-    """A channel through which nothing of a client's gets: all its messages arrive as zeros.
+    """A channel that delivers all client messages as zeros.
 
-    It writes down what is visible of a message all the same: its place in the round, shapes, and scales.
+    It records the visible properties of a message: its place in the round, shapes and scales.
     """
 
     stages = SilentStages
@@ -78,24 +78,24 @@ class Silent(Channel):
 
 
 class Equal(Clients):
-    """Clients whose own coins all show 1 and who draw alike: their number decides nothing."""
+    """Clients with equal random draws, so that their numbers have no effect."""
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
-        """Return ones for each client; a common coin is tossed."""
-        found = super().coin(p, name, each=each)
-        return torch.ones_like(found) if each else found
+        """Return ones for per-client coins; a common coin is drawn as usual."""
+        coins = super().coin(p, name, each=each)
+        return torch.ones_like(coins) if each else coins
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:
-        """Return the first client's draw for everybody."""
-        found = super().normal(name, step, *shape)
-        return found.narrow(self.axes - 1, 0, 1).expand_as(found)
+        """Return the first client's draw for all clients."""
+        draws = super().normal(name, step, *shape)
+        return draws.narrow(self.axes - 1, 0, 1).expand_as(draws)
 
 
 class Idle(Clients):
-    """Clients that see a batch of padding after their own batches."""
+    """Clients with an additional batch of padding."""
 
     def batches(self, *arguments: Any, **options: Any) -> Batches:
-        """Return the batches and one more in which every client has run out of data."""
+        """Return the batches and one of padding only."""
         made = super().batches(*arguments, **options)
         padding = torch.full_like(made.positions[:1], -1)
         return replace(made, positions=torch.cat([made.positions, padding]), same=False)

@@ -42,8 +42,8 @@ from harness.testing.small_tasks import (
 )
 from privacy import Ledger, gaussian_epsilon
 
-TINY = 1e-9  # clip norm below which nothing of a client's shows
-SHOWS = 1e-5  # what would
+TINY = 1e-9  # clip norm that hides the data of a client
+SHOWS = 1e-5  # change of a state that reveals data
 HEAVY = 10.0  # noise multiplier
 DELTA = 1e-5
 
@@ -58,10 +58,10 @@ CHANNEL_CHECKS: list[Check] = []
 
 
 class DirectStages(Stages):
-    """Stages without a code."""
+    """Stages without encoding."""
 
     def encode(self, message: Message) -> None:
-        """Let the message arrive as it is, in zero bytes."""
+        """Deliver the message unchanged, in zero bytes."""
         message.sizes = torch.zeros(message.joint.shape[:-1], dtype=torch.int64)
 
 
@@ -74,15 +74,15 @@ class PlainStages(Stages):
 
 
 class WatchedStages(Stages):
-    """Stages that check whether every message of a client is booked."""
+    """Stages that check that every client message is booked."""
 
     def book(self, message: Message) -> None:
-        """Book, and look at the ledger before and after."""
+        """Book the message, and compare the ledger before and after."""
         before = self.clients.privacy_log.ledger.releases
         super().book(message)
-        # With unit client this message is a release; with unit record its gradients were.
-        own = self.mechanism is not None and not self.mechanism.by_sample
-        if self.clients.privacy_log.ledger.releases == (before if own else 0):
+        # With unit client the message is a release; with unit record its gradients are.
+        releases = self.mechanism is not None and not self.mechanism.by_sample
+        if self.clients.privacy_log.ledger.releases == (before if releases else 0):
             raise Failed("a message left a client and no release was booked")
 
 
@@ -93,24 +93,24 @@ class Direct(Channel):
 
 
 class Plain(Channel):
-    """A channel that averages plainly."""
+    """A channel with equal weights."""
 
     stages = PlainStages
 
 
 class Watched(Channel):
-    """A channel that checks every message that a client sends."""
+    """A channel that checks the booking of every client message."""
 
     stages = WatchedStages
 
 
 class Noted(Clients):
-    """Clients that note at which rates their batches are drawn."""
+    """Clients that record the sampling rates of their batches."""
 
     rates: ClassVar[set[float]] = set()
 
     def batches(self, work: LocalWork | None, *, batch_size: int | None = None, **options: Any) -> Batches:
-        """Note the rate, and draw."""
+        """Record the rate and draw batches."""
         size = batch_size or (work.batch_size if work is not None else None)
         fewest = int(self.federation.counts().min())
         self.rates.add(1.0 if size is None else min(1.0, size / fewest))
@@ -118,12 +118,12 @@ class Noted(Clients):
 
 
 class Summed(Rows):
-    """Rows that count how often gradients were clipped and summed."""
+    """Rows that count clipped sums of gradients."""
 
     sums = 0
 
     def clipped_sums(self, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-        """Count, and do it."""
+        """Count the call and perform it."""
         self.sums += 1
         return super().clipped_sums(*arguments, **options)
 
@@ -241,15 +241,15 @@ def _pruned(cls: type[Algorithm]) -> None:
 
 
 def _pruned_parties(cls: type[Algorithm]) -> None:
-    """Look whether parties' own models are pruned, and stay so, when rounds ask for it."""
+    """Check that parties' models are pruned, and remain so, when a round requires it."""
     federation = task_of(cls)[1]
     party = nn.Sequential(nn.Linear(federation.pool.x.shape[-1], 8), nn.ReLU(), nn.Linear(8, 4))
     task = split_classifier(party, nn.Linear(federation.clients * 4, 2)), federation
     ratios = (0.5, (0.25, 0.5, 0.75))
     for name, made in _compressed(cls, small(cls), task, ratios, (RAW, FORGETFUL)):
-        # What is pruned has no weights, so pruning anew finds the same units; if nothing was, it finds others.
-        asked = torch.as_tensor(made.compression.alpha, dtype=torch.float64)
-        left, y = prune_own_models(task[0], made.state.y, asked, None), made.state.y
+        # Pruning a pruned model again selects the same units, which have no weights.
+        alpha = torch.as_tensor(made.compression.alpha, dtype=torch.float64)
+        left, y = prune_own_models(task[0], made.state.y, alpha, None), made.state.y
         if left is None or not torch.equal(left.masked(y), y):
             raise Failed(f"y is not pruned as far as the rounds ask, under {name} privacy; see Clients.prune")
 
@@ -261,7 +261,7 @@ def _compressed(
     alphas: Sequence[Ratio],
     settings: Sequence[Compression],
 ) -> Iterator[tuple[str, Simulation]]:
-    """Run with pruned models under every mechanism and without privacy, where that is not refused."""
+    """Run with pruned models under every mechanism and without privacy, except where refused."""
     for alpha, setting in product(alphas, settings):
         compression = setting.model_copy(update={"alpha": alpha})
         yield from _protected(cls, algorithm, task, noise=1.0, compression=compression)
@@ -278,9 +278,9 @@ def _protected(
     noise: float = 0.0,
     **options: Any,
 ) -> Iterator[tuple[str, Simulation]]:
-    """Run under every mechanism that is not refused; give its name and the run."""
+    """Run under every mechanism that is not refused; yield its name and the run."""
     if cls.meta.pooled:
-        return  # no mechanism protects data that are in one place; run files that say so are refused
+        return  # no mechanism applies to pooled data; run specs refuse it
     for name, mechanism in _mechanisms(cls).items():
         privacy = Privacy.of(noise, clip=clip, **mechanism)
         try:
@@ -291,13 +291,13 @@ def _protected(
 
 
 def _mechanisms(cls: type[Algorithm]) -> dict[str, dict[str, Any]]:
-    """Return the mechanisms; parties know who is in a batch, so their records are not sampled in secret."""
+    """Return the mechanisms; vertical problems have public batches and hence full sampling."""
     known = {**RECORD, "sampling": "full"}
     return MECHANISMS | ({"record": known} if cls.meta.solves[0] == "vertical" else {})
 
 
 def _ledger(algorithm: Algorithm, task: Task, mechanism: Privacy, rounds: int) -> Ledger | None:
-    """Return what so many rounds book; None if the run is refused."""
+    """Return the ledger after a number of rounds; None if the run is refused."""
     try:
         return simulate(algorithm, task, privacy=mechanism, rounds=rounds).privacy_log.ledger
     except Incompatible:

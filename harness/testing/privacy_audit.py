@@ -1,10 +1,10 @@
-"""Audit whether what leaves a run bears out what its ledger claims.
+"""Audits of the privacy claim of a run.
 
-Two parts. `audit_mechanism` sends canaries many times through the real mechanism and measures how far apart
-"canary" and "no canary" come out, how strong the noise is, and whether two draws of it are independent: a broken
-mechanism is found almost surely. `audit_run` trains once with many canaries, each put in by a coin, and guesses
-from the final model which were in (Steinke, Nasr, Jagielski, NeurIPS 2023): a lower bound on epsilon that holds for
-everything that happened, and is far below the upper bound even where all is well.
+`audit_mechanism` sends canaries through the mechanism many times. It measures how well "canary" and "no canary" can
+be distinguished, the scale of the noise and the independence of draws, which detects a broken mechanism almost
+surely. `audit_run` trains once with many canaries, each included at random, and guesses from the final model which
+were included (Steinke, Nasr, Jagielski, NeurIPS 2023). This gives a lower bound on epsilon for the whole run, which
+is far below the upper bound even for a correct mechanism.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from harness.core.registry import Incompatible, UserError
 from harness.core.wire.dp_client import ADAPTIVE_START
 from harness.core.wire.settings import Compression, Privacy
 from harness.simulation.build import Setup
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from privacy import Ledger, flags, joint_norm, one_run_epsilon, project, separation_mu
 
-PLAIN = Compression(codec="float64")  # what is done after the noise protects neither more nor less
+PLAIN = Compression(codec="float64")  # post-processing does not change privacy
 WITNESSES = 4  # clients, or samples of each client, in the mechanism audit
 PART = 16  # entries of each part of its messages
-SHARES = (0.1, 0.25, 0.5, 1.0)  # of the canaries that are guessed; each a test of its own
+SHARES = (0.1, 0.25, 0.5, 1.0)  # of the canaries that are guessed, one test each
 
 
 def audit_mechanism(
@@ -45,40 +45,40 @@ def audit_mechanism(
     clients: type[Clients] = Clients,
     channel: type[Channel] = Channel,
 ) -> dict[str, Any]:
-    """Compare the mechanism's output with what the ledger books for it.
+    """Compare the mechanism's output with the noise that the ledger books.
 
     Parameters
     ----------
     privacy : Privacy
-        Settled mechanism of a run. The audit takes one release as it is, without amplification by sampling.
+        Calibrated mechanism of a run. The audit covers one release, without amplification by sampling.
     trials : int
-        Releases with a canary, and as many without.
+        Number of releases with a canary, and of releases without.
     seed : int
-        Of canary and noise.
+        Seed of canary and noise.
     alarm : float
         Probability of a false alarm.
     clients, channel : type
-        What is audited; a test puts a broken one in.
+        The audited classes; tests pass broken ones.
 
     Returns
     -------
     dict
         ``mu_claimed`` (sensitivity over standard deviation, from the ledger), ``mu_measured`` with its 95 %
         interval ``mu_low`` and ``mu_high``, ``std_claimed`` and ``std_measured`` of the noise along the canary,
-        ``findings`` (empty if all is well), ``trials``.
+        ``findings`` (empty if there are none), ``trials``.
     """
     limits = privacy.clip if isinstance(privacy.clip, tuple) else (_limit(privacy),)
     generator = rng.stream(seed, "audit canary")
     parts = [torch.randn(PART, generator=generator, dtype=torch.float64) for _ in limits]
     parts = [part / part.norm() * limit for part, limit in zip(parts, limits, strict=True)]
-    # Far beyond the clip norm, and far beyond the noise if nobody clips.
+    # Far beyond the clip norm and, if clipping is broken, the noise.
     strength = 10 * max(1.0, privacy.noise_multiplier)
     canary = [part * strength for part in parts]
     absent = [-part if privacy.adjacency == "replace" else part * 0 for part in canary]
     mechanism = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}), rate=1.0)
-    ask = _record_releases if privacy.unit == "record" else _message_releases
-    with_it, ledgers = zip(*ask(mechanism, canary, seed, trials, clients, channel), strict=True)
-    without, _ = zip(*ask(mechanism, absent, seed + 1, trials, clients, channel), strict=True)
+    release = _record_releases if privacy.unit == "record" else _message_releases
+    with_it, ledgers = zip(*release(mechanism, canary, seed, trials, clients, channel), strict=True)
+    without, _ = zip(*release(mechanism, absent, seed + 1, trials, clients, channel), strict=True)
     multiplier = ledgers[0].merge(Ledger()).closed[0].noise_multiplier
     if multiplier == 0:
         return {"part": "mechanism", "trials": trials, "note": "no noise, nothing claimed", "findings": []}
@@ -87,9 +87,9 @@ def audit_mechanism(
     seen, unseen = torch.stack(with_it), torch.stack(without)  # (trials, k, n): the canary's first
     measured = separation_mu(unseen[:, 0], seen[:, 0], direction)
     along = unseen @ (direction / direction.norm())
-    # Another client, the next message, the next round: nobody may get the same noise again.
+    # Noise must differ between clients, messages and rounds.
     pairs = [(along[:, 0], other) for other in along.T[1:]] + [(along[:-1, 0], along[1:, 0])]
-    found = flags(
+    findings = flags(
         along[:, 0],
         project(seen[:, 0], direction),
         mu,
@@ -106,7 +106,7 @@ def audit_mechanism(
         "mu_high": measured.high,
         "std_claimed": sensitivity / mu,
         "std_measured": measured.std,
-        "findings": list(found),
+        "findings": list(findings),
     }
 
 
@@ -114,7 +114,7 @@ def _limit(privacy: Privacy) -> float:
     return ADAPTIVE_START if privacy.clip == "adaptive" else privacy.bound()
 
 
-# (k, n): what carries the canary, then releases of nothing; and what has been booked so far.
+# Releases (k, n), of which the first carries the canary; and the ledger so far.
 Released = tuple[Tensor, Ledger]
 
 
@@ -126,18 +126,18 @@ def _message_releases(
     clients: type[Clients],
     channel: type[Channel],
 ) -> Iterator[Released]:
-    """Send a message of the first client through the channel, then nothing at all; the others send zeros."""
+    """Yield the releases of a message of the first client, with zeros of the others, and of a zero message."""
     empty = [part.new_zeros(WITNESSES, PART) for part in message]
     full = [torch.cat([part.unsqueeze(0), zeros[1:]]) for part, zeros in zip(message, empty, strict=True)]
     central = privacy.placement == "central"
     run = _world(torch.zeros(WITNESSES, 1, PART, dtype=torch.float64), seed, privacy, clients, channel)
     for trial in range(trials):
-        way = run.channel(run.clients(torch.arange(WITNESSES), trial))
-        send = way.mean if central else way.gather
+        sender = run.channel(run.clients(torch.arange(WITNESSES), trial))
+        send = sender.mean if central else sender.gather
         first = _joint(send(*full))
-        booked = way.privacy_log.ledger
+        booked = sender.privacy_log.ledger
         sent = torch.stack([first, _joint(send(*empty))])
-        # The server's average is one release; it counts a client's message by one over their number.
+        # The server's average is one release, with weight 1 / WITNESSES of each message.
         yield (sent * WITNESSES if central else sent.flatten(0, 1)), booked
 
 
@@ -149,19 +149,19 @@ def _record_releases(
     clients: type[Clients],
     channel: type[Channel],
 ) -> Iterator[Released]:
-    """Take private gradients of two clients in two steps; the first sample of the first has this gradient."""
+    """Yield private gradients of two clients in two steps; the first sample of the first has the given gradient."""
     samples = torch.zeros(2, WITNESSES, PART, dtype=torch.float64)
     (samples[0, 0],) = gradient
     run = _world(samples, seed, privacy, clients, channel)
     for trial in range(trials):
-        home = run.clients(torch.arange(2), trial)
-        start = home.rows(samples.new_zeros(PART))
-        found, booked = [], None
-        for batch in home.batches(run.algorithm, steps=2):
-            found.append(home.grad(start, batch) * WITNESSES)
-            booked = booked or home.privacy_log.ledger
+        cohort = run.clients(torch.arange(2), trial)
+        start = cohort.rows(samples.new_zeros(PART))
+        released, booked = [], None
+        for batch in cohort.batches(run.algorithm, steps=2):
+            released.append(cohort.grad(start, batch) * WITNESSES)
+            booked = booked or cohort.privacy_log.ledger
         assert booked is not None
-        yield torch.cat(found), booked
+        yield torch.cat(released), booked
 
 
 class State(NamedTuple):
@@ -171,7 +171,7 @@ class State(NamedTuple):
 
 
 class Everything(Algorithm):
-    """Asks for all samples in every step."""
+    """An algorithm that uses all samples in every step."""
 
     meta = Meta("everything", "audit", ("erm",), "-")
 
@@ -183,7 +183,7 @@ class Everything(Algorithm):
 def _world(
     x: Tensor, seed: int, privacy: Privacy, clients: type[Clients], channel: type[Channel]
 ) -> Simulation:
-    """Return clients holding ``x`` ``(C, N, PART)``; the gradient of a sample's loss is the sample."""
+    """Return a simulation whose clients hold ``x``, ``(C, N, PART)``; a sample's gradient is the sample."""
     samples, none = x.flatten(0, 1), torch.zeros(x.shape[0] * x.shape[1], dtype=torch.int64)
     pool = Batch(samples, none, none, samples.new_ones(len(samples)))
     index = torch.arange(len(samples)).view(len(x), -1)
@@ -203,31 +203,31 @@ def _joint(sent: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str, Any]:
-    """Train once with canaries, each in or out by a coin, and guess from the final model which were in.
+    """Train once with canaries that are included at random, and guess from the final model which were.
 
-    A canary is a sample of normal features with a random label: a client that holds nothing else (unit
-    client), or one more sample of a client (unit record). One that is out leaves its client without that
-    sample. The guesses are the canaries whose loss has fallen most (in) and least (out).
+    A canary is a sample of normal features with a random label: the only sample of an additional client (unit
+    client), or an additional sample of a client (unit record). An excluded canary leaves its client without that
+    sample. Canaries whose loss has fallen most are guessed as included, those with the least fall as excluded.
 
     Parameters
     ----------
     setup : Setup
-        A run; its noise is settled anew, as the canaries are further units.
+        A run; its noise is calibrated again, because the canaries are further units.
     canaries : int
-        How many.
+        Number of canaries.
     confidence : float
-        Of the lower bound.
+        Confidence of the lower bound.
 
     Returns
     -------
     dict
-        ``epsilon_lower`` of that confidence (the shares of `SHARES` divide the doubt), ``epsilon_upper`` and
+        ``epsilon_lower`` at that confidence (Bonferroni-corrected over `SHARES`), ``epsilon_upper`` and
         ``delta`` of the ledger, ``correct`` of ``guesses``, ``canaries``, ``findings``.
 
     Raises
     ------
     Incompatible
-        If the run claims nothing, or has no server model that predicts classes.
+        If the run claims no privacy, or has no server model that predicts classes.
     """
     if setup.privacy is None:
         raise Incompatible("audit: the run claims no privacy; give it a section privacy")
@@ -239,7 +239,7 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
     train = planted.splits["train"]
     train = torch.where(torch.isin(train, places[~inside]), -1, train).sort(-1, descending=True).values
     present = replace(planted, splits={**planted.splits, "train": train})
-    run = Simulation.from_setup(settled(replace(setup, federation=present)))
+    run = Simulation.from_setup(calibrated(replace(setup, federation=present)))
     before = _losses(run, present, places)
     while run.round < setup.spec.rounds:
         run.step()
@@ -268,7 +268,7 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
 
 
 def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tuple[Federation, Tensor]:
-    """Return the federation with all canaries in, and their places in its pool."""
+    """Return the federation with all canaries, and their places in its pool."""
     if canaries < 4 or canaries % 2:
         raise UserError(
             f"--canaries must be an even number from 4 on (0: leave the run out), given {canaries}"
@@ -290,7 +290,7 @@ def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tup
         elif unit == "client":
             rows = torch.cat([places[:, None], index.new_full((canaries, index.shape[1] - 1), -1)], 1)
             own = torch.cat([index, rows])
-        else:  # dealt in turns to the clients
+        else:  # distribute the canaries over the clients in turn
             each = -(-canaries // len(index))
             dealt = index.new_full((len(index) * each,), -1)
             dealt[:canaries] = places

@@ -1,4 +1,4 @@
-"""Small problems with uneven clients, and runs on them, for the conformance checks."""
+"""Small problems with clients of different sizes, and runs on them, for the conformance checks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Check = Callable[[type[Algorithm]], None]
 
 
 class Failed(AssertionError):
-    """A check that an algorithm does not pass; the message says which and how."""
+    """A failed conformance check."""
 
 
 def task(kind: Kind, seed: int = 0, changed: int | None = None) -> Task:
-    """Return a small problem of a kind with uneven clients; ``changed``: one client has other data."""
+    """Return a small problem with clients of different sizes; client ``changed`` gets other data."""
     if kind in ("minimax", "bilevel"):
         return _quadratic(kind, changed)
     generator = rng.stream(seed, "check", "pool")
@@ -48,9 +48,11 @@ def task(kind: Kind, seed: int = 0, changed: int | None = None) -> Task:
     module = models.build("mlp", (6,), 2, {"hidden": [4], "activation": "tanh"})
     if kind == "vertical":
         index = torch.arange(total)[None]
-        whole = Federation(pool, {"train": index, "test": index}, ("0", "1"), ("a", "b"), "check", "check")
-        federation = Columns()(whole, (), 3)
-        problem, _ = PROBLEMS["vertical"].build(Setting(_embedding(), federation, ("logistic", {})))
+        merged = Federation(pool, {"train": index, "test": index}, ("0", "1"), ("a", "b"), "check", "check")
+        federation = Columns()(merged, (), 3)
+        problem, _ = PROBLEMS["vertical"].build(
+            Setting(PROBLEMS["vertical"].settings(embedding=4), federation, ("logistic", {}))
+        )
         return problem, _changed(federation, changed, labels=False)
     ends = torch.tensor(counts).cumsum(0)
     rows = [torch.arange(end - n, end) for end, n in zip(ends.tolist(), counts, strict=True)]
@@ -75,15 +77,15 @@ def simulate(
     Parameters
     ----------
     algorithm, task : Algorithm, Task
-        What to run on what.
+        The algorithm and the problem with its federation.
     rounds : int
-        How many.
+        Number of rounds.
     seeds : sequence of int
-        One a run; several are stacked, and the federation must be as well.
+        One per run; several need a stacked federation.
     state, first : NamedTuple of tensors, int
-        Where to begin in place of the start, and the number of the next round.
+        Initial state in place of the start, and the number of the next round.
     ids : sequence of int, optional
-        The clients that take part in these rounds; everybody unless given.
+        The cohort of these rounds; default: all clients.
     **options
         As for `Simulation`.
     """
@@ -104,7 +106,7 @@ def run(algorithm: Algorithm, task: Task, **options: Any) -> Any:
 
 
 def small(cls: type[Algorithm]) -> Algorithm:
-    """Return the algorithm with two local steps, or as many as it has, on batches of four."""
+    """Return the algorithm with two local steps, or its fixed number, on batches of four."""
     return cls(local_steps=cls.meta.steps or 2, batch_size=4)
 
 
@@ -125,7 +127,7 @@ def same_state(what: str, found: Any, expected: Any, exactly: bool = False) -> N
 
 
 def _changed(federation: Federation, client: int | None, *, labels: bool) -> Federation:
-    """Give one client other samples."""
+    """Replace the samples of one client."""
     if client is None:
         return federation
     mine = federation.splits["train"][client]
@@ -138,7 +140,7 @@ def _changed(federation: Federation, client: int | None, *, labels: bool) -> Fed
 
 
 def _quadratic(kind: Kind, changed: int | None) -> Task:
-    """Return the quadratic problem of the hand-computed tests with further clients."""
+    """Return a quadratic problem."""
     if kind == "minimax":
         entries: dict[str, list[float]] = {
             "P": [1, -0.5, 0.5, 1, 0.5],
@@ -151,10 +153,6 @@ def _quadratic(kind: Kind, changed: int | None) -> Task:
     if changed is not None:
         last = "c" if kind == "minimax" else "b"
         entries[last] = [value + 5 * (n == changed) for n, value in enumerate(entries[last])]
-    found = PROBLEMS[f"quadratic_{kind}"]
+    problem = PROBLEMS[f"quadratic_{kind}"]
     rho = {"rho": 1.0} if kind == "bilevel" else {}
-    return found.build(Setting(found.settings(**entries, **rho), None, None))
-
-
-def _embedding() -> Any:
-    return PROBLEMS["vertical"].settings(embedding=4)
+    return problem.build(Setting(problem.settings(**entries, **rho), None, None))

@@ -452,7 +452,7 @@ def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
         (["--draws", "3"], "--random KEY=... of what"),
         (["--sweep", "seed=0..2", "--sweep", "seed=5"], "--sweep seed is given twice"),
         (["--sweep", "seed="], "sweep.seed: the list has no values"),
-        (["--executor", "serial", "--jobs", "2"], "executor serial is this process alone"),
+        (["--executor", "serial", "--jobs", "2"], "executor serial has one job"),
         (["--sweep", "seed"], "--sweep needs KEY=VALUE,..."),
         (["--sweep", "seed=[1"], "is not valid YAML"),
         (["--name", "../elsewhere"], "suite: a name of letters"),

@@ -77,7 +77,9 @@ def test_a_full_disk_ends_a_run_in_one_line_and_it_resumes(every, tmp_path, run,
     with files_of_at_most(3000):
         code, said = run(tmp_path / "out")
     name = "checkpoint.pt" if every < 0 else "rounds.jsonl"
-    assert code == 2 and f"{name} cannot be written: File too large" in said and "goes on from there" in said
+    assert (
+        code == 2 and f"{name} cannot be written: File too large" in said and "continues from there" in said
+    )
     (folder,) = (tmp_path / "out" / "runs").iterdir()
     assert RunFolder(folder).status == "interrupted"
     assert {path.name for path in folder.iterdir()} <= {"claim", "spec.json", "rounds.jsonl"}
@@ -298,7 +300,7 @@ def test_a_suite_leaves_runs_of_other_processes_alone(tmp_path, capsys):
     with folder.claim():
         assert main(command) == 1
     said = capsys.readouterr().err
-    assert "1 runs are with another process; when they are done, the same command reports on them" in said
+    assert "1 runs are in another process; repeat the command when they are done" in said
     assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 2 and not folder.rounds()
     assert main(command) == 0
     assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 3

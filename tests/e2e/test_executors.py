@@ -91,8 +91,8 @@ def test_a_run_that_kills_its_worker_is_given_up_alone(tmp_path):
     ("given", "said"),
     [
         ({"executor": "rays"}, "unknown executor 'rays'. Did you mean 'ray'"),
-        ({"address": "10.0.0.1:6379"}, "goes with executor ray only, given '10.0.0.1:6379'"),
-        ({"executor": "serial", "jobs": 3}, "executor serial is this process alone, given 3"),
+        ({"address": "10.0.0.1:6379"}, "needs executor ray, given '10.0.0.1:6379'"),
+        ({"executor": "serial", "jobs": 3}, "executor serial has one job, given 3"),
     ],
 )
 def test_impossible_executions_are_refused_before_writing(given, said, tmp_path):

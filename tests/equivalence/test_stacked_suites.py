@@ -11,9 +11,9 @@ from harness.executors.scheduler import Outcome, run_all, run_together, units
 from harness.simulation import loop as loop
 from harness.simulation import stacking
 from harness.simulation.build import Execution, prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
-from harness.simulation.stacking import obstacle, signature, together, worthwhile
+from harness.simulation.stacking import obstacle, signature, stack_setups, stack_size
 from harness.storage.store import Store
 from tests.support.runs import BL2, MM4
 
@@ -130,7 +130,7 @@ def test_runs_with_batches_of_other_widths_separate_and_say_so(what, tmp_path, c
     assert stacked(tmp_path / "stacked") == [1, 1, 1]
     assert files(tmp_path / "stacked") == files(tmp_path / "apart")
     assert (
-        "3 runs go on apart, each from its checkpoint: runs side by side have batches of unlike"
+        "3 runs continue unstacked from their checkpoints: stacked runs have batches of different"
         in caplog.text
     )
 
@@ -327,7 +327,7 @@ def test_full_batches_stack_if_the_largest_clients_are_equal():
 
 def test_stacked_runs_hold_their_samples_once():
     """Each seed standardizes its own pool; side by side they are one, and every run points into it."""
-    whole = together([prepare(spec) for spec in runs("uneven clients")])
+    whole = stack_setups([prepare(spec) for spec in runs("uneven clients")])
     assert len(whole.training.pool.y) == 3 * 569
     assert all(run.federation.pool.x is whole.training.pool.x for run in whole.members)
     lone = [prepare(spec).federation for spec in runs("uneven clients")]
@@ -398,8 +398,8 @@ def test_noise_free_and_adaptive_runs_stack_with_their_own_kind():
 
 def test_the_noise_of_a_budget_is_settled_once_for_the_stack():
     setups = [prepare(spec) for spec in runs("error feedback, a code by chance, a budget")]
-    whole = settled(together(setups))
-    multipliers = {settled(setup).privacy.noise_multiplier for setup in setups}
+    whole = calibrated(stack_setups(setups))
+    multipliers = {calibrated(setup).privacy.noise_multiplier for setup in setups}
     assert {whole.privacy.noise_multiplier} == multipliers
     assert all(run.privacy == whole.privacy for run in whole.members)
 
@@ -432,16 +432,16 @@ def test_runs_of_one_seed_share_their_clients_data():
     setups = [prepare(spec, None, dealt) for spec in ladder("each client its noise")]
     assert len(dealt) == 2
     samples = len(setups[0].federation.pool.y)
-    assert len(together(setups).federation.pool.y) == 2 * samples
+    assert len(stack_setups(setups).federation.pool.y) == 2 * samples
 
 
 def test_models_are_stacked_as_far_as_they_fit(monkeypatch):
     """6 clients x (62 parameters + 16 samples of 30 columns) x 4 bytes are 13,008 bytes a step and run."""
     setups = [prepare(spec) for spec in runs("uneven clients")]
-    assert worthwhile(setups) == stacking.LARGEST
+    assert stack_size(setups) == stacking.LARGEST
     for limit, size in ((13_007, 1), (13_008, 1), (26_016, 2), (5 * 13_008, 5)):
         monkeypatch.setattr(stacking, "STEP_BYTES", limit)
-        assert worthwhile(setups) == size
+        assert stack_size(setups) == size
     monkeypatch.setattr(stacking, "POOL_BYTES", 2 * 569 * 30 * 4)  # each seed standardizes its own samples
-    assert worthwhile(setups) == 2
-    assert worthwhile(setups[:1]) == 5  # a pool that all share is held once
+    assert stack_size(setups) == 2
+    assert stack_size(setups[:1]) == 5  # a pool that all share is held once

@@ -9,7 +9,7 @@ import torch
 
 from harness.config.run import read_spec
 from harness.simulation.build import Setup, prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 
 MM4 = {
@@ -55,8 +55,8 @@ def given(data: Path, algorithm: Any = "fedavg", **fields: Any) -> dict[str, Any
 
 
 def ready(data: Path, algorithm: Any = "fedavg", **fields: Any) -> Setup:
-    """Return such a run, its noise settled."""
-    return settled(prepare(read_spec(given(data, algorithm, **fields))))
+    """Return such a run, with calibrated noise."""
+    return calibrated(prepare(read_spec(given(data, algorithm, **fields))))
 
 
 def finished(setup: Setup, rounds: int | None = None) -> Simulation:

@@ -15,7 +15,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from harness import metrics
 from harness.metrics import (
     METRICS,
     Predictions,
@@ -24,6 +23,7 @@ from harness.metrics import (
     evaluate,
     metric,
     read_predictions,
+    registry,
     write_predictions,
 )
 from harness.storage.files import Unwritable
@@ -381,7 +381,7 @@ def test_metrics_ignore_the_order_of_samples_and_names(seed: int, classes: int, 
 
 def test_a_metric_is_added_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """It appears last in every evaluation, described by its docstring; NaN becomes None; names are unique."""
-    monkeypatch.setattr(metrics, "METRICS", dict(METRICS))
+    monkeypatch.setattr(registry, "METRICS", dict(METRICS))
 
     @metric("min", ".2f", "samples")
     def wrong(p: Predictions) -> float | None:
@@ -397,7 +397,7 @@ def test_a_metric_is_added_by_one_function(monkeypatch: pytest.MonkeyPatch) -> N
         return float("nan")
 
     assert list(evaluate(binary([0, 1], [1, 0]), 1).items())[-2:] == [("wrong", 2.0), ("careless", None)]
-    assert metrics.METRICS["wrong"].description == "How many samples are wrong [samples]"
+    assert registry.METRICS["wrong"].description == "How many samples are wrong [samples]"
     with pytest.raises(ValueError, match="'wrong' is registered twice"):
         metric("max", "", "")(wrong)
 

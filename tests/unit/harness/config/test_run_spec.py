@@ -275,7 +275,7 @@ def test_an_unknown_topology_gets_the_nearest_one():
         ("algorithm", 5, "algorithm: give a name"),
         ("algorithm", {"lr": 1}, "algorithm: give a name"),
         ("partition.clients", 0, "partition.clients"),
-        ("topology", "ring", "has a server; leave topology away"),
+        ("topology", "ring", "has a server; remove topology"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(path, value, says):
@@ -298,7 +298,7 @@ def test_a_missing_part_is_named(section):
         spec.pop("cohort")
     with pytest.raises(UserError, match=f"{section}: missing"):
         read_spec(spec)
-    with pytest.raises(UserError, match="brings its own"):
+    with pytest.raises(UserError, match="has its own data"):
         read_spec(QUADRATIC | {section: WHOLE[section]})
 
 

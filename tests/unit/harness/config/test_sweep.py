@@ -81,14 +81,14 @@ def test_draws_stay_when_there_are_more_of_them_or_of_fields():
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ({"seed": "5..2"}, "a range ends after it begins"),
+        ({"seed": "5..2"}, "a range ascends over at most"),
         ({"seed": []}, "sweep.seed: the list has no values"),
         (
             {"algorithm.lr": [1]} | over(lr={"uniform": [0, 1]}),
-            "algorithm.lr has a list of values and is drawn",
+            "algorithm.lr has both a list of values and a random draw",
         ),
         (over(0, lr={"uniform": [0, 1]}), "draws: a whole number from 1 to"),
-        ({"seed": "0..999999999"}, "within 100,000 numbers"),
+        ({"seed": "0..999999999"}, "over at most 100,000 numbers"),
         ({"seed": "0..9999", "rounds": "1..9999"}, "more than 100,000 runs"),
         ({"random": {"draws": 3}}, "name the fields to draw"),
         ({"random": {"draw": 3, "over": {"seed": {"integer": [0, 1]}}}}, "Did you mean 'draws'"),

@@ -150,8 +150,8 @@ def test_no_key_is_drawn_twice_in_a_run(what, monkeypatch):
         drawn.append((seed, *purpose))
         return key(seed, *purpose)
 
-    # The noise of a budget is settled by a dry run, which draws nothing that is used; the multiplier is given.
-    monkeypatch.setattr("harness.simulation.loop.settled", lambda setup: setup)
+    # The noise of a budget is calibrated by a dry run, which draws nothing that is used; the multiplier is given.
+    monkeypatch.setattr("harness.simulation.loop.calibrated", lambda setup: setup)
     setup = prepare(read_spec(RUNS[what] | {"rounds": 4, "eval_every": 2, "seed": 11}))
     monkeypatch.setattr(rng, "key", record)
     simulate(setup)

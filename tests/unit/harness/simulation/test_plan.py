@@ -8,7 +8,7 @@ from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.plan import plan
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, rows
@@ -144,7 +144,7 @@ def test_gossip_is_planned_with_all_hops_and_one_release(algorithm, codec) -> No
             "rounds": 5,
         }
     )
-    (row,), run = plan([Combination({}, spec)]), finished(settled(prepare(spec)))
+    (row,), run = plan([Combination({}, spec)]), finished(calibrated(prepare(spec)))
     for name in ("releases", "epsilon_release", "epsilon_total", "noise_multiplier"):
         assert row[name] == run.statement()[name], name
     assert row["releases"] == (5 if algorithm == "decentralized_local_sgda" else 6)

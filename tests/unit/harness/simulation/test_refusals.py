@@ -10,7 +10,7 @@ from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan, vetted
 from tests.support.runs import given, ready
@@ -40,7 +40,7 @@ def test_gossip_under_central_privacy_is_refused() -> None:
         }
     )
     with pytest.raises(Incompatible, match=r"central privacy protects only averages.*use placement local"):
-        settled(prepare(spec))
+        calibrated(prepare(spec))
 
 
 def test_each_is_refused_under_record_level_privacy() -> None:
@@ -103,7 +103,7 @@ PRIVACY = [
     ({"epsilon": 1, "unit": "record", "clip": [1, 2]}, "give clip as a number"),
     ({"epsilon": 1, "unit": "record", "clip": "adaptive"}, "give clip as a number"),
     ({"epsilon": 1, "unit": "record", "sampling": "fixed"}, "omit placement and sampling"),
-    ({"epsilon": 1, "unit": "record", "sampling": "full"}, "leave placement and sampling away"),
+    ({"epsilon": 1, "unit": "record", "sampling": "full"}, "remove privacy.sampling"),
     ({"epsilon": 1, "unit": "record", "adjacency": "replace"}, "unit record is accounted by add-remove"),
     ({"epsilon_nominal": 1, "unit": "record"}, "does not support epsilon_nominal"),
     ({"epsilon": 1, "adjacency": "add-remove"}, "local placement protects against replacing a client's data"),
@@ -136,12 +136,12 @@ def test_a_privacy_section_that_makes_no_sense_is_refused(data, section, message
 
 
 def test_everybody_in_every_round_is_not_a_cohort(data) -> None:
-    with pytest.raises(UserError, match=r"privacy\.sampling: full takes everybody; leave cohort away"):
+    with pytest.raises(UserError, match=r"privacy\.sampling: full takes everybody; remove cohort"):
         read_spec(given(data, privacy={"epsilon": 1, "sampling": "full"}, cohort={"size": 2}))
 
 
 def test_pooled_data_cannot_be_protected(data) -> None:
-    with pytest.raises(Incompatible, match="algorithm centralized collects everybody's raw data"):
+    with pytest.raises(Incompatible, match="algorithm centralized collects the raw data of all clients"):
         read_spec(given(data, "centralized", privacy={"epsilon": 1}))
 
 
@@ -274,7 +274,7 @@ def test_impossible_gossip_is_refused_and_skipped_in_suites(
     given = {"problem": {"kind": "quadratic_minimax", **MATRICES}, "algorithm": algorithm, **fields}
     spec = read_spec({**given, "topology": "complete"})
     with pytest.raises(Incompatible, match=reason):
-        settled(prepare(spec))
+        calibrated(prepare(spec))
     (cell,) = vetted([Combination({}, spec)])
     assert cell.spec is None and reason in str(cell.reason)
     (row,) = plan([Combination({}, spec)])

@@ -13,7 +13,7 @@ from harness.problems import PROBLEMS
 from harness.simulation import build as preparation
 from harness.simulation import evaluation
 from harness.simulation.build import prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 
 SPEC = {
@@ -39,7 +39,7 @@ def forgotten():
 
 
 def end(changes):
-    run = Simulation.from_setup(settled(prepare(read_spec(SPEC | changes))))
+    run = Simulation.from_setup(calibrated(prepare(read_spec(SPEC | changes))))
     for _ in range(4):
         run.step()
     return run
@@ -93,7 +93,7 @@ def predict(setup, model, split="test"):
 
 
 def two_runs():
-    return [settled(prepare(read_spec(SPEC | {"seed": seed}))) for seed in (0, 1)]
+    return [calibrated(prepare(read_spec(SPEC | {"seed": seed}))) for seed in (0, 1)]
 
 
 def test_remembered_samples_are_of_the_run_and_its_split():

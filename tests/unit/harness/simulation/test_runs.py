@@ -8,7 +8,7 @@ import torch
 from harness.config.run import read_spec
 from harness.core.wire.settings import Compression
 from harness.simulation.build import Execution, prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, given, ready
@@ -74,7 +74,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(data, algorithm, fields) -> None:
 def test_a_cohort_in_parts_is_the_whole_cohort_with_noise_too(data, algorithm, fields) -> None:
     spec = read_spec(given(data, algorithm, **fields, precision="float64", rounds=3))
     ways = [Execution(vectorize="vmap"), Execution(vectorize="loop"), Execution(vectorize="loop", threads=2)]
-    runs = [finished(settled(prepare(spec, way))) for way in ways]
+    runs = [finished(calibrated(prepare(spec, way))) for way in ways]
     for other in runs[1:]:
         torch.testing.assert_close(other.state.x, runs[0].state.x, rtol=0, atol=1e-10)
         assert other.statement() == runs[0].statement()
@@ -166,7 +166,7 @@ def test_a_private_gossiping_run_claims_its_budget(unit: str) -> None:
             "rounds": 4,
         }
     )
-    run = finished(settled(prepare(spec)))
+    run = finished(calibrated(prepare(spec)))
     assert run.statement()["epsilon_total"] == pytest.approx(5.0, rel=1e-4)
 
 

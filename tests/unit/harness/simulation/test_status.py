@@ -11,10 +11,10 @@ from rich.console import Console
 from harness.cli import console
 from harness.cli import progress as board_of
 from harness.cli.parser import main
-from harness.cli.progress import LINES, Board
+from harness.cli.progress import LINES, SuiteProgress
 from harness.config.run import read_spec
 from harness.executors.scheduler import Outcome
-from harness.simulation.status import RunStatus, Watch, overview, standing
+from harness.simulation.status import RunStatus, Watch, overview, run_status
 from harness.storage.store import TAIL_BYTES, Store
 
 SPEC = {
@@ -56,9 +56,9 @@ def test_the_last_whole_line_is_found_from_the_end(store, width, end):
 @pytest.mark.parametrize("content", ["", "{", "\n", "1\n"])
 def test_without_a_whole_line_a_run_stands_at_its_beginning(store, content):
     folder = begun(store, "a")
-    assert standing(folder) == RunStatus()
+    assert run_status(folder) == RunStatus()
     (folder.path / "rounds.jsonl").write_text(content)
-    assert standing(folder) == RunStatus(0, None, None)
+    assert run_status(folder) == RunStatus(0, None, None)
 
 
 def test_only_the_end_of_a_long_file_is_read(store):
@@ -144,24 +144,26 @@ def lines_of(shown):
 
 def test_the_board_shows_the_runs_under_way_and_no_more_than_fit(store):
     specs = {f"id{seed}": read_spec(SPEC | {"seed": seed}) for seed in range(LINES + 3)}
-    shown = Board("many", store, specs)
+    shown = SuiteProgress("many", store, specs)
     shown.begin(range(LINES + 2))
     begun(store, "id0", 20, privacy={"epsilon_total": 1.234})
     shown.refresh()
     whole, first, *others = lines_of(shown)
     assert whole[:2] == ("many", 0.5)
-    assert re.fullmatch(r"about 0:\d\d:\d\d left, 2 more under way", whole[2])
+    assert re.fullmatch(r"about 0:\d\d:\d\d left, 2 more running", whole[2])
     assert first == ("fedavg on breast-cancer, seed 0", 20, "accuracy 0.2000, loss 1.0000, epsilon 1.23")
-    assert others == [(f"fedavg on breast-cancer, seed {n}", 0, "begins") for n in range(1, LINES)]
+    assert others == [(f"fedavg on breast-cancer, seed {n}", 0, "starting") for n in range(1, LINES)]
     shown.finished(Outcome("id0", "failed", "out of luck"))
     shown.refresh()
     whole, *others = lines_of(shown)
-    assert whole[1] == 1 and "1 failed, 1 more under way" in whole[2]
+    assert whole[1] == 1 and "1 failed, 1 more running" in whole[2]
     assert [one[0][-6:] for one in others] == [f"seed {n}" for n in range(1, LINES + 1)]
 
 
 def test_without_a_terminal_every_finished_run_is_a_line(store, capsys):
-    with Board("two", store, {f"id{seed}": read_spec(SPEC | {"seed": seed}) for seed in range(2)}) as shown:
+    with SuiteProgress(
+        "two", store, {f"id{seed}": read_spec(SPEC | {"seed": seed}) for seed in range(2)}
+    ) as shown:
         shown.begin([0])
         begun(store, "id0", 20)
         begun(store, "id0", 40)
@@ -186,8 +188,8 @@ def test_on_a_terminal_the_board_follows_the_files_by_itself(store, monkeypatch)
             raise OSError("stale file handle")
         return RunStatus(len(looks))
 
-    with Board("one", store, {"id0": read_spec(SPEC)}) as shown:
-        monkeypatch.setattr("harness.simulation.status.standing", look)
+    with SuiteProgress("one", store, {"id0": read_spec(SPEC)}) as shown:
+        monkeypatch.setattr("harness.simulation.status.run_status", look)
         shown.begin([0])
         while len(looks) < 6:
             shown._over.wait(0.01)

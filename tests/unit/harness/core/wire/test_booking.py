@@ -10,7 +10,7 @@ from algorithms.centralized.fedavg import FedAvg
 from harness.core import Meta
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import PrivacySpec
-from harness.simulation.calibration import settled, with_noise
+from harness.simulation.calibration import calibrated, with_noise
 from harness.simulation.loop import simulate
 from privacy import Ledger, epsilon, gaussian_epsilon
 from tests.support.runs import finished, ready
@@ -179,7 +179,7 @@ def test_a_round_that_releases_more_than_the_first_ends_the_run(data) -> None:
     """The noise was settled on a dry first round; going on would spend more than the budget."""
     setup = ready(data, "fedavg", privacy={"epsilon": 2, "clip": 1.0}, rounds=6)
     setup = replace(setup, algorithm=Anchored(local_steps=2, batch_size=8))
-    with pytest.raises(Incompatible, match="round 3 made 2 releases, and the noise was settled for 1"):
+    with pytest.raises(Incompatible, match="round 3 made 2 releases, but the noise is calibrated for 1"):
         finished(setup)
 
 
@@ -189,7 +189,7 @@ def test_settling_twice_changes_nothing(data) -> None:
     adaptive = {"placement": "central", "clip": "adaptive"}
     for mechanism in ({}, {"unit": "record"}, adaptive):
         once = ready(data, "fedavg", privacy={"clip": 1.0, "epsilon": 1, **mechanism})
-        again = settled(once).privacy
+        again = calibrated(once).privacy
         assert again.noise_multiplier == pytest.approx(once.privacy.noise_multiplier, rel=1e-5)
 
 

@@ -8,7 +8,7 @@ from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
-from harness.simulation.calibration import settled
+from harness.simulation.calibration import calibrated
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, record
 
@@ -60,7 +60,7 @@ def test_no_key_is_drawn_twice_in_a_gossiping_run(keys) -> None:
                 "rounds": 3,
             }
         )
-        setup = settled(prepare(spec))
+        setup = calibrated(prepare(spec))
         keys.clear()
         finished(setup)
         assert len(keys) == len(set(keys))

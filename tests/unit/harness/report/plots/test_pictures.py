@@ -123,7 +123,7 @@ def test_vertical_and_very_large_partitions_are_not_recorded(tmp_path, monkeypat
     command += ["--problem", "{kind: vertical, embedding: 2}", "--model", "{name: mlp, hidden: [4]}"]
     command += ["--partition", "{kind: columns, clients: 3}"]
     assert main([*command, "--out", str(tmp_path / "parties")]) == 0
-    monkeypatch.setattr("harness.simulation.recorder.MOST_NUMBERS", 4 * 12 - 1)  # two splits and ten classes
+    monkeypatch.setattr("harness.simulation.recorder.MAX_COUNTS", 4 * 12 - 1)  # two splits and ten classes
     assert main([*COMMAND, "--out", str(tmp_path / "many")]) == 0
     for folder in ("parties", "many"):
         assert [record.held for record in Store(tmp_path / folder).records()] == [{}]

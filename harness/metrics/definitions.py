@@ -1,0 +1,229 @@
+"""Metric definitions, per-group rates and the consensus distance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.metrics.predictions import (
+    Bools,
+    Floats,
+    Ints,
+    Predictions,
+    dense_ranks,
+    drop_nan,
+    hit_rates,
+    hit_rates_by,
+)
+from harness.metrics.registry import metric
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _positive_rates(p: Predictions, label: int | None = None) -> Floats | None:
+    """Return P(y_pred = 1 | group[, y_true = label]), ``(G,)``; None without groups or beyond two classes."""
+    if p.group is None or not p.binary:
+        return None
+    given = p.outcomes.sum(1) if label is None else p.outcomes[:, label]
+    return hit_rates(given[:, 1], given.sum(1))
+
+
+def _group_accuracies(p: Predictions) -> Floats:
+    return hit_rates(p.outcomes.trace(axis1=1, axis2=2), p.outcomes.sum((1, 2)))
+
+
+def _gap(rates: Floats | None) -> float | None:
+    """Return the largest minus the smallest rate; None with fewer than two groups to compare."""
+    if rates is None or len(present := drop_nan(rates)) < 2:
+        return None
+    return float(present.max() - present.min())
+
+
+def _aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
+    """Return the exact AUROC within every segment that has both classes; ties count one half.
+
+    Segment and rank form one integer key. One sort of the negatives and two binary searches then count, for every
+    positive, the negatives of its segment with a lower and with an equal score: O(n log n) for all segments, in
+    integers.
+    """
+    n = len(rank)
+    key = segment * n + rank
+    neg, pos = np.sort(key[~positive]), np.sort(key[positive])  # sorted needles make the searches much faster
+    size = int(segment.max()) + 1
+    of_pos = pos // n
+    n_pos, n_neg = np.bincount(of_pos, minlength=size), np.bincount(neg // n, minlength=size)
+    earlier = np.cumsum(n_neg) - n_neg  # negatives of the segments before
+    twice = np.searchsorted(neg, pos, "left") + np.searchsorted(neg, pos, "right") - 2 * earlier[of_pos]
+    wins = np.bincount(of_pos, weights=twice, minlength=size) / 2
+    both = (n_pos > 0) & (n_neg > 0)
+    return wins[both] / (n_pos[both] * n_neg[both])
+
+
+def _mean(values: Floats) -> float | None:
+    """Return the mean; None without values."""
+    return float(values.mean()) if len(values) else None
+
+
+@metric("max", ".4f", "share, 0 to 1")
+def accuracy(p: Predictions) -> float | None:
+    """Accuracy over the pooled test samples of all clients."""
+    return float(p.hit.mean())
+
+
+@metric("max", ".4f", "share, 0 to 1")
+def client_accuracy(p: Predictions) -> float | None:
+    """Mean over clients of the accuracy on the client's own test samples."""
+    return _mean(p.accuracies)
+
+
+@metric("max", ".4f", "share, 0 to 1")
+def balanced_accuracy(p: Predictions) -> float | None:
+    """Mean recall over the classes that occur."""
+    return _mean(p.recalls)
+
+
+@metric("max", ".4f", "share, 0 to 1")
+def worst_client(p: Predictions) -> float | None:
+    """Lowest accuracy of a client on its own test samples."""
+    return float(p.accuracies.min())
+
+
+@metric("min", ".4f", "share, 0 to 0.5")
+def client_std(p: Predictions) -> float | None:
+    """Spread over clients: population standard deviation of their accuracies."""
+    return float(p.accuracies.std()) if len(p.accuracies) >= 2 else None
+
+
+@metric("max", ".4f", "share, 0 to 1")
+def worst_class(p: Predictions) -> float | None:
+    """Lowest recall of a class that occurs."""
+    return float(p.recalls.min())
+
+
+@metric("max", ".4f", "share, 0 to 1")
+def worst_group(p: Predictions) -> float | None:
+    """Lowest accuracy of a sensitive group."""
+    if p.group is None:
+        return None
+    accuracies = drop_nan(_group_accuracies(p))
+    return float(accuracies.min()) if len(accuracies) >= 2 else None
+
+
+@metric("min", ".4f", "share, 0 to 1")
+def eqopp(p: Predictions) -> float | None:
+    """Equal-opportunity gap: largest minus smallest true positive rate of the groups that have positives."""
+    return _gap(_positive_rates(p, 1))
+
+
+@metric("min", ".4f", "share, 0 to 1")
+def eqodds(p: Predictions) -> float | None:
+    """Equalized-odds gap: the larger of the gaps between groups in true and in false positive rate."""
+    tpr_gap, fpr_gap = _gap(_positive_rates(p, 1)), _gap(_positive_rates(p, 0))
+    return None if tpr_gap is None or fpr_gap is None else max(tpr_gap, fpr_gap)
+
+
+@metric("min", ".4f", "share, 0 to 1")
+def dp_gap(p: Predictions) -> float | None:
+    """Demographic-parity gap: largest minus smallest share of a group that is predicted positive."""
+    return _gap(_positive_rates(p))
+
+
+@metric("max", ".4f", "probability, 0 to 1", ranks=True)
+def auroc(p: Predictions) -> float | None:
+    """Area under the ROC curve, pooled; beyond two classes the mean of each class against the rest.
+
+    The rank statistic P(score of a positive > of a negative) + P(equal) / 2; the mean is over the classes
+    that occur. None if a score is NaN, which has no rank.
+    """
+    if np.isnan(p.positive_score if p.binary else p.score).any():
+        return None
+    pooled = np.zeros_like(p.client)
+    if p.binary:
+        return _mean(_aurocs(p.positive_rank, p.y_true == 1, pooled))
+    each = [_aurocs(dense_ranks(p.score[:, k]), p.y_true == k, pooled) for k in range(len(p.classes))]
+    return _mean(np.concatenate(each))
+
+
+@metric("max", ".4f", "probability, 0 to 1", ranks=True)
+def auroc_clients(p: Predictions) -> float | None:
+    """Mean AUROC over the clients whose test samples have both classes (two-class tasks)."""
+    if not p.binary or np.isnan(p.positive_score).any():
+        return None
+    return _mean(_aurocs(p.positive_rank, p.y_true == 1, p.client))
+
+
+@metric("max", ".0f", "clients", ranks=True)
+def auroc_clients_n(p: Predictions) -> float | None:
+    """How many clients have both classes and so enter auroc_clients (zero means: no client has)."""
+    if not p.binary:
+        return None
+    positive_share = hit_rates_by(p.y_true == 1, p.client)
+    return float(((positive_share > 0) & (positive_share < 1)).sum())
+
+
+@metric("min", ".4f", "nats for cross-entropy, else the unit of the problem's loss", ranks=True)
+def loss(p: Predictions) -> float | None:
+    """Mean loss per test sample, pooled."""
+    return None if p.loss is None else float(p.loss.mean())
+
+
+def by_group(predictions: Predictions) -> list[dict[str, str | int | float | None]]:
+    """Return size and rates of every sensitive group, as gaps of tiny groups are noise.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        Predictions for the test samples of all clients.
+
+    Returns
+    -------
+    list[dict]
+        One row per group in the order of ``predictions.groups``, including groups without samples; empty without
+        a sensitive attribute or without predicted labels. Keys ``group, n, positives, accuracy, tpr, fpr,
+        positive_rate``. A rate without samples is None. With more than two classes, `positives` and the last
+        three rates are None.
+    """
+    p = predictions
+    if p.group is None or p.y_pred is None:
+        return []
+    size = len(p.groups)
+    rates = {
+        "accuracy": _group_accuracies(p),
+        "tpr": _positive_rates(p, 1),
+        "fpr": _positive_rates(p, 0),
+        "positive_rate": _positive_rates(p),
+    }
+    positives = p.outcomes[:, 1].sum(1).tolist() if p.binary else [None] * size
+    rows: list[dict[str, str | int | float | None]] = []
+    for g, (name, n) in enumerate(zip(p.groups, p.outcomes.sum((1, 2)).tolist(), strict=True)):
+        row: dict[str, str | int | float | None] = {"group": name, "n": n, "positives": positives[g]}
+        for rate, values in rates.items():
+            row[rate] = None if values is None or np.isnan(values[g]) else float(values[g])
+        rows.append(row)
+    return rows
+
+
+def consensus_distance(rows: Tensor) -> float:
+    """Return the mean over clients of ``||x_i - xbar||^2``, where ``xbar`` is the mean of their models.
+
+    Parameters
+    ----------
+    rows : Tensor
+        One model per client, ``(C, P)``; the distance is computed in float64.
+
+    Returns
+    -------
+    float
+        In squared units of the parameters; zero exactly at consensus.
+
+    Raises
+    ------
+    ValueError
+        If `rows` is not ``(C, P)`` with at least one row.
+    """
+    if rows.ndim != 2 or not len(rows):
+        raise ValueError(f"consensus distance needs rows (C, P) with C >= 1, got {tuple(rows.shape)}")
+    x = rows.detach().double()
+    return float((x - x.mean(0)).square().sum(-1).mean())

@@ -1,0 +1,145 @@
+"""Metric registration and evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from harness.core.registry import PLUGGED, UserError
+from harness.metrics.predictions import Predictions, check_array
+
+Direction = Literal["max", "min"]
+MetricFn = Callable[[Predictions], float | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A registered metric.
+
+    Attributes
+    ----------
+    name : str
+        Key in results, suites and reports.
+    direction : {"max", "min"}
+        Whether larger or smaller values are better.
+    format : str
+        Format specification of a value, as in ``format(value, metric.format)``.
+    description : str
+        One sentence, ending with the unit in brackets.
+    fn : Callable
+        ``Predictions -> float | None``.
+    ranks : bool
+        Whether scores suffice, without predicted labels.
+    """
+
+    name: str
+    direction: Direction
+    format: str
+    description: str
+    fn: MetricFn
+    ranks: bool = False
+
+
+METRICS: dict[str, Metric] = {}
+RECALLED: dict[str, Metric] = {}  # known from results of plugins that are not loaded; they cannot be computed
+
+
+#: Prefix of a measure -> metrics that are also evaluated on samples other than the test samples.
+ELSEWHERE = {
+    "selection": ("accuracy", "worst_group", "eqopp", "auroc", "loss"),
+    "train": ("accuracy", "eqopp"),
+}
+
+
+def described(measure: str) -> Metric | None:
+    """Return the metric behind a measure; ``selection_accuracy`` is accuracy on the selection samples."""
+    prefix, _, name = measure.partition("_")
+    elsewhere = METRICS.get(name) if name in ELSEWHERE.get(prefix, ()) else None
+    return METRICS.get(measure) or elsewhere or RECALLED.get(measure)
+
+
+def better_is_higher(measure: str) -> bool:
+    """Return whether larger values of a measure are better."""
+    metric = described(measure)
+    return metric is not None and metric.direction == "max"
+
+
+def recall(written: Mapping[str, Mapping[str, str]]) -> None:
+    """Register metrics from `written_down`, so that tables can be made without the plugin that defined them."""
+    for name, about in written.items():
+        direction: Direction = "max" if about["direction"] == "max" else "min"
+        RECALLED[name] = Metric(name, direction, about["format"], about["description"], lambda _: None)
+
+
+def written_down() -> dict[str, dict[str, str]]:
+    """Return direction, format and description of the metrics of plugins."""
+    return {
+        name: {"direction": m.direction, "format": m.format, "description": m.description}
+        for name, m in METRICS.items()
+        if ("metric", name) in PLUGGED
+    }
+
+
+def metric(
+    direction: Direction, format: str, unit: str, ranks: bool = False
+) -> Callable[[MetricFn], MetricFn]:
+    """Register the decorated function as a metric under its name; raise UserError if it is not valid."""
+
+    def register(fn: MetricFn) -> MetricFn:
+        name = fn.__name__
+        if name in METRICS:
+            raise UserError(f"metric {name!r} is registered twice")
+        if direction not in ("max", "min"):
+            raise UserError(f"metric {name}: better is 'max' or 'min', given {direction!r}")
+        try:
+            f"{0.5:{format}}"
+        except ValueError:
+            raise UserError(f"metric {name}: a format of numbers, as '.4f', given {format!r}") from None
+        summary = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
+        METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks)
+        return fn
+
+    return register
+
+
+def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | None]:
+    """Compute every registered metric.
+
+    A value that is not finite (the loss of a diverged model) becomes None, so that results stay valid JSON. A
+    caller that must distinguish "diverged" from "does not apply" has to inspect scores and losses.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        Predictions for the test samples of all clients.
+    total_clients : int
+        Number of clients of the federation; clients without test samples enter no metric.
+
+    Returns
+    -------
+    dict[str, float | None]
+        Metric name to value, in the order of `METRICS`.
+
+    Raises
+    ------
+    ValueError
+        If a client id is not below `total_clients`.
+    """
+    check_array("client", predictions.client, np.int64, [predictions.client.shape], total_clients)
+    only_ranks = predictions.y_pred is None
+    return {
+        name: None if only_ranks and not m.ranks else _value(m, predictions) for name, m in METRICS.items()
+    }
+
+
+def _value(metric: Metric, predictions: Predictions) -> float | None:
+    """Compute one metric; errors of a plugin's metric carry its name."""
+    try:
+        value = metric.fn(predictions)
+        return None if value is None or not math.isfinite(value) else value
+    except Exception as error:
+        raise RuntimeError(f"metric {metric.name}: {type(error).__name__}: {error}") from error

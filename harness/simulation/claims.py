@@ -1,0 +1,59 @@
+"""Privacy claims of a run, and the information that they treat as public."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from harness.core.wire.settings import Privacy
+from harness.simulation.build import Setup
+from privacy import Ledger
+
+# Public in every claim, in addition to what the data set lists.
+PUBLIC = (
+    "numbers of training samples of the clients",
+    "the evaluations printed here, with their counts of bytes and operations",
+)
+
+# Scope of a claim about records in vertical problems.
+FEATURES = (
+    "the features that one party holds of one person, against the server and the other parties, labels being "
+    "public: replaced by any others (sensitivity twice the clip norm), without amplification by sampling, as all "
+    "know who is in a batch; charged is every release about the person who appears most often: the embedding in "
+    "each appearance, and the share in each gradient of the party's network"
+)
+
+
+def guarantees(privacy: Privacy, ledger: Ledger) -> dict[str, Any]:
+    """Return the report of a ledger under a mechanism, with infinity as the text ``inf``, which JSON lacks."""
+    report = ledger.report(privacy.delta, privacy.accountant)
+    return {name: "inf" if value == math.inf else value for name, value in report.items()}
+
+
+def statement(privacy: Privacy, ledger: Ledger, *, vertical: bool = False) -> dict[str, Any]:
+    """Return the claim of a run: its mechanism and the guarantees of its ledger so far."""
+    return {
+        "unit": privacy.unit,
+        **({"protects": FEATURES} if vertical and privacy.unit == "record" else {}),
+        "placement": privacy.placement,
+        "clip": privacy.clip,
+        "adjacency": privacy.adjacency,
+        "sampling": privacy.sampling,
+        "sampling_rate": privacy.rate,
+        "strict": privacy.strict,
+        "epsilon_nominal": privacy.spec.epsilon_nominal,
+        **guarantees(privacy, ledger),
+    }
+
+
+def public_information(setup: Setup) -> list[str]:
+    """Return everything that a run treats as public."""
+    federation, privacy = list(setup.federation.public), setup.privacy
+    if privacy is None:
+        return federation
+    public = [*federation, *(PUBLIC[1:] if privacy.strict else PUBLIC)]
+    if setup.problem.kind == "vertical":
+        return [*public, "which people are in which batch"]
+    # Amplification relies on secret cohorts.
+    secret = privacy.unit == "client" and privacy.sampling == "poisson"
+    return [*public, *([] if secret else ["who takes part in which round"])]
