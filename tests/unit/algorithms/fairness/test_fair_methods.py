@@ -72,7 +72,7 @@ def test_losses_and_rates_of_a_round_take_no_error_feedback(name):
     work = {"local_steps": 1, "batch_size": 4}
     with pytest.raises(Incompatible, match="statistics of this round"):
         run_algorithm(name, *classes(), 1, compression=owed, **work)
-    run_algorithm(name, *classes(), 1, compression=replace(owed, error_feedback=False), **work)
+    run_algorithm(name, *classes(), 1, compression=owed.model_copy(update={"error_feedback": False}), **work)
 
 
 def test_the_soft_gap_of_hand_made_scores():
