@@ -1,7 +1,7 @@
 """All algorithms, one file each, in the folder of their family.
 
-Files begin with the paper and its address, its symbols, what travels, and deviations. Steps of
-clients and server are those of `Descent` and `ServerUpdate` in `harness.core`, with the same settings everywhere.
+A file's header gives the paper and its URL, its symbols, the messages, and all deviations. Client and server steps
+are those of `Descent` and `ServerUpdate` in `harness.core`, with the same settings in every algorithm.
 """
 
 from importlib import import_module
@@ -12,22 +12,21 @@ from harness.core.registry import UserError
 
 
 def load() -> None:
-    """Import every algorithm, so that each registers itself.
+    """Import every algorithm, which registers it.
 
     Raises
     ------
     UserError
-        If a file cannot be imported, or holds an algorithm that does not register itself.
+        If a file cannot be imported or contains an algorithm without ``@register``.
     """
     for module in walk_packages(__path__, f"{__name__}."):
         file = module.name.replace(".", "/") + ".py"
         try:
-            found = import_module(module.name)
-        except Exception as error:  # whatever a file of somebody's own raises
+            imported = import_module(module.name)
+        except Exception as error:  # a user's file may raise anything
             raise UserError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
-        for name, thing in vars(found).items():
-            mine = (
-                isinstance(thing, type) and issubclass(thing, Algorithm) and thing.__module__ == module.name
-            )
-            if mine and thing not in (ALGORITHMS[known] for known in ALGORITHMS):
-                raise UserError(f"{file}: class {name} needs the line @register above it to be found")
+        for name, cls in vars(imported).items():
+            if not (isinstance(cls, type) and issubclass(cls, Algorithm) and cls.__module__ == module.name):
+                continue
+            if cls not in (ALGORITHMS[registered] for registered in ALGORITHMS):
+                raise UserError(f"{file}: class {name} is not registered; add @register above it")

@@ -1,4 +1,4 @@
-"""Whole-number dealing: equal and proportional parts, class hands, proportional samples; who holds what."""
+"""Integer allocation: equal and proportional parts, classes per client, stratified samples, index tables."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Positions = NDArray[np.int64]
 
 
 def even(n: int, parts: int) -> Positions:
-    """Return sizes of `parts` parts of `n`, differing by at most one."""
+    """Return the sizes of `parts` parts of `n`, which differ by at most one."""
     return n // parts + (np.arange(parts) < n % parts)
 
 
 def proportional(n: NDArray[Any], shares: NDArray[np.float64]) -> Positions:
-    """Cut `n` by `shares`: whole numbers that sum to `n`, each at most one off its exact share.
+    """Split `n` by `shares` into integers that sum to `n`, each at most one off its exact share.
 
     Parameters
     ----------
     n : ndarray
-        Integers, of a shape that broadcasts against `shares`.
+        Integers that broadcast against `shares`.
     shares : ndarray
         Non-negative, ``(..., parts)``; need not sum to one.
 
@@ -35,31 +35,31 @@ def proportional(n: NDArray[Any], shares: NDArray[np.float64]) -> Positions:
     return np.diff(bounds, axis=-1, prepend=0)
 
 
-def deal_classes(known: int, per_client: int, clients: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def deal_classes(classes: int, per_client: int, clients: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Draw which client holds which class: rows sum to `per_client`, columns are equal.
 
-    Clients draw in turn, more likely a class with many shards left. With m clients to go there are
-    ``per_client * m`` shards left and no class has more than m; so at most `per_client` classes have
-    exactly m, and at least `per_client` have any. A client that takes all of the former (it must) and fills
-    up from the rest leaves both statements true for m - 1: no dead end.
+    Clients draw in turn, with probabilities in proportion to the shards left of a class. With m clients to go
+    there are ``per_client * m`` shards left and no class has more than m. So at most `per_client` classes have
+    exactly m shards, and at least `per_client` classes have any. A client takes all of the former and fills up
+    from the rest, which preserves both statements for m - 1: the draw cannot get stuck.
 
     Parameters
     ----------
-    known, per_client, clients : int
+    classes, per_client, clients : int
         Number of classes, classes per client, number of clients; ``clients * per_client`` is a multiple of
-        `known` and `per_client` at most `known`.
+        `classes` and `per_client` at most `classes`.
     rng : numpy.random.Generator
         The only source of randomness.
 
     Returns
     -------
     ndarray
-        ``(clients, known)`` bool.
+        ``(clients, classes)`` bool.
     """
-    left = np.full(known, clients * per_client // known)
-    holds = np.zeros((clients, known), dtype=bool)
+    left = np.full(classes, clients * per_client // classes)
+    holds = np.zeros((clients, classes), dtype=bool)
     # Exponential times over rates: the smallest are a draw without replacement, in proportion to the rates.
-    waiting = rng.exponential(size=(clients, known))
+    waiting = rng.exponential(size=(clients, classes))
     for client in range(clients):
         with np.errstate(divide="ignore"):
             order = waiting[client] / left
@@ -74,11 +74,11 @@ def deal_classes(known: int, per_client: int, clients: int, rng: np.random.Gener
 def spread(
     block: Positions, strata: Positions, take: Positions, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Choose ``take[b]`` samples of every block b, from each of its strata in proportion.
+    """Choose ``take[b]`` samples of every block b, in proportion to its strata.
 
-    Systematic sampling: in a block of n samples, ordered by stratum and at random within, number r is chosen
-    when ``(r * take + phase) // n`` steps up behind it. That happens exactly `take` times, and in a run of m
-    samples ``m * take / n`` times but for rounding; the random phase makes every sample equally likely.
+    Systematic sampling: a block of n samples is ordered by stratum and at random within strata. Sample r is
+    chosen if ``(r * take + phase) // n`` increases after it. That happens exactly `take` times, and
+    ``m * take / n`` times (rounded) among m consecutive samples. The random phase makes all samples equally likely.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def spread(
 
 
 def index_of(position: Positions, owner: Positions, clients: int) -> Positions:
-    """Return the sorted positions of every client, ``(C, N)``, rows filled up with -1."""
+    """Return the sorted positions of every client, ``(C, N)``, padded with -1."""
     order = np.lexsort((position, owner))
     sizes = np.bincount(owner, minlength=clients)
     index = np.full((clients, sizes.max()), -1, dtype=np.int64)

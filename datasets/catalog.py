@@ -1,4 +1,4 @@
-"""The catalog of data sets: what there is, where it would come from, and `load`."""
+"""Catalog of data sets, their sources, and `load`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ BUNDLED = "inside scikit-learn"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 OPTIONS_TABLE = ("path", "sensitive", "keep_sensitive")
 OPTIONS_IMAGES = ("path", "normalize")
-OPTIONS_READER = ("sensitive", "keep_sensitive", "normalize")  # of a data set that is one function
+OPTIONS_READER = ("sensitive", "keep_sensitive", "normalize")  # for a data set registered as a function
 
 
 class Entry(NamedTuple):
-    """One data set.
+    """A data set in the catalog.
 
     Attributes
     ----------
     kind, size, origin
-        For the list: table or images; samples x shape; who made it and where it comes from.
+        For the list: table or images; samples x shape; author and source.
     options : tuple[str, ...]
-        Which arguments of `load` it takes.
+        Arguments of `load` that it accepts.
     read : Callable[..., Dataset]
-        Reads what was found; takes the options but ``path``.
+        Reads the located file; takes all options except ``path``.
     sources : Callable[[], sequence of Source]
-        The chain, made anew at each call, since it depends on environment variables.
-    mend : str
-        What to do when no source has it.
+        Returns the source chain, which depends on environment variables.
+    remedy : str
+        Advice to the user if no source has the data.
     """
 
     kind: str
@@ -49,11 +49,11 @@ class Entry(NamedTuple):
     options: tuple[str, ...]
     read: Callable[..., Dataset]
     sources: Callable[[], Sequence[Source]]
-    mend: str = ""
+    remedy: str = ""
 
 
 class Row(TypedDict):
-    """One line of the list of data sets."""
+    """A row of the list of data sets."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ def _table(name: str, size: str, openml: str) -> Entry:
         options=OPTIONS_TABLE,
         read=lambda found, **options: tabular.read_table(name, found, **options),
         sources=lambda: tabular.table_sources(name),
-        mend=tabular.table_mend(name),
+        remedy=tabular.table_remedy(name),
     )
 
 
@@ -86,7 +86,7 @@ CATALOG: dict[str, Entry] = {
         OPTIONS_IMAGES,
         images.read_fashion_mnist,
         images.fashion_sources,
-        images.FASHION_MEND,
+        images.FASHION_REMEDY,
     ),
     "cifar10": Entry(
         "images",
@@ -95,7 +95,7 @@ CATALOG: dict[str, Entry] = {
         OPTIONS_IMAGES,
         cifar.read_cifar10,
         cifar.cifar_sources,
-        cifar.CIFAR_MEND,
+        cifar.CIFAR_REMEDY,
     ),
     "tiny-imagenet": Entry(
         "images",
@@ -104,14 +104,14 @@ CATALOG: dict[str, Entry] = {
         OPTIONS_IMAGES,
         images.read_tiny_imagenet,
         images.tiny_sources,
-        images.TINY_MEND,
+        images.TINY_REMEDY,
     ),
 }
 ALIASES = {"credit": "german"}
 
 
 def names() -> tuple[str, ...]:
-    """Return the names `load` knows; ``csv`` and addresses ``csv:PATH?label=..`` come on top."""
+    """Return the names that `load` accepts, besides addresses ``csv:PATH?label=..``."""
     return (*CATALOG, "csv")
 
 
@@ -124,20 +124,20 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
     Parameters
     ----------
     name : str
-        What run files call it.
+        Name in run files.
     size, kind, origin : str
-        For the list: samples x shape; table or images; who made it and where it comes from.
+        For the list: samples x shape; table or images; author and source.
 
     Raises
     ------
     DataError
-        If the name is taken, or the function's parameters are not among `OPTIONS_READER`: each of them becomes
-        an option of the data set, and so needs a default.
+        If the name is taken, or a parameter of the function is not in `OPTIONS_READER`. Each parameter becomes an
+        option of the data set and needs a default.
     """
 
     def register(read: Read) -> Read:
         if not NAME.fullmatch(name):
-            raise DataError(f"data set {name!r}: a name of letters, digits, '-' and '_' is needed")
+            raise DataError(f"invalid data set name {name!r}; use letters, digits, '-' and '_'")
         if name in (*names(), *ALIASES):
             raise DataError(f"two data sets are called {name!r}")
         options = tuple(inspect.signature(read).parameters)
@@ -154,13 +154,13 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
 
 
 def _checked(name: str, read: Callable[..., Dataset], _: Found, **options: object) -> Dataset:
-    """Read a data set that is one function, and see that it is as `Dataset` says."""
+    """Read a data set registered as a function and check its tensors."""
     try:
         data = read(**options)
         x, y, labels = data.x, data.y, range(len(data.classes))
     except DataError:
         raise
-    except Exception as error:  # whatever a reader of somebody's own raises
+    except Exception as error:  # a user's reader may raise anything
         raise DataError(f"data set {name!r} cannot be read: {type(error).__name__}: {error}") from error
     if (x.dtype, y.dtype, y.shape) != (torch.float32, torch.int64, x.shape[:1]) or not len(y):
         given = f"{x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
@@ -185,31 +185,31 @@ def load(
     missing: str | None = None,
     drop: str | Sequence[str] | None = None,
 ) -> Dataset:
-    """Load a data set, from the first of its sources that has it; may fetch it into the cache.
+    """Load a data set from its first available source, which may download it into the cache.
 
     Parameters
     ----------
     name : str
         One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``.
     path : str or Path, optional
-        The user's own copy: then no other source is tried.
+        The user's copy; no other source is tried.
     label : str, optional
         Column of the label (csv only).
     sensitive : str or sequence of str, optional
         Sensitive attribute (tables and csv); several are crossed. See the readers for names and defaults.
     keep_sensitive : bool, optional
-        Whether columns that state it stay features (tables and csv); default True.
+        Whether columns that state it remain features (tables and csv); default True.
     normalize : {"standard", "half", "none"}, optional
-        For images. Default ``standard``: constants of the data set; ``none`` for digits, which has no such.
+        For images. Default ``standard``: constants of the data set; ``none`` for digits, which has none.
     missing : {"error", "drop", "fill"}, optional
-        What to do about missing cells (csv only); default ``error``.
+        Treatment of missing cells (csv only); default ``error``.
     drop : str or sequence of str, optional
         Columns to leave out (csv only).
 
     Raises
     ------
     DataError
-        For an unknown name or option, a damaged or wrong file, and when no source has the data.
+        If a name or option is unknown, a file is damaged or wrong, or no source has the data.
     """
     given: dict[str, object] = {}
     if name.startswith("csv:"):
@@ -222,7 +222,7 @@ def load(
     }  # fmt: skip
     for key, value in arguments.items():
         if value is not None and given.setdefault(key, value) != value:
-            raise DataError(f"{key} is given twice: {given[key]!r} in the address and {value!r} beside it")
+            raise DataError(f"{key} is given twice: {given[key]!r} in the address, {value!r} as an option")
     return _load(name, given)
 
 
@@ -243,7 +243,7 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
         data = read_csv(path, **options)  # type: ignore[arg-type]
     else:
         entry = CATALOG[name]
-        found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.mend)
+        found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
         data = entry.read(found, **options)
     shape = " x ".join(str(length) for length in data.x.shape)
     groups = f", groups {', '.join(data.groups)}" if data.groups else ""
@@ -252,24 +252,24 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
 
 
 def fetch(name: str) -> str:
-    """Make a data set available, from the network if need be; return which source has it."""
+    """Make a data set available, if necessary by download; return the name of its source."""
     name = _known(name)
     if name == "csv":
         raise DataError("data set 'csv' is your own file: there is nothing to fetch")
-    return locate(name, CATALOG[name].sources(), CATALOG[name].mend).source
+    return locate(name, CATALOG[name].sources(), CATALOG[name].remedy).source
 
 
 def describe() -> list[Row]:
-    """Return one row per data set: what it is, and whether it can be loaded now without the network.
+    """Return one row per data set: its description and whether it can be loaded offline.
 
-    The reason says where it is, or what to do to have it.
+    The reason names the available source, or what to do to get the data.
     """
     rows = []
     for name, entry in CATALOG.items():
         try:
-            available, reason = True, locate(name, entry.sources(), entry.mend, online=False).source
+            available, reason = True, locate(name, entry.sources(), entry.remedy, online=False).source
         except DataError:
-            available, reason = False, entry.mend
+            available, reason = False, entry.remedy
         rows.append(Row(
             name=name, kind=entry.kind, size=entry.size, source=entry.origin,
             available=available, reason=reason,

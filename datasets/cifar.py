@@ -1,4 +1,4 @@
-"""CIFAR-10, from the pickles of its version for Python, read with an unpickler that runs no code."""
+"""CIFAR-10 from its Python pickles, read with an unpickler that runs no code."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ CIFAR_MD5 = {  # of the official files; the last is the test split
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
-# The known copy whose pixels went once through JPEG, by its decoded pixels and labels: pickles of the same
-# arrays differ between NumPy versions.
+# Digest of decoded pixels and labels of a known copy with JPEG artifacts; pickles differ between NumPy versions.
 CIFAR_JPEG = "10d6657e8791041a7a7810168305ce55903957d6c0fb7bbcb257949078c41bdf"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def cifar_sources() -> tuple[Source, ...]:
-    """Return where CIFAR-10 is looked for, in order."""
+    """Return the sources of CIFAR-10, in order."""
     target = cache_dir("cifar10") / CIFAR_ARCHIVE
     return (
         user_folder("cifar10"),
@@ -44,7 +43,7 @@ def cifar_sources() -> tuple[Source, ...]:
     )
 
 
-CIFAR_MEND = (
+CIFAR_REMEDY = (
     "run `python -m harness data fetch cifar10` where the network is, or give path= "
     "(or $FEDFRONTIER_DATA/cifar10): cifar-10-python.tar.gz or the extracted folder cifar-10-batches-py"
 )
@@ -53,20 +52,20 @@ CIFAR_MEND = (
 def read_cifar10(found: Found, *, normalize: str = "standard") -> Dataset:
     """Read CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 3 x 32 x 32, ten classes.
 
-    The digest is taken of the decoded pixels and labels in file order, since pickles of the same arrays
-    differ between NumPy versions. Files that are not the official ones say so in `Dataset.source`.
+    The digest covers the decoded pixels and labels in file order, since pickles of the same arrays differ between
+    NumPy versions. `Dataset.source` marks unofficial files.
 
     Parameters
     ----------
     found : Found
-        ``cifar-10-python.tar.gz``, the extracted ``cifar-10-batches-py``, or a folder that holds one of them.
+        ``cifar-10-python.tar.gz``, the extracted ``cifar-10-batches-py``, or a folder with one of them.
     normalize : {"standard", "half", "none"}
         Mean (0.5071, 0.4867, 0.4408) and deviation (0.2675, 0.2565, 0.2761); 0.5 and 0.5; or leave in [0, 1].
 
     Raises
     ------
     DataError
-        When files are missing or damaged, or a pickle names anything but what NumPy arrays need.
+        If files are missing or damaged, or a pickle contains anything but containers and NumPy arrays.
     """
     files = _cifar_files(found.path)
     official, digest, batches = True, hashlib.sha256(), []
@@ -107,7 +106,7 @@ def _cifar_batch(raw: bytes, where: str) -> tuple[Bytes, NDArray[np.int64]]:
     try:
         batch = ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
         pixels, labels = batch[b"data"], np.asarray(batch[b"labels"], np.int64)
-    # The list is long because a damaged pickle can fail in any of the ways a program can.
+    # A damaged pickle can raise any of these.
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError,
             OverflowError, MemoryError) as error:  # fmt: skip
         raise DataError(f"{where} is not a CIFAR-10 batch: {error or type(error).__name__}") from error
@@ -117,13 +116,13 @@ def _cifar_batch(raw: bytes, where: str) -> tuple[Bytes, NDArray[np.int64]]:
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Unpickle builtin containers and NumPy arrays; refuse every other name, for a pickle can run any code.
+    """Unpickler for builtin containers and NumPy arrays, which refuses every other name since it could run code.
 
     The official files were written by Python 2 and name ``numpy.core.multiarray``; a current NumPy writes
     ``numpy._core.multiarray``.
     """
 
-    # What pickles call `_reconstruct`, taken from an array, because its module is private to NumPy.
+    # NumPy's `_reconstruct`, taken from an array because its module is private.
     _rebuild = staticmethod(np.empty(0).__reduce__()[0])  # type: ignore[arg-type]
     _allowed = {  # noqa: RUF012 - read only
         ("numpy.core.multiarray", "_reconstruct"): _rebuild,

@@ -1,4 +1,4 @@
-"""Who holds what: numbers of samples of every client, by split, class and sensitive group."""
+"""Sample counts of every client by split, class and sensitive group."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from datasets.federation import Federation, FederationError
 Counts = Mapping[str, tuple[int, ...]]
 
 
-class Holdings(NamedTuple):
-    """Numbers of samples, one a client; training and test samples together but in `splits`.
+class ClientCounts(NamedTuple):
+    """Sample counts per client; `classes` and `groups` add up all splits.
 
     Attributes
     ----------
     title : str
-        Which data, dealt how.
+        Data and partition.
     splits, classes, groups : Mapping[str, tuple of int]
-        Name to one number a client; no groups where the data have none.
+        Name to one count per client; empty without sensitive groups.
     """
 
     title: str
@@ -36,38 +36,38 @@ class Holdings(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many numbers these are."""
+        """Total number of counts."""
         return self.clients * sum(map(len, self[1:]))
 
     def packed(self) -> dict[str, dict[str, str]]:
-        """Return it as JSON in which a client costs no line: numbers are joined by blanks."""
+        """Return a JSON object in which the counts of all clients are one string."""
         parts = zip(self._fields[1:], self[1:], strict=True)
         return {part: {name: " ".join(map(str, n)) for name, n in counts.items()} for part, counts in parts}
 
 
-def unpacked(title: str, packed: Mapping[str, Mapping[str, str]]) -> Holdings:
-    """Read what `Holdings.packed` returned."""
-    return Holdings(
+def unpacked(title: str, packed: Mapping[str, Mapping[str, str]]) -> ClientCounts:
+    """Restore the result of `ClientCounts.packed`."""
+    return ClientCounts(
         title,
         *(
             {name: tuple(map(int, numbers.split())) for name, numbers in packed[part].items()}
-            for part in Holdings._fields[1:]
+            for part in ClientCounts._fields[1:]
         ),
     )
 
 
-def count(federation: Federation) -> Holdings:
+def count(federation: Federation) -> ClientCounts:
     """Count the samples of a single run's clients.
 
     Raises
     ------
     FederationError
-        For stacked runs.
+        If runs are stacked.
     """
     if federation.splits["train"].ndim != 2:
-        raise FederationError("samples are counted of a single run; these are stacked runs")
+        raise FederationError("cannot count the samples of stacked runs; give a single run")
     pool = federation.pool
-    return Holdings(
+    return ClientCounts(
         f"{federation.source}: {federation.clients} clients",
         {name: tuple(federation.counts(name).tolist()) for name in federation.splits},
         _table(federation, pool.y, federation.classes),

@@ -1,7 +1,4 @@
-"""Any CSV file with a header: numbers are kept, text is one-hot encoded, one column is the label.
-
-(Inside this package the standard library's `csv` is still reached by its absolute name.)
-"""
+"""CSV files with a header: numbers are kept, text is one-hot encoded, one column is the label."""
 
 from __future__ import annotations
 
@@ -24,14 +21,14 @@ MISSING_CATEGORY = "(missing)"
 MISSING = ("error", "drop", "fill")
 MAX_CATEGORIES = 200  # more values in a text column: an identifier or free text, not a category
 MAX_LABELS = 100
-MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity that wants cutting into classes
+MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs classes
 
-# Which query keys an address ``csv:PATH?KEY=VALUE&...`` may carry.
+# Query keys of an address ``csv:PATH?KEY=VALUE&...``.
 ADDRESS_KEYS = ("label", "sensitive", "keep_sensitive", "missing", "drop")
 
 
 class Cells(NamedTuple):
-    """One column: numbers (float64, NaN where missing) or text (object), and where cells are missing."""
+    """A column of numbers (float64, NaN where missing) or text (object), and its missing cells."""
 
     values: Column
     missing: NDArray[np.bool_]
@@ -45,7 +42,7 @@ class Cells(NamedTuple):
 def parse_address(address: str) -> tuple[str, dict[str, str | bool | list[str]]]:
     """Split ``csv:PATH?label=..&sensitive=..`` into the path and its options.
 
-    A key given twice makes a list. ``%26``, ``%3F`` and the like stand for characters with a meaning here.
+    A repeated key gives a list. Special characters are percent-encoded (``%26``, ``%3F``).
     """
     path, _, query = address.removeprefix("csv:").partition("?")
     options: dict[str, str | bool | list[str]] = {}
@@ -88,18 +85,18 @@ def read_csv(
     sensitive : str or sequence of str, optional
         Column of the sensitive attribute; several are crossed.
     keep_sensitive : bool
-        Whether sensitive columns stay features.
+        Whether sensitive columns remain features.
     missing : {"error", "drop", "fill"}
-        What to do about empty cells (also ``?``, ``NA``, ``NaN``): refuse the file, leave out the rows, or
-        fill with the column's mean (numbers; over all rows, so it counts as public) and a category of its own
-        (text). A missing label is never filled.
+        Treatment of empty cells (also ``?``, ``NA``, ``NaN``): refuse the file, drop the rows, or fill with the
+        column's mean over all rows, which counts as public (numbers), or a separate category (text). A missing
+        label is never filled.
     drop : str or sequence of str
         Columns to leave out, such as identifiers.
 
     Raises
     ------
     DataError
-        For everything that makes the file or the choice of columns unusable.
+        If the file or the choice of columns is unusable.
     """
     path = path.expanduser()
     if missing not in MISSING:
@@ -147,7 +144,7 @@ def _read(path: Path) -> tuple[bytes, dict[str, pd.Series]]:
         raw = path.read_bytes()
         text = raw.decode("utf-8-sig")
         header = text.lstrip().partition("\n")[0]
-        # Every cell as text, the header as an ordinary row: pandas then guesses no columns and no types.
+        # Read all cells as text and the header as an ordinary row, so that pandas infers nothing.
         cells = pd.read_csv(
             io.StringIO(text),
             sep=max(",;\t", key=header.count),

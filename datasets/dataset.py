@@ -1,4 +1,4 @@
-"""A data set as it comes from its source: not yet split, not yet standardized."""
+"""Data sets before partition, split and standardization."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Column = NDArray[Any]
 
 
 class DataError(ValueError):
-    """Data the user asked for cannot be had as asked; the message says why and what would mend it."""
+    """Unavailable or unusable data; the message gives the reason and a remedy."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """One pool of samples with what is known about them.
+    """A pool of samples with their metadata.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class Dataset:
     classes : tuple[str, ...]
         Names of the K labels.
     source : str
-        Where the data came from, as printed in tables, e.g. ``"cifar10 (official)"``.
+        Source of the data as printed in tables, e.g. ``"cifar10 (official)"``.
     digest : str
-        SHA-256 of what was read: of the file for tables, of the files' contents in a fixed order otherwise.
+        SHA-256 of the data: of the file for tables, of the files' contents in a fixed order otherwise.
     group : Tensor or None
         Sensitive group ``(n,)``, int64; None without a sensitive attribute.
     groups : tuple[str, ...]
@@ -46,8 +46,8 @@ class Dataset:
     features : tuple[str, ...]
         Names of the F columns; empty for images.
     continuous : Tensor or None
-        ``(F,)`` bool, True on the columns to standardize. That happens in the partition, with statistics
-        of the train split only. None for images, which are normalized with constants when loaded.
+        ``(F,)`` bool, True on the columns that `federate` standardizes with statistics of the training samples.
+        None for images, which are normalized with constants when loaded.
     columns : Mapping[str, ndarray]
         Raw columns ``(n,)`` (text or numbers) for partitions by a natural attribute; empty for images.
     """
@@ -66,7 +66,7 @@ class Dataset:
     columns: Mapping[str, Column] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Lay samples out one after the other: gathering them from a table by columns is ten times slower."""
+        """Make samples contiguous: gathering rows from a column-major table is ten times slower."""
         object.__setattr__(self, "x", self.x.contiguous())
 
     def __len__(self) -> int:
@@ -75,25 +75,25 @@ class Dataset:
 
 
 def halves(dataset: Dataset) -> Dataset:
-    """Return the data set with two classes: the lower half of its classes (0, negative) and the upper (1).
+    """Return the data set with two classes: the lower half of its classes (0, negative) and the upper half (1).
 
-    Of an odd number the middle class is among the upper. Features are shared, not copied.
+    With an odd number of classes the middle one belongs to the upper half. Features are shared, not copied.
 
     Raises
     ------
     DataError
-        If it has no two classes.
+        If it has fewer than two classes.
     """
-    known = len(dataset.classes)
-    if known < 2:
-        raise DataError(f"data set {dataset.name!r} has {known} class; halves needs two or more")
-    names = f"classes 0 to {known // 2 - 1}", f"classes {known // 2} to {known - 1}"
+    count = len(dataset.classes)
+    if count < 2:
+        raise DataError(f"data set {dataset.name!r} has {count} class; halves needs two or more")
+    names = f"classes 0 to {count // 2 - 1}", f"classes {count // 2} to {count - 1}"
     source = f"{dataset.source} in two halves"
-    return replace(dataset, y=(dataset.y >= known // 2).long(), classes=names, source=source)
+    return replace(dataset, y=(dataset.y >= count // 2).long(), classes=names, source=source)
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error message: the nearest allowed name, if any is near, and all of them."""
+    """Return the end of an error message: the nearest allowed name, if any, and all allowed names."""
     allowed = list(allowed)
     near = difflib.get_close_matches(given, allowed, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -101,7 +101,7 @@ def nearest(given: str, allowed: Iterable[str]) -> str:
 
 
 def group_by(attributes: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:
-    """Form groups from one or several sensitive attributes and number them.
+    """Form groups from one or several sensitive attributes.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def group_by(attributes: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:
     group : Tensor
         ``(n,)``, int64.
     names : tuple[str, ...]
-        Sorted; the parts of a crossing are joined by " & ".
+        Sorted; crossed attributes are joined by " & ".
     """
     labels = np.array([" & ".join(parts) for parts in zip(*attributes, strict=True)])
     names, codes = np.unique(labels, return_inverse=True)

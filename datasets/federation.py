@@ -1,4 +1,4 @@
-"""A federation: one pool of samples and, for every split, an index saying which client holds which sample."""
+"""Federations: a pool of samples and, for every split, an index table of the clients' samples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class FederationError(ValueError):
-    """A federation was set up wrongly, or cannot be made of these data."""
+    """Invalid settings of a federation, or data that do not fit them."""
 
 
 class Batch(NamedTuple):
-    """Samples with their weights; leading axes (runs, clients) come first.
+    """Samples with their weights, with optional leading axes (runs, clients).
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     y : Tensor
         Labels, ``(..., B)``, int64.
     group : Tensor
-        Sensitive group, ``(..., B)``, int64; all zero where the data have none.
+        Sensitive group, ``(..., B)``, int64; zeros without a sensitive attribute.
     weight : Tensor
         ``(..., B)``; 0 marks padding, real samples have weight 1.
     """
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
     @property
     def active(self) -> Tensor:
-        """1 for a row that has samples, 0 for one that has padding only, ``(..., 1)``."""
+        """1 for rows with samples, 0 for rows of padding, ``(..., 1)``."""
         return (self.weight.sum(-1, keepdim=True) > 0).to(self.weight.dtype)
 
     def at(self, positions: Tensor) -> Batch:
@@ -58,25 +58,24 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Federation:
-    """Data set x partition.
+    """A partitioned data set.
 
     Attributes
     ----------
     pool : Batch
         All samples, ``(n, ...)``; nothing is copied per client.
     splits : Mapping[str, Tensor]
-        For ``"train"`` and ``"test"`` positions in the pool, ``(C, N)`` int64, -1 = padding at the end of a
-        row. Stacked runs put their axis in front: ``(R, C, N)``. Some runs have more: ``"selection"``, which no
-        algorithm trains on and hyper-parameters are chosen by, and ``"validation"``, the training data of an
-        outer problem (`datasets.validation`).
+        Positions in the pool, ``(C, N)`` int64, padded with -1; stacked runs have an axis in front, ``(R, C, N)``.
+        Always ``"train"`` and ``"test"``; optionally ``"selection"``, held out to choose hyper-parameters, and
+        ``"validation"``, the data of an outer problem (`datasets.validation`).
     classes, groups : tuple[str, ...]
         Names of the labels and of the sensitive groups (empty: no sensitive attribute).
     source : str
-        Which source the data came from, as printed in every table.
+        Source of the data, as printed in tables.
     digest : str
-        SHA-256 of the bytes that were read.
+        SHA-256 of the data.
     public : tuple[str, ...]
-        What a differential-privacy claim on these data takes as public (e.g. standardization statistics).
+        Facts that a privacy claim on these data takes as public, e.g. standardization statistics.
     """
 
     pool: Batch
@@ -93,7 +92,7 @@ class Federation:
         return int(self.splits["train"].shape[-2])
 
     def counts(self, split: str = "train") -> Tensor:
-        """Return the number of samples of every client, ``(..., C)``; not to be changed in place."""
+        """Return the number of samples of every client, ``(..., C)``; do not modify it in place."""
         return self._counts[split]
 
     @cached_property
@@ -101,16 +100,16 @@ class Federation:
         return {name: (index >= 0).sum(-1) for name, index in self.splits.items()}
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Federation:
-        """Return the federation with its samples on a device, features and weights in a floating type.
+        """Return the federation with samples on a device, features and weights of a floating type.
 
-        Splits stay where they are, as who is in which batch is drawn on the CPU.
+        Splits stay on the CPU, where batches are drawn.
         """
         x, y, group, weight = self.pool
         pool = Batch(x.to(device, dtype), y.to(device), group.to(device), weight.to(device, dtype))
         return replace(self, pool=pool)
 
     def merged(self) -> Federation:
-        """Return the federation of one client that holds everybody's samples."""
+        """Return the federation of one client that holds all samples."""
         splits = {name: index[index >= 0].unsqueeze(0) for name, index in self.splits.items()}
         return replace(self, splits=splits)
 
@@ -128,10 +127,10 @@ def federate(
     drop_negatives: float = 0.0,
     selection: float = 0.0,
 ) -> Federation:
-    """Deal a data set to clients and split every client's share into a training and a test part.
+    """Partition a data set among clients and split every client's samples into training and test samples.
 
-    All samples, the data's own test samples among them, are partitioned; then each client's share is shuffled
-    and split. So a client's test part follows the client's own distribution, as personalized methods need it.
+    All samples, including the source's test samples, are partitioned; then each client's samples are shuffled and
+    split. So a client's test samples follow its own distribution, as personalized methods need it.
 
     Parameters
     ----------
@@ -140,41 +139,40 @@ def federate(
     partition : Partition
         Which client holds which sample.
     clients : int or None
-        Number of clients; None where the partition knows it itself.
+        Number of clients; None if the partition determines it.
     rng : numpy.random.Generator
         The only source of randomness. The partition is drawn before the split and does not depend on it.
     test : float or "official"
-        Share of each client's samples used for testing, in (0, 1), rounded: at least one sample, and at
-        least one is left for training (a client with a single sample trains on it). ``"official"``: only
-        the training samples are partitioned and the data's own test samples are dealt evenly at random.
+        Share of each client's samples used for testing, in (0, 1), rounded to at least one sample; at least one is
+        left for training (a client with a single sample trains on it). ``"official"``: only the training samples
+        are partitioned, and the source's test samples are distributed evenly at random.
     stratify : sequence of "label", "group"
-        What the test part of each client must hold in proportion (both: jointly); not with ``"official"``.
+        Stratification of each client's test samples (both: jointly); not with ``"official"``.
     limit : int, optional
-        Use only a random subset of this many samples, each class in proportion (to one sample).
+        Size of a random subset to use, stratified by class.
     standardize : bool
-        Whether columns that the data set marks as continuous are standardized.
+        Whether to standardize the columns that the data set marks as continuous.
     drop_negatives : float
-        Share, in [0, 1), of the samples of class 0 that is left out before anything is dealt, to make two
-        classes uneven. The source's own test samples stay with ``"official"``; a share held out for testing
-        is as uneven as the rest.
+        Share, in [0, 1), of the samples of class 0 to drop before partitioning, which makes two classes imbalanced.
+        Official test samples are kept with ``"official"``; otherwise test samples are as imbalanced as the rest.
     selection : float
-        Share, in [0, 1), of each client's training samples that is set aside to choose hyper-parameters by,
-        stratified like the test part and of at least one sample (a client with a single sample trains on it).
-        Standardization does not see it.
+        Share, in [0, 1), of each client's training samples held out to choose hyper-parameters, stratified like the
+        test samples and of at least one sample (a client with a single sample trains on it). Standardization does
+        not use them.
 
     Returns
     -------
     Federation
-        Columns are standardized with the mean and standard deviation of all clients' training samples
-        together, which `Federation.public` then names. Without such columns, the features are the data set's
-        own tensor, not a copy. `Federation.source` says how many samples were used, if not all.
+        Columns are standardized with the mean and standard deviation of all clients' training samples together,
+        which `Federation.public` names. Without such columns the features are not copied. `Federation.source` gives
+        the number of samples used, if not all.
 
     Raises
     ------
     FederationError
-        When a setting is out of range or the data lack what it needs.
+        If a setting is out of range or does not fit the data.
     PartitionError
-        When the partition does not fit the data.
+        If the partition does not fit the data.
     """
     if test == "official" and stratify:
         raise FederationError("the official test samples are given: stratify needs test as a share")
@@ -218,23 +216,23 @@ def federate(
 
 
 def one_pool(federations: Sequence[Federation]) -> list[Federation]:
-    """Put the samples of federations into one pool that all of them point into.
+    """Move federations to a common pool.
 
     Parameters
     ----------
     federations : sequence of Federation
-        Of the same data with the same number of clients, splits ``(C, N)``.
+        Federations of the same data with the same number of clients, splits ``(C, N)``.
 
     Returns
     -------
     list of Federation
-        As they were, over the common pool. The features of those that share one tensor are not copied; other
-        pools are laid end to end.
+        The same federations over the common pool. Pools that share their features are not copied; others are
+        concatenated.
 
     Raises
     ------
     FederationError
-        When they do not go together.
+        If they differ in more than their seed.
     """
     if not federations:
         raise FederationError("no federations to stack; give at least one")
@@ -243,27 +241,27 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
     pools: list[Batch] = []
     slots = []
     for federation in federations:
-        known = (slot for slot, pool in enumerate(pools) if _same_pool(pool, federation.pool))
-        slots.append(next(known, len(pools)))
+        same = (slot for slot, pool in enumerate(pools) if _same_pool(pool, federation.pool))
+        slots.append(next(same, len(pools)))
         if slots[-1] == len(pools):
             pools.append(federation.pool)
     if len(pools) == 1:
         return [replace(federation, pool=pools[0]) for federation in federations]
     starts = np.cumsum([0, *(len(pool.y) for pool in pools)])
     pool = Batch(*(torch.cat(parts) for parts in zip(*pools, strict=True)))
-    found = []
-    moved: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # of those that have been dealt the same, once
+    result = []
+    moved: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # shared splits are shifted once
     for slot, federation in zip(slots, federations, strict=True):
         start, key = int(starts[slot]), (slot, id(federation.splits))
         if key not in moved:
             parts = federation.splits.items()
             moved[key] = {name: torch.where(index >= 0, index + start, -1) for name, index in parts}
-        found.append(replace(federation, pool=pool, splits=moved[key]))
-    return found
+        result.append(replace(federation, pool=pool, splits=moved[key]))
+    return result
 
 
 def stack(federations: Sequence[Federation]) -> Federation:
-    """Put runs that differ in their seed side by side: every split gains a leading axis.
+    """Stack runs that differ in their seed: every split gains a leading axis.
 
     Parameters
     ----------
@@ -273,12 +271,12 @@ def stack(federations: Sequence[Federation]) -> Federation:
     Returns
     -------
     Federation
-        Over `one_pool`; splits ``(R, C, N)``, padded to the longest row.
+        A federation over `one_pool` with splits ``(R, C, N)``, padded to the longest row.
 
     Raises
     ------
     FederationError
-        When the runs do not go together.
+        If the runs differ in more than their seed.
     """
     moved = one_pool(federations)
     splits = {}
@@ -293,7 +291,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
 
 
 def _held_out(dataset: Dataset, test: float | Literal["official"]) -> NDArray[np.bool_]:
-    """Return which samples are kept out of the partition because the data call them test samples."""
+    """Return the mask of the source's test samples, which are not partitioned, ``(n,)``."""
     if test != "official":
         if isinstance(test, str) or not 0 < test < 1:
             raise FederationError(f"test is {test!r}; give a share above 0 and below 1, or 'official'")
@@ -307,7 +305,7 @@ def _held_out(dataset: Dataset, test: float | Literal["official"]) -> NDArray[np
 def _subset(
     labels: NDArray[np.int64], held_out: NDArray[np.bool_], limit: int | None, rng: np.random.Generator
 ) -> Positions:
-    """Return the positions of at most `limit` samples, every class and official part in proportion."""
+    """Return the positions of at most `limit` samples, stratified by class and official split."""
     n = len(labels)
     if limit is not None and limit < 1:
         raise FederationError(f"limit is {limit}; at least 1 sample is needed")
@@ -319,7 +317,7 @@ def _subset(
 def _uneven(
     dataset: Dataset, kept: Positions, held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
 ) -> Positions:
-    """Leave out a random share of the samples of class 0 that are not held out."""
+    """Drop a random share of the samples of class 0 that are not held out."""
     if share == 0:
         return kept
     if not 0 < share < 1:
@@ -330,14 +328,14 @@ def _uneven(
             "`binary: halves` makes two of them"
         )
     negative = kept[(dataset.y.numpy()[kept] == 0) & ~held_out[kept]]
-    gone = rng.choice(negative, round(share * len(negative)), replace=False)
-    return np.setdiff1d(kept, gone)
+    dropped = rng.choice(negative, round(share * len(negative)), replace=False)
+    return np.setdiff1d(kept, dropped)
 
 
 def _strata(
     labels: NDArray[np.int64], groups: NDArray[np.int64] | None, stratify: Sequence[Literal["label", "group"]]
 ) -> Positions:
-    """Return the stratum of every sample, ``(n,)``: a number for its label, its group, both, or neither."""
+    """Return the stratum of every sample, ``(n,)``, by label, group, both or neither."""
     unfit = set(stratify) - {"label", "group"}
     if unfit:
         raise FederationError(f"stratify names {sorted(unfit)}; it may name 'label' and 'group'")
@@ -352,14 +350,14 @@ def _strata(
 
 
 def _part(owner: Positions, strata: Positions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Choose a share of the samples of every client, ``(n,)`` bool."""
+    """Choose a share of every client's samples, ``(n,)`` bool."""
     sizes = np.bincount(owner)
     take = np.minimum(np.maximum(np.rint(sizes * share).astype(np.int64), 1), sizes - 1)
     return spread(owner, strata, take, rng)
 
 
 def _deal(position: Positions, clients: int, rng: np.random.Generator) -> Positions:
-    """Deal the official test samples, ``(C, N)``."""
+    """Distribute the official test samples evenly, ``(C, N)``."""
     if len(position) < clients:
         raise FederationError(
             f"{len(position)} official test samples for {clients} clients; use fewer, or give test as a share"
@@ -368,13 +366,13 @@ def _deal(position: Positions, clients: int, rng: np.random.Generator) -> Positi
 
 
 def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the features with standardized columns, and what that takes as public."""
+    """Return the features with standardized columns, and the statistics taken as public."""
     if dataset.continuous is None or not dataset.continuous.any():
         return dataset.x, ()
     columns = dataset.x[:, dataset.continuous].double()
     std, mean = torch.std_mean(columns[torch.from_numpy(train)], dim=0, correction=0)
     x = dataset.x.clone()
-    # A constant column has nothing to scale.
+    # A constant column is only centered.
     x[:, dataset.continuous] = ((columns - mean) / torch.where(std > 0, std, 1.0)).to(x.dtype)
     names = [name for name, flag in zip(dataset.features, dataset.continuous, strict=True) if flag]
     return x, (f"mean and standard deviation over all training samples of: {', '.join(names)}",)

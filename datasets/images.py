@@ -1,7 +1,6 @@
-"""Fashion-MNIST, Tiny-ImageNet, scikit-learn's digits, and what all image sets share.
+"""Fashion-MNIST, Tiny-ImageNet, scikit-learn's digits, and helpers for all image data sets.
 
-Pixels are scaled to [0, 1], then normalized per channel with constants (`NORMALIZE`), which are
-published with the data sets and so cost no privacy.
+Pixels are scaled to [0, 1], then normalized per channel with published constants, which cost no privacy.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from datasets.dataset import DataError, Dataset, nearest
 
 Bytes = NDArray[np.uint8]
 
-# (mean, standard deviation) per channel. Those of CIFAR-10 are what published code for it often uses, though
-# they are CIFAR-100's; its own are (0.4914, 0.4822, 0.4465) and (0.2470, 0.2435, 0.2616).
+# (mean, standard deviation) per channel. Published CIFAR-10 code often uses these constants of CIFAR-100; those of
+# CIFAR-10 are (0.4914, 0.4822, 0.4465) and (0.2470, 0.2435, 0.2616).
 STANDARD = {
     "fashion-mnist": ((0.2860,), (0.3529,)),
     "cifar10": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
@@ -53,7 +52,7 @@ TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 
 
 def pixel_pool(name: str, pixels: Bytes, normalize: str, levels: int = 255) -> Tensor:
-    """Return pixels ``(n, ch, h, w)`` scaled to [0, 1] and normalized, float32; in place to spare memory."""
+    """Return pixels ``(n, ch, h, w)`` scaled to [0, 1] and normalized, float32; in place to save memory."""
     if normalize not in NORMALIZE or (normalize == "standard" and name not in STANDARD):
         allowed = NORMALIZE if name in STANDARD else NORMALIZE[:2]
         raise DataError(f"{name} has no normalize={normalize!r}; {nearest(normalize, allowed)}")
@@ -77,7 +76,7 @@ def join_splits(
     digest: str,
     normalize: str,
 ) -> Dataset:
-    """Join the source's two splits; images are ``(n, ch, h, w)``."""
+    """Join the source's training and test split; images are ``(n, ch, h, w)``."""
     for part, (pixels, labels) in (("train", train), ("test", test)):
         if len(pixels) != len(labels) or not len(labels):
             raise DataError(f"{name}: {len(pixels)} {part} images but {len(labels)} labels")
@@ -97,7 +96,7 @@ def join_splits(
 
 
 def fashion_sources() -> tuple[Source, ...]:
-    """Return where Fashion-MNIST is looked for, in order."""
+    """Return the sources of Fashion-MNIST, in order."""
     cache = cache_dir("fashion-mnist")
 
     def folder(path: Path) -> Path:
@@ -118,7 +117,7 @@ def fashion_sources() -> tuple[Source, ...]:
     )
 
 
-FASHION_MEND = (
+FASHION_REMEDY = (
     "`apt-get install dataset-fashion-mnist` (Debian, Ubuntu), or run `python -m harness data fetch "
     "fashion-mnist` where the network is, or give path= (or $FEDFRONTIER_DATA/fashion-mnist), a folder with "
     "the four IDX .gz files"
@@ -138,7 +137,7 @@ def read_fashion_mnist(found: Found, *, normalize: str = "standard") -> Dataset:
     Raises
     ------
     DataError
-        When a file is missing, truncated or no IDX file.
+        If a file is missing, truncated or not an IDX file.
     """
     paths = [found.path / name for name in FASHION_FILES]
     arrays = [read_idx(path) for path in paths]
@@ -160,7 +159,7 @@ def read_fashion_mnist(found: Found, *, normalize: str = "standard") -> Dataset:
 def read_idx(path: Path) -> Bytes:
     """Read a gzipped IDX file of unsigned bytes.
 
-    The header is two zero bytes, the type code 8, the number of axes, then a big-endian 32-bit length each.
+    The header has two zero bytes, the type code 8, the number of axes, and a big-endian 32-bit length per axis.
     """
     try:
         with gzip.open(path) as file:
@@ -177,7 +176,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def tiny_sources() -> tuple[Source, ...]:
-    """Return where Tiny-ImageNet is looked for, in order."""
+    """Return the sources of Tiny-ImageNet, in order."""
     target = cache_dir("tiny-imagenet") / TINY_ARCHIVE
     return (
         user_folder("tiny-imagenet"),
@@ -186,7 +185,7 @@ def tiny_sources() -> tuple[Source, ...]:
     )
 
 
-TINY_MEND = (
+TINY_REMEDY = (
     "run `python -m harness data fetch tiny-imagenet` where the network is, or give path= "
     "(or $FEDFRONTIER_DATA/tiny-imagenet): tiny-imagenet-200.zip or the extracted folder tiny-imagenet-200"
 )
@@ -195,20 +194,20 @@ TINY_MEND = (
 def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
     """Read Tiny-ImageNet-200 (Stanford CS231n): 100,000 + 10,000 images of 3 x 64 x 64, 200 classes.
 
-    The validation split is the test split here: the labels of the original one were never published. The
-    whole set takes 5.4 GB as float32.
+    The validation split serves as test split, as the original test labels were never published. The data set takes
+    5.4 GB as float32.
 
     Parameters
     ----------
     found : Found
-        ``tiny-imagenet-200.zip``, the extracted ``tiny-imagenet-200``, or a folder that holds one of them.
+        ``tiny-imagenet-200.zip``, the extracted ``tiny-imagenet-200``, or a folder with one of them.
     normalize : {"standard", "half", "none"}
         Mean (0.4802, 0.4481, 0.3975) and deviation (0.2770, 0.2691, 0.2821); 0.5 and 0.5; or leave in [0, 1].
 
     Raises
     ------
     DataError
-        When the layout is not the standard one or an image cannot be decoded.
+        If the layout is not standard or an image cannot be decoded.
     """
     inside = [found.path / "tiny-imagenet-200", found.path / TINY_ARCHIVE]
     path = next((p for p in inside if p.exists()), found.path)
@@ -234,7 +233,7 @@ def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
 
 @contextmanager
 def _tree(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
-    """Yield the names below ``tiny-imagenet-200/`` and a function that reads one, for a folder or a zip."""
+    """Yield the file names below ``tiny-imagenet-200/`` and a reader, for a folder or a zip."""
     if path.is_dir():
         names = [p.relative_to(path).as_posix() for p in path.rglob("*.*")]
         yield names, lambda name: (path / name).read_bytes()
@@ -248,8 +247,8 @@ def _tree(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
 def _decode(
     files: list[tuple[str, str]], wnids: list[str], read: Callable[[str], bytes], digest: Any
 ) -> tuple[Bytes, NDArray[np.int64]]:
-    """Decode images with their class; return ``(n, 3, h, w)`` and ``(n,)``, and hash what was read."""
-    from PIL import Image  # here: only Tiny-ImageNet needs it (it comes with matplotlib)
+    """Decode images ``(n, 3, h, w)`` and labels ``(n,)``, and update the digest."""
+    from PIL import Image  # only needed by Tiny-ImageNet (installed with matplotlib)
 
     number = {wnid: i for i, wnid in enumerate(wnids)}
     labels = np.array([number[wnid] for _, wnid in files], np.int64)
@@ -271,7 +270,7 @@ def _decode(
 
 def read_digits(*, normalize: str = "none") -> Dataset:
     """Read scikit-learn's digits: 1,797 images of 1 x 8 x 8, 17 gray levels, ten classes, no test split."""
-    from sklearn.datasets import load_digits  # here: slow to import
+    from sklearn.datasets import load_digits  # slow to import
 
     bunch = load_digits()
     pixels = bunch.images.astype(np.uint8)

@@ -1,9 +1,8 @@
-"""Partitions: which client holds which sample.
+"""Partitions of samples among clients.
 
-A partition is a frozen dataclass whose fields are its settings. Called with the labels, the sensitive
-groups and the raw columns of a data set it returns, for every client, the sorted positions of the samples
-that client holds. Inside, a partition names the *owner of every sample*; so the parts are disjoint and
-nothing is lost by construction, and the base class only has to refuse clients without samples.
+A partition is a frozen dataclass whose fields are its settings. It maps labels, sensitive groups and raw columns to
+the sorted positions of every client's samples. Subclasses return the *owner of every sample*, so the parts are
+disjoint and complete by construction; the base class refuses clients without samples.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ REDRAWS = 1000
 
 
 class PartitionError(ValueError):
-    """A partition was set up wrongly, or cannot be made of these data."""
+    """Invalid settings of a partition, or data that do not fit them."""
 
 
 class Samples(NamedTuple):
-    """What a partition may look at: the arguments of `Partition.__call__`."""
+    """Data available to a partition, as in `Partition.__call__`."""
 
     labels: NDArray[Any]
     groups: NDArray[Any] | None
@@ -36,21 +35,21 @@ class Samples(NamedTuple):
 
 
 class Partition(ABC):
-    """Base of all partitions: checks what goes in and what comes out.
+    """Base class of partitions, which checks arguments and results.
 
     Attributes
     ----------
     kind : str
         Name in `PARTITIONS`.
     version : int
-        Raised by hand whenever the same seed starts to give another partition; part of a run's identity.
-    mend : str
-        What to change when a client is left without samples.
+        Raised by hand when the same seed gives another partition; part of a run's identity.
+    remedy : str
+        Advice if a client is left without samples.
     """
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
-    mend: ClassVar[str] = "use fewer clients"
+    remedy: ClassVar[str] = "use fewer clients"
 
     def __call__(
         self,
@@ -60,7 +59,7 @@ class Partition(ABC):
         clients: int | None,
         rng: np.random.Generator,
     ) -> list[Positions]:
-        """Deal all samples to clients.
+        """Distribute all samples among clients.
 
         Parameters
         ----------
@@ -71,19 +70,19 @@ class Partition(ABC):
         columns : Mapping[str, ndarray]
             Raw columns, each ``(n,)``.
         clients : int or None
-            Number of clients; None where the kind knows it itself.
+            Number of clients; None if the partition determines it.
         rng : numpy.random.Generator
             The only source of randomness.
 
         Returns
         -------
         list of ndarray
-            Sorted positions of every client: disjoint, together ``0 .. n - 1``, none empty.
+            Sorted positions of every client: disjoint, nonempty, together ``0 .. n - 1``.
 
         Raises
         ------
         PartitionError
-            When the settings do not fit the data, or a client would hold no sample.
+            If the settings do not fit the data, or a client would hold no sample.
         """
         samples = Samples(np.asarray(labels), groups, columns)
         n = len(samples.labels)
@@ -91,16 +90,16 @@ class Partition(ABC):
         if count < 1:
             raise self.error(f"{count} clients; at least 1 is needed")
         if n < count:
-            raise self.error(f"{n} samples are too few for {count} clients; {self.mend}")
+            raise self.error(f"{n} samples are too few for {count} clients; {self.remedy}")
         owner = self.owners(samples, count, rng)
         assert owner.shape == (n,) and owner.min() >= 0 and owner.max() < count
         sizes = np.bincount(owner, minlength=count)
         if not sizes.all():
-            raise self.error(f"client {sizes.argmin()} of {count} is left without samples; {self.mend}")
+            raise self.error(f"client {sizes.argmin()} of {count} is left without samples; {self.remedy}")
         return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
 
     def count(self, samples: Samples, clients: int | None) -> int:
-        """Return the number of clients; overridden where the kind knows it itself."""
+        """Return the number of clients; overridden if the partition determines it."""
         if clients is None:
             raise self.error("needs the number of clients")
         return clients
@@ -119,7 +118,7 @@ PARTITIONS: dict[str, type[Partition]] = {}
 
 
 def partition(cls: type[P]) -> type[P]:
-    """Make a partition known under its kind; PartitionError if that is taken."""
+    """Register a partition under its kind; PartitionError if the name is taken."""
     if PARTITIONS.setdefault(cls.kind, cls) is not cls:
         raise PartitionError(f"two partitions are called {cls.kind!r}")
     return cls
@@ -133,7 +132,7 @@ class Iid(Partition):
     kind: ClassVar[str] = "iid"
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
-        """Deal a shuffled pile, one sample to each client in turn."""
+        """Assign shuffled samples to clients in turn."""
         owner = np.empty(len(samples.labels), dtype=np.int64)
         owner[rng.permutation(len(owner))] = np.arange(len(owner)) % clients
         return owner
@@ -144,9 +143,9 @@ class Iid(Partition):
 class Classes(Partition):
     """Exactly `classes` classes per client, every class cut into equal shards.
 
-    With K classes in the data each is cut into ``clients * classes / K`` shards, and no client gets two of
-    one class: the partition of FedReCo (Table 4; the rule is ours, consistent with its public code). Where
-    the classes are equally large so are the clients; otherwise a client is as large as the classes it drew.
+    Each of the K classes is cut into ``clients * classes / K`` shards, and no client gets two shards of a class:
+    the partition of FedReCo (Table 4; the rule is ours, consistent with its public code). Clients are equally large
+    if the classes are.
 
     Attributes
     ----------
@@ -163,7 +162,7 @@ class Classes(Partition):
             raise self.error(f"classes is {self.classes}; at least 1 class per client is needed")
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
-        """Cut every class into shards and hand them to the clients that hold the class."""
+        """Cut every class into shards for the clients that hold the class."""
         names, label, class_sizes = np.unique(samples.labels, return_inverse=True, return_counts=True)
         shards = self._shards(len(names), clients)
         if class_sizes.min() < shards:
@@ -181,28 +180,27 @@ class Classes(Partition):
             assert np.ptp(np.bincount(owner, minlength=clients)) == 0
         return owner
 
-    def _shards(self, known: int, clients: int) -> int:
-        """Return the number of shards per class, or say which numbers near the given ones would do."""
-        if self.classes > known:
-            raise self.error(f"{self.classes} classes per client, but the data have {known}")
-        if clients * self.classes % known == 0:
-            return clients * self.classes // known
-        fitting_clients = _neighbors(clients, known // math.gcd(known, self.classes))
-        fitting_classes = _neighbors(self.classes, known // math.gcd(known, clients))
+    def _shards(self, count: int, clients: int) -> int:
+        """Return the number of shards per class; the error names the nearest valid settings."""
+        if self.classes > count:
+            raise self.error(f"{self.classes} classes per client, but the data have {count}")
+        if clients * self.classes % count == 0:
+            return clients * self.classes // count
+        fitting_clients = _neighbors(clients, count // math.gcd(count, self.classes))
+        fitting_classes = _neighbors(self.classes, count // math.gcd(count, clients))
         raise self.error(
             f"{clients} clients x {self.classes} classes = {clients * self.classes} shards is no multiple of "
-            f"the {known} classes; use {fitting_clients} clients, or {fitting_classes} classes per client"
+            f"the {count} classes; use {fitting_clients} clients, or {fitting_classes} classes per client"
         )
 
 
 @partition
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Label skew: every class is shared out in proportions drawn from a symmetric Dirichlet law.
+    """Label skew: every class is distributed in proportions from a symmetric Dirichlet distribution.
 
-    Small `alpha` gives clients with few classes, large `alpha` tends to equal shares (Yurochkin et al.
-    2019; Hsu et al. 2019 draw per client instead). The whole draw is repeated until every client has
-    `at_least` samples.
+    Small `alpha` gives clients with few classes, large `alpha` nearly equal shares (Yurochkin et al. 2019; Hsu et
+    al. 2019 draw per client instead). The draw is repeated until every client has `at_least` samples.
 
     Attributes
     ----------
@@ -221,7 +219,7 @@ class Dirichlet(Partition):
         _check_concentration(self, self.alpha, self.at_least)
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
-        """Share out class by class."""
+        """Distribute class by class."""
         _check_room(self, len(samples.labels), clients, self.at_least)
         _, label, class_sizes = np.unique(samples.labels, return_inverse=True, return_counts=True)
         for _ in range(REDRAWS):
@@ -243,14 +241,14 @@ class Dirichlet(Partition):
 @partition
 @dataclass(frozen=True)
 class Quantity(Partition):
-    """Size skew: labels are dealt blindly, sizes follow a symmetric Dirichlet law.
+    """Size skew: client sizes follow a symmetric Dirichlet distribution, labels are random.
 
-    Every client gets `at_least` samples and the others are shared out in the proportions drawn.
+    Every client gets `at_least` samples; the rest is distributed in the proportions drawn.
 
     Attributes
     ----------
     alpha : float
-        Concentration, > 0; small: a few clients hold nearly everything.
+        Concentration, > 0; small: a few clients hold nearly all samples.
     at_least : int
         Fewest samples a client may hold.
     """
@@ -264,7 +262,7 @@ class Quantity(Partition):
         _check_concentration(self, self.alpha, self.at_least)
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
-        """Draw the sizes, then deal a shuffled pile."""
+        """Draw the sizes, then assign shuffled samples."""
         n = len(samples.labels)
         _check_room(self, n, clients, self.at_least)
         shares = rng.dirichlet(np.full(clients, self.alpha))
@@ -275,7 +273,7 @@ class Quantity(Partition):
 @partition
 @dataclass(frozen=True)
 class Sensitive(Partition):
-    """Group skew: each sensitive group is cut by `ratio`, its shares dealt in an order drawn per group.
+    """Group skew: each sensitive group is cut by `ratio`, in an order of clients drawn per group.
 
     The non-IID setting of FedBiO is 2:2:6 over three clients.
 
@@ -286,7 +284,7 @@ class Sensitive(Partition):
     """
 
     kind: ClassVar[str] = "sensitive"
-    mend: ClassVar[str] = "use a more even ratio, or fewer clients"
+    remedy: ClassVar[str] = "use a more even ratio, or fewer clients"
     ratio: tuple[float, ...] = (2.0, 2.0, 6.0)
 
     def __post_init__(self) -> None:
@@ -295,7 +293,7 @@ class Sensitive(Partition):
             raise self.error(f"ratio is {self.ratio}; give one positive number per client")
 
     def count(self, samples: Samples, clients: int | None) -> int:
-        """Return the length of the ratio, which the number of clients must equal."""
+        """Return the length of the ratio; a given number of clients must equal it."""
         if clients is not None and clients != len(self.ratio):
             raise self.error(
                 f"ratio has {len(self.ratio)} shares for {clients} clients; give one share per client, "
@@ -320,20 +318,20 @@ class Sensitive(Partition):
 class Shards(Partition):
     """Disjoint shards of equal size (to one sample), cut from the samples sorted by class.
 
-    Dealing one sample to each client in turn gives everyone an even part of every class (FedSGDA+, public
+    By default samples are assigned in turn, which gives all clients equal parts of every class (FedSGDA+, public
     code).
 
     Attributes
     ----------
     by_class : bool
-        Cut contiguous blocks instead, so that a client holds one class or a few: the heterogeneous variant.
+        Cut contiguous blocks instead, so that clients hold few classes: the heterogeneous variant.
     """
 
     kind: ClassVar[str] = "shards"
     by_class: bool = False
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
-        """Sort by class, at random within a class, and deal in turn or in blocks."""
+        """Sort by class, at random within a class, and assign in turn or in blocks."""
         n = len(samples.labels)
         blocks = np.repeat(rng.permutation(clients), even(n, clients))
         turn = blocks if self.by_class else np.arange(n) % clients
@@ -354,22 +352,22 @@ class Natural(Partition):
     """
 
     kind: ClassVar[str] = "natural"
-    mend: ClassVar[str] = "leave clients away: every value of the column is one"
+    remedy: ClassVar[str] = "omit clients: every value of the column is one"
     column: str
 
     def count(self, samples: Samples, clients: int | None) -> int:
-        """Return the number of values, which the number of clients, if given, must equal."""
+        """Return the number of values; a given number of clients must equal it."""
         values = len(np.unique(self._values(samples)))
         if clients is not None and clients != values:
-            raise self.error(f"column {self.column!r} has {values} values, not {clients}; {self.mend}")
+            raise self.error(f"column {self.column!r} has {values} values, not {clients}; {self.remedy}")
         return values
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
-        """Return the number of each sample's value."""
+        """Return the index of each sample's value."""
         return np.unique(self._values(samples), return_inverse=True)[1].astype(np.int64)
 
     def _values(self, samples: Samples) -> NDArray[Any]:
-        """Return the column; objects as text, since a missing value next to text has no order."""
+        """Return the column; objects as text, since missing values and text cannot be sorted together."""
         if self.column not in samples.columns:
             raise self.error(f"unknown column {self.column!r}; {nearest(self.column, samples.columns)}")
         values = np.asarray(samples.columns[self.column])
@@ -377,7 +375,7 @@ class Natural(Partition):
 
 
 def _neighbors(given: int, step: int) -> str:
-    """Name the positive multiples of `step` next to `given`."""
+    """Return the positive multiples of `step` next to `given`, as text."""
     below = given // step * step
     return f"{below} or {below + step}" if below else str(step)
 

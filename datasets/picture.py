@@ -1,4 +1,4 @@
-"""A picture of partitions: how many samples of every class and sensitive group each client holds."""
+"""Pictures of partitions: the samples of every class and sensitive group at each client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.client_statistics import Counts, Holdings, count
+from datasets.client_statistics import ClientCounts, Counts, count
 from datasets.federation import Federation, FederationError
 
 if TYPE_CHECKING:
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg")
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # of splits
-MOST_NUMBERS = 16  # clients or classes up to which the number is written into every cell
+MOST_NUMBERS = 16  # clients or classes up to which cells show their number
 MOST_TICKS = 25
-MOST_LINES = 100  # clients up to which their sizes are set apart by white lines
+MOST_LINES = 100  # clients up to which white lines separate their sizes
 
 
 def draw(federation: Federation, path: Path | str) -> Path:
-    """Draw who holds what; see `picture`.
+    """Draw the partition of a federation; see `picture`.
 
     Parameters
     ----------
     federation : Federation
         A single run.
     path : Path or str
-        File to write, ``.png`` or ``.svg``; its folder is made when missing.
+        File to write, ``.png`` or ``.svg``; its folder is created if missing.
 
     Returns
     -------
@@ -41,33 +41,32 @@ def draw(federation: Federation, path: Path | str) -> Path:
     Raises
     ------
     FederationError
-        For stacked runs or another format.
+        If runs are stacked or the format is unknown.
     """
-    from matplotlib import rc_context  # heavy, and needed by nobody who only trains
+    from matplotlib import rc_context  # slow to import, not needed for training
 
     path = Path(path)
     if path.suffix not in FORMATS:
         raise FederationError(f"pictures are written as {' or '.join(FORMATS)}, not {path.name!r}")
     figure = picture([count(federation)])
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The same federation gives the same bytes: no date, and ids that do not change.
+    # Reproducible bytes: no date, and fixed ids.
     with rc_context({"svg.hashsalt": "fedfrontier", "svg.fonttype": "none"}):
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path
 
 
-def picture(several: Sequence[Holdings], tallest: float = 9.0) -> Figure:
-    """Draw clients against classes (and groups) as heat maps, with the size of every client beside them.
+def picture(several: Sequence[ClientCounts], tallest: float = 9.0) -> Figure:
+    """Draw heat maps of clients by class (and by group), with the size of every client beside them.
 
-    Training and test samples are counted together. The color scale (cividis) reads the same with every kind
-    of color vision and in gray.
+    Maps count training and test samples together. The color scale (cividis) suits color-blind readers and gray.
 
     Parameters
     ----------
-    several : Sequence[Holdings]
-        At least one; each has a row of the figure.
+    several : Sequence[ClientCounts]
+        At least one; each is a row of the figure.
     tallest : float
-        Inches that the maps of one may be high.
+        Largest height of a map, in inches.
     """
     from matplotlib.figure import Figure
 
@@ -86,11 +85,11 @@ def picture(several: Sequence[Holdings], tallest: float = 9.0) -> Figure:
     return figure
 
 
-def _maps(held: Holdings) -> list[tuple[str, Counts]]:
+def _maps(held: ClientCounts) -> list[tuple[str, Counts]]:
     return [("class", held.classes), *([("sensitive group", held.groups)] if held.groups else [])]
 
 
-def _widths(held: Holdings) -> list[float]:
+def _widths(held: ClientCounts) -> list[float]:
     """Return the widths of the maps and of the sizes beside them, in inches."""
     return [min(max(len(counts) * 0.6, 2.0), 9.0) for _, counts in _maps(held)] + [1.8]
 
@@ -120,12 +119,12 @@ def _heat_map(
             axes.text(column, client, str(count), ha="center", va="center", color=color, fontsize="small")
 
 
-def _sizes(axes: Axes, held: Holdings) -> None:
-    """Draw how many samples of each split every client holds, as bars in line with the rows of the maps."""
+def _sizes(axes: Axes, held: ClientCounts) -> None:
+    """Draw the number of samples per split and client as bars aligned with the rows of the maps."""
     edges = np.arange(held.clients + 1) - 0.5
     start = np.zeros(held.clients)
     for color, (name, counts) in zip(COLORS, held.splits.items(), strict=False):
-        # One outline per split, not a bar per client: 10,000 clients are drawn as fast as ten.
+        # One outline per split instead of one bar per client, which is fast for 10,000 clients.
         end = start + np.array(counts)
         axes.stairs(
             end, edges, baseline=start, orientation="horizontal", fill=True, color=color, label=name, lw=0

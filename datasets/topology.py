@@ -1,7 +1,7 @@
 """Topologies and mixing matrices of decentralized methods.
 
-Weights are Metropolis-Hastings: on an edge ``w_ij = 1 / (1 + max(deg_i, deg_j))``, and what is missing to 1
-on the diagonal. The matrix is symmetric, doubly stochastic, positive exactly on edges and diagonal.
+Metropolis-Hastings weights: ``w_ij = 1 / (1 + max(deg_i, deg_j))`` on edges, and a diagonal that makes rows sum to
+1. The matrix is symmetric, doubly stochastic, positive exactly on edges and diagonal.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TOLERANCE = 1e-9
 
 
 class TopologyError(ValueError):
-    """A graph was set up wrongly, or cannot connect this many nodes."""
+    """Invalid settings of a graph, or a number of nodes that does not fit them."""
 
 
 class Topology(ABC):
-    """Base of all topologies.
+    """Base class of topologies.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Topology(ABC):
 
     @abstractmethod
     def adjacency(self, n: int, rng: np.random.Generator | None) -> Adjacency:
-        """Return which nodes are neighbors, ``(n, n)``: symmetric, nothing on the diagonal."""
+        """Return the adjacency matrix, ``(n, n)``: symmetric, with an empty diagonal."""
 
     def mixing(self, n: int, rng: np.random.Generator | None) -> NDArray[np.float64]:
         """Return the mixing weights, ``(n, n)``; Metropolis-Hastings unless overridden."""
@@ -55,7 +55,7 @@ class Topology(ABC):
 
 @dataclass(frozen=True)
 class Ring(Topology):
-    """Every node speaks to the one before and the one after; two nodes share a single edge."""
+    """Every node has two neighbors, its predecessor and successor; two nodes share a single edge."""
 
     kind: ClassVar[str] = "ring"
 
@@ -66,14 +66,14 @@ class Ring(Topology):
 
 @dataclass(frozen=True)
 class Torus(Topology):
-    """A grid whose rows and columns are closed to rings.
+    """A grid whose rows and columns are rings.
 
-    A side of length 2 would double its edges: the simple graph is used, so those nodes have fewer neighbors.
+    Duplicate edges on a side of length 2 are merged, so those nodes have fewer neighbors.
 
     Attributes
     ----------
     rows : int or None
-        Number of rows, a divisor of the number of nodes; None: as near to square as possible.
+        Number of rows, a divisor of the number of nodes; None: as square as possible.
     """
 
     kind: ClassVar[str] = "torus"
@@ -99,7 +99,7 @@ class Torus(Topology):
 
 @dataclass(frozen=True)
 class Complete(Topology):
-    """Everyone speaks to everyone: the mixing matrix is the plain average, 1 / n everywhere."""
+    """All pairs of nodes are neighbors: the mixing matrix is the average, 1 / n everywhere."""
 
     kind: ClassVar[str] = "complete"
 
@@ -110,7 +110,7 @@ class Complete(Topology):
 
 @dataclass(frozen=True)
 class Star(Topology):
-    """Node 0 speaks to everyone, nobody else to anyone."""
+    """Node 0 is the only neighbor of all other nodes."""
 
     kind: ClassVar[str] = "star"
 
@@ -123,7 +123,7 @@ class Star(Topology):
 
 @dataclass(frozen=True)
 class ErdosRenyi(Topology):
-    """Every pair is an edge with probability `p`; drawn again until the graph is connected.
+    """Every pair is an edge with probability `p`; the draw is repeated until the graph is connected.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class ErdosRenyi(Topology):
     tries: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse what is no probability, and no draws."""
+        """Refuse an invalid probability or number of draws."""
         if not 0 < self.p <= 1:
             raise self.error(f"p is {self.p}; it must be above 0 and at most 1")
         if self.tries < 1:
@@ -158,19 +158,19 @@ class ErdosRenyi(Topology):
 
 @dataclass(frozen=True)
 class Matrix(Topology):
-    """A mixing matrix of one's own.
+    """A given mixing matrix.
 
     Attributes
     ----------
     weights : tuple of tuple of float
-        Its rows; symmetric, doubly stochastic, connected.
+        Rows of the matrix, which is symmetric, doubly stochastic and connected.
     """
 
     kind: ClassVar[str] = "matrix"
     weights: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
-        """Refuse a matrix that would not lead to the average."""
+        """Refuse a matrix whose powers do not converge to the average."""
         n = len(self.weights)
         if n == 0 or any(len(row) != n for row in self.weights):
             raise self.error(f"{n} rows of lengths {[len(row) for row in self.weights]}; it must be square")
@@ -210,14 +210,14 @@ TOPOLOGIES: dict[str, type[Topology]] = {
 
 
 class Gap(NamedTuple):
-    """How fast a mixing matrix averages.
+    """Convergence rate of a mixing matrix.
 
     Attributes
     ----------
     second : float
         lambda, the second largest absolute eigenvalue.
     p : float
-        ``1 - lambda ** 2``: one round shrinks the squared distance to the average by at least this share.
+        ``1 - lambda ** 2``: a round reduces the squared distance to the average by at least this share.
     """
 
     second: float
@@ -244,7 +244,7 @@ def mixing_matrix(topology: Topology, n: int, rng: np.random.Generator | None = 
     Raises
     ------
     TopologyError
-        When the graph cannot be made of `n` nodes.
+        If the graph does not fit `n` nodes.
     """
     if n < 1:
         raise topology.error(f"{n} nodes; at least 1 is needed")
@@ -270,7 +270,7 @@ def spectral_gap(mixing: Tensor) -> Gap:
 
 
 def directed_edges(mixing: Tensor) -> int:
-    """Return the number of ordered pairs that exchange messages: non-zeros off the diagonal."""
+    """Return the number of ordered pairs that exchange messages: nonzeros off the diagonal."""
     return int((mixing.count_nonzero() - mixing.diagonal().count_nonzero()).item())
 
 

@@ -12,22 +12,22 @@ from datasets.federation import Federation, FederationError
 
 
 def balanced(federation: Federation, share: float, rng: np.random.Generator) -> Federation:
-    """Set validation data aside in which all groups present at a client are equally many.
+    """Split off validation data in which all groups present at a client are equally large.
 
     Parameters
     ----------
     federation : Federation
-        With sensitive groups.
+        A federation with sensitive groups.
     share : float
-        Of a client's smallest group present, in (0, 1], rounded down, at least one sample: so many training
-        samples of every group present are drawn, and trained on no more.
+        Samples to draw from every group present at a client, as a share of its smallest such group, in (0, 1];
+        rounded down, at least one sample. They are removed from the training samples.
     rng : numpy.random.Generator
         The only source of randomness.
 
     Returns
     -------
     Federation
-        With the split ``"validation"``, and a smaller ``"train"``.
+        The federation with a split ``"validation"`` and a smaller ``"train"``.
 
     Raises
     ------

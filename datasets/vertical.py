@@ -1,7 +1,7 @@
-"""Vertical partitions: parties hold different columns, or parts of the pictures, of the same people.
+"""Vertical partitions: parties hold different columns, or image tiles, of the same samples.
 
-A partition is a frozen dataclass whose fields are its settings. Called with a federation of one client that holds
-everybody, it returns the federation of the parties: sample number i of one and of another are the same person.
+A partition is a frozen dataclass whose fields are its settings. It maps a federation of one client to the
+federation of the parties, in which sample i of every party is the same person.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from datasets.partition import PartitionError
 
 @dataclass(frozen=True)
 class Columns:
-    """Vertical: blocks of columns, one a party; even ones, or those of a list.
+    """Vertical: one block of columns per party.
 
     Attributes
     ----------
     blocks : tuple of tuples of str
-        Names of each party's columns; ``sex`` stands for all of ``sex_Female`` and ``sex_Male`` too. Columns that
-        nobody has been given are left out. None at all: even blocks, in the order of the data.
+        Names of each party's columns; ``sex`` includes all one-hot columns ``sex_Female``, ``sex_Male``. Columns
+        without a party are dropped. Empty: even blocks, in the order of the data.
     """
 
     kind: ClassVar[str] = "columns"
@@ -36,13 +36,13 @@ class Columns:
     blocks: tuple[tuple[str, ...], ...] = ()
 
     def __call__(self, whole: Federation, features: Sequence[str], parties: int | None) -> Federation:
-        """Cut the columns; blocks are padded with columns of zeros to the widest."""
+        """Split the columns; blocks are padded with zero columns to the widest."""
         flat = whole.pool.x.flatten(1)
         width = flat.shape[1]
         if self.blocks:
             given = self._named(features)
             if parties not in (None, len(given)):
-                raise _error(self.kind, f"{len(given)} blocks for {parties} clients; leave clients away")
+                raise _error(self.kind, f"{len(given)} blocks for {parties} clients; omit clients")
         else:
             parties = 2 if parties is None else parties
             if not 1 <= parties <= width:
@@ -54,7 +54,7 @@ class Columns:
     def _named(self, features: Sequence[str]) -> list[list[int]]:
         """Return the positions of each party's columns."""
         if not features:
-            raise _error(self.kind, "these data have no named columns; leave blocks away, or use quadrants")
+            raise _error(self.kind, "these data have no named columns; omit blocks, or use quadrants")
         families = {name: [i for i, f in enumerate(features) if f == name] for name in features}
         for mark in ("_", "="):
             for i, feature in enumerate(features):
@@ -63,20 +63,18 @@ class Columns:
         for name in (name for block in self.blocks for name in block):
             if name not in families:
                 raise _error(self.kind, f"unknown column {name!r}; {nearest(name, families)}")
-        found = [[i for name in block for i in families[name]] for block in self.blocks]
-        twice = [
-            features[i] for i, times in Counter(i for block in found for i in block).items() if times > 1
-        ]
-        if twice or not all(found):
-            raise _error(
-                self.kind, f"every party has columns of its own; given twice: {twice or 'none, one has none'}"
-            )
-        return found
+        blocks = [[i for name in block for i in families[name]] for block in self.blocks]
+        times = Counter(i for block in blocks for i in block)
+        if twice := [features[i] for i, count in times.items() if count > 1]:
+            raise _error(self.kind, f"columns are given twice: {twice}; every party needs columns of its own")
+        if not all(blocks):
+            raise _error(self.kind, "a party has no columns; every party needs columns of its own")
+        return blocks
 
 
 @dataclass(frozen=True)
 class Quadrants:
-    """Vertical: every picture is cut into a grid of tiles, one a party, row by row.
+    """Vertical: one tile of every image per party, row by row.
 
     Attributes
     ----------
@@ -89,17 +87,17 @@ class Quadrants:
     grid: tuple[int, int] = (2, 2)
 
     def __call__(self, whole: Federation, features: Sequence[str], parties: int | None) -> Federation:
-        """Cut the pictures."""
+        """Cut the images into tiles."""
         x, (down, across) = whole.pool.x, self.grid
         if x.ndim != 4:
-            raise _error(self.kind, "these data are no pictures; use columns")
+            raise _error(self.kind, "these data are not images; use columns")
         height, width = x.shape[-2:]
         if min(self.grid) < 1 or height % down or width % across:
             raise _error(
-                self.kind, f"pictures of {height} x {width} cannot be cut into {down} x {across} equal tiles"
+                self.kind, f"images of {height} x {width} cannot be cut into {down} x {across} equal tiles"
             )
         if parties not in (None, down * across):
-            raise _error(self.kind, f"{down} x {across} tiles for {parties} clients; leave clients away")
+            raise _error(self.kind, f"{down} x {across} tiles for {parties} clients; omit clients")
         rows = [row for band in x.chunk(down, -2) for row in band.chunk(across, -1)]
         return _deal(whole, rows)
 
@@ -109,10 +107,10 @@ VERTICAL: dict[str, type[Columns] | type[Quadrants]] = {kind.kind: kind for kind
 
 
 def _deal(whole: Federation, parts: Sequence[Tensor]) -> Federation:
-    """Return the federation whose clients hold these features, ``(n, ...)`` each, of the same people."""
+    """Return the federation whose clients hold these features, ``(n, ...)`` each, of the same samples."""
     if whole.clients != 1:
-        raise FederationError(f"columns are cut from one client's data, given {whole.clients} clients")
-    used = torch.cat([index[index >= 0] for index in whole.splits.values()]).unique()  # of a limited data set
+        raise FederationError(f"vertical partitions split one client's data, given {whole.clients} clients")
+    used = torch.cat([index[index >= 0] for index in whole.splits.values()]).unique()
     place = torch.full((len(whole.pool.y),), -1).index_put((used,), torch.arange(len(used)))
     x = torch.cat([part[used] for part in parts])
     pool = Batch(x, *(part[used].repeat(len(parts)) for part in whole.pool[1:]))

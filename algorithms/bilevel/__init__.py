@@ -1,1 +1,1 @@
-"""The bilevel family, one file an algorithm."""
+"""The bilevel family; one file per algorithm."""

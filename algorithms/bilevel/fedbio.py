@@ -1,28 +1,27 @@
 """FedBiO: federated bilevel optimization with local inner problems.
 
-Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-Algorithm 1.
+Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction", Algorithm 1.
 https://arxiv.org/abs/2205.01608
 
 =======================  =========================================================
 paper                    here
 =======================  =========================================================
 x                        ``state.x``, the outer variable
-y_m                      ``state.y``, the inner variables, one row a client
+y_m                      ``state.y``, the inner variables, one row per client
 eta, gamma               ``lr_x``, ``lr_y``
 I                        ``local_steps``
 Q, eta in eq. 4          ``neumann_terms``, ``neumann_step``
 Phi                      ``nu``
 =======================  =========================================================
 
-Travels: x down and up (its increment); 2 d_x scalars a client and round. Inner variables stay at home. In the
-second stage the common model down and up, and x down; 2 d_y + d_x.
+Travels: x down and up (its increment); 2 d_x scalars per client and round. Inner variables never leave the client.
+Second stage: the common model down and up, and x down; 2 d_y + d_x.
 
-Deviations: rounds of exactly I steps (the printed box makes the first one shorter). The batches of the inner and of
-the outer gradient, of the cross derivative and of the Hessian products are drawn independently; those of the
-products are dealt from reshuffled passes over the data, like those of local steps. x is projected after every step
-and after the average, where the problem has a feasible set. With ``outer_rounds`` the paper's two stages are one
-run: the rounds after these train one common model by federated averaging on the inner objective, x fixed.
+Deviations: every round has exactly I steps (in the printed box the first is shorter). Inner gradient, outer
+gradient, cross derivative and Hessian products use independent batches; the products take theirs from reshuffled
+passes, like local steps. x is projected after every step and after the average if the problem has a feasible set.
+``outer_rounds`` runs the paper's two stages in one: later rounds train a common model by federated averaging on
+the inner objective, with x fixed.
 """
 
 from dataclasses import dataclass
@@ -39,31 +38,26 @@ from harness.core.methods.derivatives import inner_gradient
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedBiO(Descent, ServerUpdate):
-    """Local steps on inner variable and hypergradient; average the outer variable only.
+    """Local steps on inner and outer variable; only the outer variable is averaged.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Step sizes of the outer and the inner variable.
     neumann_terms : int or None
-        Hessian products in the series; None solves with the exact Hessian (small inner problems).
+        Hessian products in the Neumann series; None solves with the exact Hessian (small inner problems).
     neumann_step : float
         Step of the series.
     outer_rounds : int or None
-        Rounds of the first stage, in which each client's own y is what is evaluated; None: all.
+        Rounds of the first stage, which evaluates each client's own y; None: all rounds.
     lr_train : float
-        Step size of the second stage, in which the common model is evaluated.
+        Step size of the second stage, which evaluates the common model.
     """
 
     meta: ClassVar = Meta(
-        "fedbio",
-        "bilevel",
-        ("bilevel",),
-        "Li et al. 2022",
-        "https://arxiv.org/abs/2205.01608",
-        version=2,
-        epochs=False,
-    )
+        "fedbio", "bilevel", ("bilevel",), "Li et al. 2022", "https://arxiv.org/abs/2205.01608",
+        version=2, epochs=False,
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.1
@@ -74,7 +68,7 @@ class FedBiO(Descent, ServerUpdate):
     lr_train: float = 0.1
 
     class State(NamedTuple):
-        """x ``(..., P)``, the clients' y ``(..., total, Q)``; the common model, and whether there is one (0, 1)."""
+        """x ``(..., P)``, the clients' y ``(..., total, Q)``, the common model; ``trained`` is 0 or 1."""
 
         x: Tensor
         y: Tensor
@@ -83,9 +77,8 @@ class FedBiO(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "lr_train", "neumann_step")
-        not_negative(self, *(["neumann_terms"] if self.neumann_terms is not None else []))
-        positive(self, *(["outer_rounds"] if self.outer_rounds is not None else []))
+        positive(self, "lr_x", "lr_y", "lr_train", "neumann_step", "outer_rounds")
+        not_negative(self, "neumann_terms")
 
     def stage(self, round: int) -> int:
         """Return 1 for the rounds that train the common model."""
@@ -97,11 +90,11 @@ class FedBiO(Descent, ServerUpdate):
         return self.server_init(self.State(x, clients.rows(y), y, torch.zeros_like(y[..., :1])), "x")
 
     def model(self, state: Any) -> Any:
-        """Return the clients' own models, in the second stage the common one."""
+        """Return the clients' models; in the second stage, the common model."""
         return state.theta if bool(state.trained.all()) else state.y
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """I steps on (y_m, x_m) from one point each, then the mean increment of x."""
+        """Take I simultaneous steps on (y_m, x_m), then apply the mean increment of x."""
         if self.stage(clients.round):
             theta = train(self, self.lr_train, state.x, state.theta, clients, channel)
             return state._replace(theta=theta, trained=torch.ones_like(state.trained))

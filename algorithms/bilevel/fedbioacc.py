@@ -1,7 +1,6 @@
 """FedBiOAcc: FedBiO with momentum-based variance reduction.
 
-Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-Algorithm 2.
+Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction", Algorithm 2.
 https://arxiv.org/abs/2205.01608
 
 =======================  =========================================================
@@ -9,8 +8,8 @@ paper                    here
 =======================  =========================================================
 x_t, x_{t-1}             ``state.x``, ``state.xp``, the outer variable
 nu                       ``state.nu``, the estimate of the hypergradient
-y_m                      ``state.y``, ``state.yp``, the inner variables, one row a client
-omega_m                  ``state.omega``, the estimates of their gradients, one row a client
+y_m                      ``state.y``, ``state.yp``, the inner variables, one row per client
+omega_m                  ``state.omega``, the estimates of their gradients, one row per client
 alpha_t                  ``delta / (u + sigma^2 t)^(1/3)``, t counted from 1
 eta, gamma               ``lr_x``, ``lr_y``
 c_nu, c_omega            ``c_x``, ``c_y``
@@ -18,11 +17,11 @@ I                        ``local_steps``
 Q, eta in eq. 4          ``neumann_terms``, ``neumann_step``
 =======================  =========================================================
 
-Travels: (x_{t-1}, nu, x_t) down and up (their increments); 6 d_x scalars a client and round. With ``dedupe`` x_t,
-which follows from the other two, is left away: 4 d_x. In the second stage as FedBiO.
+Travels: (x_{t-1}, nu, x_t) down and up (their increments); 6 d_x scalars per client and round. ``dedupe`` omits
+x_t, which follows from the other two: 4 d_x. Second stage: as FedBiO.
 
-Deviations: as FedBiO; the factor 1 - c alpha^2 is at least 0; t goes on while a client is away, which then goes on
-from its own y and omega. With ``dedupe`` and a feasible set the server projects the mean step.
+Deviations: as FedBiO. The factor 1 - c alpha^2 is at least 0. t also advances for absent clients, which resume from
+their own y and omega. With ``dedupe`` and a feasible set the server projects the mean step.
 """
 
 import math
@@ -40,30 +39,26 @@ from harness.core.methods.derivatives import inner_gradient
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedBiOAcc(Algorithm):
-    """Local steps along estimates corrected by the same batch at the point before.
+    """Local steps along estimates that are corrected with the same batch at the previous point.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Step sizes of the outer and the inner variable, times alpha_t.
     delta, u, sigma : float
-        Of alpha_t.
+        Parameters of alpha_t.
     c_x, c_y : float
         How fast the estimates forget.
     dedupe : bool
-        Send x_{t-1} and nu, and let the receiver take the last step.
+        Send x_{t-1} and nu only; the receiver computes x_t.
     neumann_terms, neumann_step, outer_rounds, lr_train
         As in FedBiO.
     """
 
     meta: ClassVar = Meta(
-        "fedbioacc",
-        "bilevel",
-        ("bilevel",),
-        "Li et al. 2022",
-        "https://arxiv.org/abs/2205.01608",
+        "fedbioacc", "bilevel", ("bilevel",), "Li et al. 2022", "https://arxiv.org/abs/2205.01608",
         epochs=False,
-    )
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 1.0
@@ -80,10 +75,7 @@ class FedBiOAcc(Algorithm):
     lr_train: float = 0.1
 
     class State(NamedTuple):
-        """Server vectors ``(..., P)``; the clients' rows ``(..., total, Q)``; whether they have begun (0, 1).
-
-        Then the common model, and whether it has been trained (0, 1).
-        """
+        """Server vectors ``(..., P)``, client rows ``(..., total, Q)``; ``begun`` and ``trained`` are 0 or 1."""
 
         x: Tensor
         xp: Tensor
@@ -97,31 +89,29 @@ class FedBiOAcc(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "lr_train", "delta", "u", "neumann_step")
-        given = ["neumann_terms"] if self.neumann_terms is not None else []
-        not_negative(self, "sigma", "c_x", "c_y", *given)
-        positive(self, *(["outer_rounds"] if self.outer_rounds is not None else []))
+        positive(self, "lr_x", "lr_y", "lr_train", "delta", "u", "neumann_step", "outer_rounds")
+        not_negative(self, "sigma", "c_x", "c_y", "neumann_terms")
 
     def stage(self, round: int) -> int:
         """Return 1 for the rounds that train the common model."""
         return int(self.outer_rounds is not None and round >= self.outer_rounds)
 
     def alpha(self, t: int) -> float:
-        """Return the common factor of the step sizes at step t."""
+        """Return the common factor of the step sizes in step t."""
         return self.delta / math.cbrt(self.u + self.sigma**2 * t)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point; the estimates come with the first batch."""
+        """Start from the problem's point; the first batch gives the estimates."""
         x, y = start["x"], clients.rows(start["y"])
         zero, theta = torch.zeros_like, start["y"]
         return self.State(x, x, zero(x), y, y, zero(y), zero(y[..., :1]), theta, zero(theta[..., :1]))
 
     def model(self, state: Any) -> Any:
-        """Return the clients' own models, in the second stage the common one."""
+        """Return the clients' models; in the second stage, the common model."""
         return state.theta if bool(state.trained.all()) else state.y
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """I steps along the corrected estimates, then the mean increments of x_{t-1}, nu and x_t."""
+        """Take I steps along the corrected estimates, then apply the mean increments of x_{t-1}, nu and x_t."""
         if self.stage(clients.round):
             theta = train(self, self.lr_train, state.x, state.theta, clients, channel)
             return state._replace(theta=theta, trained=torch.ones_like(state.trained))
@@ -130,7 +120,7 @@ class FedBiOAcc(Algorithm):
         t = clients.round * (self.local_steps or 1)
         if self.dedupe:
             xp, nu_t = channel.down(state.xp, state.nu)
-            last = self.lr_x / self.change(clients.round)  # of the round before, which the server has used
+            last = self.lr_x / self.change(clients.round)  # the server used the previous round's step size
             x_t = clients.project_x(xp - last * self.alpha(t) * nu_t)
         else:
             xp, nu_t, x_t = channel.down(state.xp, state.nu, state.x)
@@ -140,9 +130,9 @@ class FedBiOAcc(Algorithm):
         for lower, outer in draws(self, clients, self.neumann_terms):
             keep_x = begun * max(0.0, 1 - self.c_x * self.alpha(t) ** 2)
             keep_y = begun * max(0.0, 1 - self.c_y * self.alpha(t) ** 2)
-            before = clients.each(phi, xp, yp, *outer), clients.each(gradient, xp, yp, lower)
-            nu = clients.each(phi, x, y, *outer) + keep_x * (nu - before[0])
-            omega = clients.each(gradient, x, y, lower) + keep_y * (omega - before[1])
+            nu = clients.each(phi, x, y, *outer) + keep_x * (nu - clients.each(phi, xp, yp, *outer))
+            old = clients.each(gradient, xp, yp, lower)
+            omega = clients.each(gradient, x, y, lower) + keep_y * (omega - old)
             xp, yp, begun, t = x, y, torch.ones_like(begun), t + 1
             x = clients.project_x(x - self.lr_x * self.alpha(t) * nu)
             y = y - self.lr_y * self.alpha(t) * omega

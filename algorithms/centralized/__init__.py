@@ -1,1 +1,1 @@
-"""The centralized family, one file an algorithm."""
+"""The centralized family; one file per algorithm."""

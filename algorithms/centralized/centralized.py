@@ -1,9 +1,9 @@
-"""The centralized reference: SGD on everybody's data in one place.
+"""The centralized reference: SGD on all data in one place.
 
-No paper; the upper reference of every federated method. It shows what is lost by not sharing data, and
-protects nothing: `Meta.pooled` gives it one client that holds all training samples.
+No paper; the upper reference for every federated method. It shows the cost of not sharing data and protects
+nothing: `Meta.pooled` gives it one client that holds all training samples.
 
-Travels: nothing (the data were collected beforehand; that is not counted).
+Travels: nothing (collecting the data is not counted).
 
 Deviations: none.
 """
@@ -19,7 +19,7 @@ from harness.core import Channel, Clients, Descent, Meta, positive, register
 @register
 @dataclass(frozen=True, kw_only=True)
 class Centralized(Descent):
-    """SGD on the pooled training data; a round is the local steps or epochs of its one client.
+    """SGD on the pooled training data; a round is the local work of one client.
 
     Attributes
     ----------
@@ -45,9 +45,8 @@ class Centralized(Descent):
         return self.State(start["x"])
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Train a little further."""
-        x = clients.rows(state.x)
-        m = None
+        """Train for the local steps or epochs of one round."""
+        x, m = clients.rows(state.x), None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         return self.State(x.squeeze(-2))

@@ -13,9 +13,9 @@ E, B                 ``local_epochs`` (or ``local_steps``), ``batch_size``
 n_k / n              the weights of ``channel.mean``
 ===================  =========================================================
 
-Travels: x down, x up (its increment); 2 P scalars a client and round.
+Travels: x down, x up (its increment); 2 P scalars per client and round.
 
-Deviations: the server steps along the mean increment; with the default step that gives the average of the models.
+Deviations: the server steps along the mean increment; the default step size gives the average of the models.
 """
 
 from dataclasses import dataclass
@@ -37,19 +37,15 @@ class FedAvg(Descent, ServerUpdate):
     lr : float
         Local step size.
     finetune_epochs : int
-        Passes over a client's data before it is evaluated, on a copy (FedAvg-FT); 0 evaluates the common model.
+        Passes over a client's data that fine-tune a copy for evaluation (FedAvg-FT); 0: the common model.
     finetune : {"head", "all"}
-        What they train; of a model without hidden layers, all.
+        Layers to fine-tune; a model without hidden layers is always trained as a whole.
     """
 
     meta: ClassVar = Meta(
-        "fedavg",
-        "centralized",
-        ("erm",),
-        "McMahan et al. 2017",
-        "https://arxiv.org/abs/1602.05629",
+        "fedavg", "centralized", ("erm",), "McMahan et al. 2017", "https://arxiv.org/abs/1602.05629",
         parts=True,
-    )
+    )  # fmt: skip
 
     lr: float = 0.1
     finetune_epochs: int = 0
@@ -78,12 +74,12 @@ class FedAvg(Descent, ServerUpdate):
         return self.server_step(state, x=channel.mean(x, base=x_t))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
-        """Return the common model, or what fine-tuning at home makes of it."""
+        """Return the common model, or a copy that each client fine-tuned."""
         if self.finetune_epochs == 0:
             return state.x
         x, cut = clients.rows(state.x), clients.problem.cut if self.finetune == "head" else 0
         trained, m = torch.arange(x.shape[-1], device=x.device) >= (cut or 0), None
         for batch in clients.batches(self, epochs=self.finetune_epochs, stream="finetune"):
-            way, m = self.direction(x, clients.grad(x, batch), batch, m)
-            x = x - self.lr * trained * way
+            direction, m = self.direction(x, clients.grad(x, batch), batch, m)
+            x = x - self.lr * trained * direction
         return x

@@ -1,4 +1,4 @@
-"""FedAvgM, FedAdam, FedYogi, FedAdagrad: federated averaging whose server takes another step than the average.
+"""FedAvgM, FedAdam, FedYogi, FedAdagrad: federated averaging with a server optimizer.
 
 FedAvgM: Hsu, Qi, Brown: "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019, https://arxiv.org/abs/1909.06335. The others: Reddi, Charles, Zaheer, Garrett, Rush, Konecny,
@@ -17,8 +17,8 @@ tau                  ``server_tau``
 
 Travels: as FedAvg.
 
-Deviations: clients are weighted by their samples, as in FedAvg. Both papers choose step sizes by a grid for every
-task; the defaults of ``lr`` and ``server_lr`` are ours.
+Deviations: clients are weighted by their samples, as in FedAvg. Both papers choose step sizes by a grid search for
+every task; the defaults of ``lr`` and ``server_lr`` are ours.
 """
 
 from dataclasses import dataclass

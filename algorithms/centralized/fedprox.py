@@ -1,4 +1,4 @@
-"""FedProx: local steps pulled towards the model they started from.
+"""FedProx: FedAvg with a proximal term.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
 Algorithm 2.
@@ -12,10 +12,10 @@ mu                   ``mu``
 gamma-inexact solve  ``local_steps`` or ``local_epochs`` of SGD with step ``lr``
 ===================  =========================================================
 
-Travels: x down, x up (its increment); 2 P scalars a client and round.
+Travels: x down, x up (its increment); 2 P scalars per client and round.
 
-Deviations: the mean is weighted by samples and the cohort is uniform (the paper draws clients with
-probability proportional to their samples and averages plainly); both have the same expectation.
+Deviations: the cohort is uniform and the mean weighted by samples. The paper draws clients in proportion to their
+samples and averages uniformly; both have the same expectation.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class FedProx(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Proximal local SGD at every client, then the mean increment."""
+        """Run proximal local SGD at every client, then apply the mean increment."""
         x = x_t = channel.down(state.x)
         m = None
         for batch in clients.batches(self):

@@ -8,15 +8,15 @@ https://arxiv.org/abs/1910.06378
 paper                here
 ===================  =========================================================
 x, c                 ``state.x``, ``state.c``
-c_i                  ``state.ci``, one row a client
+c_i                  ``state.ci``, one row per client
 eta_l, eta_g         ``lr``, ``server_lr``
 K                    the client's own number of local steps (with momentum, their `reach`)
 |S| / N              ``clients.n / clients.total``
 ===================  =========================================================
 
-Travels: (x, c) down, (x, c_i) up (their increments); 4 P scalars a client and round.
+Travels: (x, c) down, (x, c_i) up (their increments); 4 P scalars per client and round.
 
-Deviations: none. The average over the cohort is plain, as in the paper.
+Deviations: none. The average over the cohort is uniform, as in the paper.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from harness.core.steps import reach
 @register
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Descent, ServerUpdate):
-    """Local SGD corrected by what the others' gradients were last time.
+    """Local SGD corrected by control variates.
 
     Attributes
     ----------
@@ -58,22 +58,19 @@ class Scaffold(Descent, ServerUpdate):
         positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model and from control variates of zero."""
+        """Start from the problem's model and zero control variates."""
         x = start["x"]
         return self.server_init(self.State(x, torch.zeros_like(x), torch.zeros_like(clients.rows(x))), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Corrected local SGD, then the mean increments of model and control variate."""
+        """Run corrected local SGD, then apply the mean increments of model and control variate."""
         x_t, c = channel.down(state.x, state.c)
         x, m, ci = x_t, None, clients.take(state.ci)
         batches, correction = clients.batches(self), c - ci
         for batch in batches:
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, plus=correction)
         ci_new = ci - c + (x_t - x) / (reach(batches.num_steps.clamp(min=1), self.momentum) * self.lr)
-        dx, dc = channel.mean(
-            x, ci_new, base=(x_t, ci), scale=(1.0, 1 / (len(batches) * self.lr)), weighting="uniform"
-        )
-        share = clients.n / clients.total
-        return self.server_step(state, x=dx)._replace(
-            c=state.c + share * dc, ci=clients.put(state.ci, ci_new)
-        )
+        scale = 1.0, 1 / (len(batches) * self.lr)
+        dx, dc = channel.mean(x, ci_new, base=(x_t, ci), scale=scale, weighting="uniform")
+        c = state.c + clients.n / clients.total * dc
+        return self.server_step(state, x=dx)._replace(c=c, ci=clients.put(state.ci, ci_new))

@@ -1,1 +1,1 @@
-"""The decentralized family, one file an algorithm."""
+"""The decentralized family; one file per algorithm."""

@@ -1,24 +1,23 @@
-"""Decentralized local SGDA: local descent ascent, then one exchange with the neighbors; no correction.
+"""Decentralized local SGDA: local descent ascent, then one exchange with the neighbors, without correction.
 
-The baseline that gradient tracking is measured against: Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent:
-Convergence Analysis and Communication Efficiency", AISTATS 2021, Algorithm 1, with a mixing matrix in place of the
-server's average.
+The baseline for gradient tracking: Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis
+and Communication Efficiency", AISTATS 2021, Algorithm 1, with a mixing matrix in place of the server's average.
 https://arxiv.org/abs/2102.13152
 
 ===================  =========================================================
 paper                here
 ===================  =========================================================
-x_i, y_i             ``state.x``, ``state.y``, one row a node
+x_i, y_i             ``state.x``, ``state.y``, one row per node
 eta_x, eta_y         ``lr_x``, ``lr_y``
 tau                  ``local_steps``
 ===================  =========================================================
 
-Travels: along every directed edge (x, y), d_x + d_y scalars a round. Where a round began is a function of what was
-sent before, so only the way from there releases anything.
+Travels: along every directed edge (x, y), d_x + d_y scalars per round. The start of a round is a function of
+earlier messages, so only the increments release anything.
 
-Deviations: none of the mixing is printed anywhere. y is projected after every step and after mixing, as noise may
-leave the feasible set. With several steps and unlike nodes it does not stop at the saddle; with one step it does
-on a complete graph only.
+Deviations: the mixing step is ours. y is projected after every step and after mixing, as noise may leave the
+feasible set. With several local steps and heterogeneous nodes the method does not converge to the saddle point;
+with one step it does on a complete graph only.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from harness.core import Channel, Clients, Descent, Meta, positive, register
 @register
 @dataclass(frozen=True, kw_only=True)
 class DecentralizedLocalSGDA(Descent):
-    """Local descent in x and ascend in y, both from the same point, and gossip of where that led.
+    """Simultaneous local descent in x and ascent in y, then gossip.
 
     Attributes
     ----------
@@ -41,21 +40,16 @@ class DecentralizedLocalSGDA(Descent):
     """
 
     meta: ClassVar = Meta(
-        "decentralized_local_sgda",
-        "decentralized",
-        ("minimax",),
-        "after Deng, Mahdavi 2021",
-        "https://arxiv.org/abs/2102.13152",
-        gossip=True,
-        epochs=False,
-    )
+        "decentralized_local_sgda", "decentralized", ("minimax",), "after Deng, Mahdavi 2021", "https://arxiv.org/abs/2102.13152",
+        gossip=True, epochs=False,
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
     lr_y: float = 0.01
 
     class State(NamedTuple):
-        """One row a node, ``(..., total, P)`` and ``(..., total, Q)``."""
+        """One row per node, ``(..., total, P)`` and ``(..., total, Q)``."""
 
         x: Tensor
         y: Tensor
@@ -69,13 +63,11 @@ class DecentralizedLocalSGDA(Descent):
         return self.State(clients.rows(start["x"]), clients.rows(start["y"]))
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Simultaneous local steps, then the exchange."""
+        """Take simultaneous local steps, then exchange."""
         x, y = state
-        batches = clients.batches(self)
-        m = None
+        batches, m = clients.batches(self), None
         for batch in batches:
-            gx, gy = clients.grads(x, y, batch)
-            (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
+            (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y
         _, (x, y), _ = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach)

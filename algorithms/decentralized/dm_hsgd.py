@@ -7,22 +7,22 @@ https://openreview.net/forum?id=rjIjkiyAJao
 ===================  =====================================================================
 formula              here
 ===================  =====================================================================
-x_i, y_i             ``state.x``, ``state.y``, one row a node
-u_i, v_i             ``state.u``, ``state.v``: estimates of the gradients by x and by y
+x_i, y_i             ``state.x``, ``state.y``, one row per node
+u_i, v_i             ``state.u``, ``state.v``: estimates of the gradients in x and y
 s_i^x, s_i^y         ``state.sx``, ``state.sy``: trackers of the mean estimates
 eta_x, eta_y         ``lr_x``, ``lr_y``
 b_x, b_y             ``beta_x``, ``beta_y``: weight of the fresh gradient
 B_0                  ``mega_batch``
--                    ``state.ru``, ``state.rv``: what was released of the estimates
+-                    ``state.ru``, ``state.rv``: the released estimates
 ===================  =====================================================================
 
 Travels: along every directed edge, in two exchanges, (x - lr_x sx, y + lr_y sy) and (sx + du, sy + dv);
-2 (d_x + d_y) scalars a round, and (sx, sy) once before the first. Trackers and points are functions of what was
-sent, so only the estimates release anything.
+2 (d_x + d_y) scalars per round, and (sx, sy) once before the first. Trackers and points are functions of earlier
+messages, so only the estimates release anything.
 
-Deviations: written from the authors' code; the letters are not the paper's. The estimate itself is what is
-released, and du, dv are the changes of what was released. Without noise that is the change of the estimate; noise
-on every change would add up in the trackers, whose mean is that of what was released. y is projected after mixing.
+Deviations: written from the authors' code, with other letters than the paper's. A round releases the estimate
+itself; du, dv are the changes of the released estimates. Without noise these are the changes of the estimates;
+noise on every change would add up in the trackers. y is projected after mixing.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive,
 @register
 @dataclass(frozen=True, kw_only=True)
 class DMHSGD(Algorithm):
-    """A step along the trackers, a fresh batch at the old and the new point, and an exchange of each.
+    """A step along the trackers, then a fresh batch at the old and the new point, each with an exchange.
 
     Attributes
     ----------
@@ -46,19 +46,13 @@ class DMHSGD(Algorithm):
     beta_x, beta_y : float
         Weight of the fresh gradient in the estimates, in (0, 1]; 1 is descent ascent with gradient tracking.
     mega_batch : int
-        Samples of the batch of the first estimate.
+        Batch size of the first estimate.
     """
 
     meta: ClassVar = Meta(
-        "dm_hsgd",
-        "decentralized",
-        ("minimax",),
-        "Xian et al. 2021",
-        "https://openreview.net/forum?id=rjIjkiyAJao",
-        gossip=True,
-        epochs=False,
-        steps=1,
-    )
+        "dm_hsgd", "decentralized", ("minimax",), "Xian et al. 2021", "https://openreview.net/forum?id=rjIjkiyAJao",
+        gossip=True, epochs=False, steps=1,
+    )  # fmt: skip
 
     local_steps: int | None = 1
     batch_size: int | None = 10
@@ -69,7 +63,7 @@ class DMHSGD(Algorithm):
     mega_batch: int = 2000
 
     class State(NamedTuple):
-        """One row a node, ``(..., total, P)`` or ``(..., total, Q)``."""
+        """One row per node, ``(..., total, P)`` or ``(..., total, Q)``."""
 
         x: Tensor
         y: Tensor
@@ -84,12 +78,11 @@ class DMHSGD(Algorithm):
         super().__post_init__()
         positive(self, "lr_x", "lr_y", "beta_x", "beta_y", "mega_batch")
         if max(self.beta_x, self.beta_y) > 1:
-            raise UserError(
-                f"algorithm dm_hsgd: beta_x and beta_y are in (0, 1], given {self.beta_x}, {self.beta_y}"
-            )
+            given = f"{self.beta_x}, {self.beta_y}"
+            raise UserError(f"algorithm dm_hsgd: beta_x and beta_y must be in (0, 1], given {given}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start all nodes from one point, with the gradients of a large batch, mixed once."""
+        """Start all nodes from one point with the mixed gradients of a large batch."""
         x, y = clients.rows(start["x"]), clients.rows(start["y"])
         (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="init")
         u, v = clients.grads(x, y, batch)
@@ -98,7 +91,7 @@ class DMHSGD(Algorithm):
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Move along the trackers and mix; update the estimates at the new point; track their change."""
+        """Step along the trackers and mix; update the estimates at the new point; track their change."""
         x_old, y_old, u, v, ru, rv, sx, sy = state
         moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
         _, _, (x, y) = channel.mix(rebroadcast=moved)

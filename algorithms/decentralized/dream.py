@@ -1,4 +1,4 @@
-"""DREAM: decentralized minimax by recursive gradients that are now and then made anew, tracking and fast gossip.
+"""DREAM: decentralized minimax by recursive gradients with random restarts, tracking and accelerated gossip.
 
 Chen, Ye, Luo: "An Efficient Stochastic Algorithm for Decentralized Nonconvex-Strongly-Concave Minimax
 Optimization", AISTATS 2024; one iteration is one round.
@@ -7,26 +7,25 @@ https://arxiv.org/abs/2212.02387
 ===================  =====================================================================
 formula              here
 ===================  =====================================================================
-x_i, y_i             ``state.x``, ``state.y``, one row a node
-g_i, h_i             ``state.u``, ``state.v``: estimates of the gradients by x and by y
+x_i, y_i             ``state.x``, ``state.y``, one row per node
+g_i, h_i             ``state.u``, ``state.v``: estimates of the gradients in x and y
 s_i^x, s_i^y         ``state.sx``, ``state.sy``: trackers of the mean estimates
 eta_x, eta_y         ``lr_x``, ``lr_y``
 p                    ``p``, probability of the coin ``refresh`` that all nodes share
 q, omega_i           ``q``, probability of a node's coin ``active``
 B_0, b               ``mega_batch``, ``batch_size``
 K                    ``hops`` of FastMix
--                    ``state.ru``, ``state.rv``: what was released of the estimates
+-                    ``state.ru``, ``state.rv``: the released estimates
 ===================  =====================================================================
 
 Travels: along every directed edge and in each of K hops, in two exchanges, (x - lr_x sx, y + lr_y sy) and
-(sx + du, sy + dv); 2 K (d_x + d_y) scalars a round, and half of that before the first. Trackers and points are
-functions of what was sent, so only the estimates release anything.
+(sx + du, sy + dv); 2 K (d_x + d_y) scalars per round, and half of that before the first. Trackers and points are
+functions of earlier messages, so only the estimates release anything.
 
-Deviations: written from the authors' code and what is known of the paper; unlike in that code the first coin is
-shared, and 1 / q multiplies both gradients. The estimate itself is what is released, and du, dv are the changes of
-what was released, as noise on every change would add up in the trackers. The first mix takes as many hops as all
-others. y is projected after FastMix, which is no convex combination. The authors' step sizes (0.1, 1) are for
-normalized logistic losses; those here are smaller.
+Deviations: written from the authors' code and general knowledge of the paper. Unlike in that code the first coin is
+shared and 1 / q multiplies both gradients. Released estimates as in `dm_hsgd`. The first mix has K hops like the
+others. y is projected after FastMix, which is not a convex combination. The authors' step sizes (0.1, 1) are for
+normalized logistic losses; ours are smaller.
 """
 
 from dataclasses import dataclass
@@ -48,26 +47,19 @@ class DREAM(Algorithm):
     lr_x, lr_y : float
         Step sizes.
     p : float
-        Probability that all nodes estimate anew from a large batch, in [0, 1].
+        Probability that all nodes restart their estimates from a large batch, in [0, 1].
     q : float
         Probability that a node takes part in a round of small batches, in (0, 1].
     mega_batch : int
-        Samples of a large batch.
+        Size of a large batch.
     hops : int
-        Exchanges with the neighbors in a mix; 1 is plain mixing, more are FastMix.
+        Exchanges with the neighbors per mix; 1 is plain mixing, more are FastMix.
     """
 
     meta: ClassVar = Meta(
-        "dream",
-        "decentralized",
-        ("minimax",),
-        "Chen, Ye, Luo 2024",
-        "https://arxiv.org/abs/2212.02387",
-        stackable=False,  # runs side by side would have to go both ways: the common coin falls for each
-        gossip=True,
-        epochs=False,
-        steps=1,
-    )
+        "dream", "decentralized", ("minimax",), "Chen, Ye, Luo 2024", "https://arxiv.org/abs/2212.02387",
+        stackable=False, gossip=True, epochs=False, steps=1,  # the shared coin branches, differently in every run
+    )  # fmt: skip
 
     local_steps: int | None = 1
     batch_size: int | None = 64
@@ -79,7 +71,7 @@ class DREAM(Algorithm):
     hops: int = 2
 
     class State(NamedTuple):
-        """One row a node, ``(total, P)`` or ``(total, Q)``."""
+        """One row per node, ``(total, P)`` or ``(total, Q)``."""
 
         x: Tensor
         y: Tensor
@@ -95,11 +87,11 @@ class DREAM(Algorithm):
         positive(self, "lr_x", "lr_y", "mega_batch", "hops")
         if not (0 <= self.p <= 1 and 0 < self.q <= 1):
             raise UserError(
-                f"algorithm dream: p is in [0, 1] and q in (0, 1], given p {self.p} and q {self.q}"
+                f"algorithm dream: p must be in [0, 1], q in (0, 1], given p {self.p}, q {self.q}"
             )
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start all nodes from one point, with the gradients of a large batch, mixed."""
+        """Start all nodes from one point with the mixed gradients of a large batch."""
         x, y = clients.rows(start["x"]), clients.rows(start["y"])
         (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
         u, v = clients.grads(x, y, batch)
@@ -108,19 +100,18 @@ class DREAM(Algorithm):
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Move along the trackers and mix; estimate as the coins say; track the change."""
+        """Step along the trackers and mix; update the estimates by the coins; track their change."""
         x_old, y_old, u, v, ru, rv, sx, sy = state
         moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
         _, _, (x, y) = channel.mix(rebroadcast=moved, hops=self.hops)
         y = clients.project(y)
-        refresh = clients.coin(self.p, "anew")
-        if bool(refresh):
+        if bool(clients.coin(self.p, "anew")):  # refresh
             (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
             u, v = clients.grads(x, y, batch)
         else:
             active = clients.coin(self.q, "active", each=True)
             (batch,) = clients.batches(self)
-            batch = batch._replace(weight=batch.weight * active)  # who is idle computes nothing
+            batch = batch._replace(weight=batch.weight * active)  # idle nodes compute nothing
             gx_old, gy_old = clients.grads(x_old, y_old, batch)
             gx, gy = clients.grads(x, y, batch)
             u = u + active / self.q * (gx - gx_old)

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2405.04566
 =======================  =========================================================
 paper                    here
 =======================  =========================================================
-x_i, y_i                 ``state.x``, ``state.y``, one row a node
+x_i, y_i                 ``state.x``, ``state.y``, one row per node
 c_i^x, c_i^y             ``state.cx``, ``state.cy``: corrections, mean zero
 eta_c^x, eta_c^y         ``lr_x``, ``lr_y``
 eta_s^x, eta_s^y         ``server_lr`` (one value for both)
@@ -15,14 +15,14 @@ K                        ``local_steps`` (with momentum, their `reach`)
 Delta^x, Delta^y         ``dx``, ``dy``
 =======================  =========================================================
 
-Travels: along every directed edge (x, y, dx, dy), 2 (d_x + d_y) scalars a round; x and y are functions of
-what was sent before, so only (dx, dy) releases anything. Once, before the first round,
-(d_x + d_y) up and down for the mean gradient, unless ``zero_init``.
+Travels: along every directed edge (x, y, dx, dy), 2 (d_x + d_y) scalars per round; x and y are functions of earlier
+messages, so only (dx, dy) releases anything. Once, before the first round, (d_x + d_y) up and down for the mean
+gradient, unless ``zero_init``.
 
-Deviations: the correction of y has a minus (the printed box loses that line; with a plus the method
-diverges); the mean in the initial correction of x is that of the x gradients (Lemma 9). With a constrained
-y, dy is the sum of the unprojected steps, so that the tracking identity holds, and y is projected after
-mixing. A tracker uses what its node *sent*, so that the corrections keep mean zero under noise and codes.
+Deviations: the correction of y has a minus (the printed box omits that line; with a plus the method diverges). The
+initial correction of x uses the mean of the x gradients (Lemma 9). With a constrained y, dy is the sum of the
+unprojected steps, so the tracking identity holds, and y is projected after mixing. Corrections use the messages as
+*sent*, so they keep mean zero under noise and compression.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from harness.core.steps import reach
 @register
 @dataclass(frozen=True, kw_only=True)
 class KGTMinimax(Descent):
-    """Corrected local descent ascent, then one exchange with the neighbors.
+    """Corrected local descent ascent, followed by one exchange with the neighbors.
 
     Attributes
     ----------
@@ -47,18 +47,13 @@ class KGTMinimax(Descent):
     server_lr : float
         Step size of the communication; 1 on a complete graph, smaller on sparse ones.
     zero_init : bool
-        Start with corrections of zero instead of exchanging one gradient first.
+        Start with zero corrections instead of exchanging one gradient first.
     """
 
     meta: ClassVar = Meta(
-        "k_gt_minimax",
-        "decentralized",
-        ("minimax",),
-        "K-GT-Minimax",
-        "https://arxiv.org/abs/2405.04566",
-        gossip=True,
-        epochs=False,
-    )
+        "k_gt_minimax", "decentralized", ("minimax",), "K-GT-Minimax", "https://arxiv.org/abs/2405.04566",
+        gossip=True, epochs=False,
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -67,7 +62,7 @@ class KGTMinimax(Descent):
     zero_init: bool = False
 
     class State(NamedTuple):
-        """Variables and corrections, one row a node, ``(..., total, P)`` or ``(..., total, Q)``."""
+        """Variables and corrections, one row per node, ``(..., total, P)`` or ``(..., total, Q)``."""
 
         x: Tensor
         y: Tensor
@@ -79,20 +74,17 @@ class KGTMinimax(Descent):
         positive(self, "lr_x", "lr_y", "server_lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start all nodes from one point, with corrections that make their gradients agree."""
+        """Start all nodes from one point with corrections that make their gradients agree."""
         x, y = clients.rows(start["x"]), clients.rows(start["y"])
         if self.zero_init:
             return self.State(x, y, torch.zeros_like(x), torch.zeros_like(y))
         (batch,) = clients.batches(self, steps=1, stream="init")
-        gx, gy = clients.grads(x, y, batch)
-        gx, gy = channel.gather(
-            gx, gy
-        )  # what the nodes really sent: only so do the corrections have mean zero
+        gx, gy = channel.gather(*clients.grads(x, y, batch))  # as sent, so the corrections have mean zero
         mx, my = channel.down(gx.mean(-2), gy.mean(-2))
         return self.State(x, y, mx - gx, my - gy)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """K corrected local steps, the exchange, and the new corrections."""
+        """Take K corrected local steps, exchange, and update the corrections."""
         x, y, cx, cy = state
         dx, dy = torch.zeros_like(x), torch.zeros_like(y)
         batches = clients.batches(self)

@@ -1,1 +1,1 @@
-"""The fairness family: between sensitive groups, and between clients; one file an algorithm."""
+"""The fairness family, between sensitive groups and between clients; one file per algorithm."""

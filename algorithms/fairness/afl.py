@@ -1,23 +1,22 @@
-"""AFL: agnostic federated learning, fair to any mixture of clients.
+"""AFL: agnostic federated learning, which minimizes the loss of the worst mixture of clients.
 
-Mohri, Sivek, Suresh: "Agnostic Federated Learning", ICML 2019, the stochastic algorithm, with local steps as in
-federated averaging; written from knowledge of the paper, which could not be read here.
+Mohri, Sivek, Suresh: "Agnostic Federated Learning", ICML 2019, the stochastic algorithm.
 https://arxiv.org/abs/1902.00146
 
 ===================  =========================================================
 paper                here
 ===================  =========================================================
 w                    ``state.x``
-lambda               ``state.weights``, one number a client, kept by the server
+lambda               ``state.weights``, one number per client, kept by the server
 gamma_w              ``lr``
 gamma_lambda         ``lr_weights``
 ===================  =========================================================
 
-Travels: x down; x (its increment) and the loss at the received x up; 2 P + 1 scalars a client and round.
+Travels: x down; x (its increment) and the loss at the received x up; 2 P + 1 scalars per client and round.
 
-Deviations: a local step more than one descends each client's own loss, and the increments are mixed. The loss is
-that of all training data. A cohort shares out among its members the weight that they have together, and their
-increments are mixed as if it were 1.
+Deviations: written from general knowledge of the paper. Local steps as in federated averaging: with more than one,
+each client descends its own loss and the increments are mixed. The loss is that of all training data. A partial
+cohort redistributes its total weight among its members and mixes their increments as if that total were 1.
 """
 
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from harness.core.methods.derivatives import project_simplex
 @register
 @dataclass(frozen=True, kw_only=True)
 class AFL(Descent, ServerUpdate):
-    """Descend the mixture of the clients' losses, ascend in the mixture.
+    """Descent on a mixture of the clients' losses, ascent in the mixture.
 
     Attributes
     ----------
@@ -61,12 +60,11 @@ class AFL(Descent, ServerUpdate):
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and equal weights."""
-        x = start["x"]
-        state = self.State(x, torch.ones_like(clients.rows(x[..., :1])) / clients.total)
-        return self.server_init(state, "x")
+        weights = torch.ones_like(clients.rows(start["x"][..., :1])) / clients.total
+        return self.server_init(self.State(start["x"], weights), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local SGD, the mixture of its increments, and a step of the mixture along the losses."""
+        """Run local SGD, mix the increments, and step the mixture along the losses."""
         x = x_t = channel.down(state.x)
         m = None
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1)
@@ -74,7 +72,7 @@ class AFL(Descent, ServerUpdate):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         dx, risk = channel.gather(x, risk, base=(x_t, None), stateless=True)
         weights = clients.take(state.weights)
-        mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # of the cohort, which keeps it
+        mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # the cohort's total, which stays the same
         raised = (weights + self.lr_weights * risk) / mass
         raised = mass * project_simplex(raised.squeeze(-1)).unsqueeze(-1)
         new = self.server_step(state, x=(weights / mass * dx).sum(-2))

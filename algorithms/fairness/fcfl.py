@@ -1,4 +1,4 @@
-"""FCFL: consistent performance within a budget of disparity, then a Pareto step.
+"""FCFL: consistent performance under a disparity budget, then Pareto steps.
 
 Cui, Pan, Liang, Zhang, Wang: "Addressing Algorithmic Disparity and Performance Inconsistency in Federated
 Learning", NeurIPS 2021, Algorithm 1.
@@ -14,12 +14,12 @@ delta_l, delta_g           ``state.width_loss``, ``state.width_gap`` of the smoo
 hat l, hat g (gradients)   ``worst``, ``unfair``
 =========================  ==================================================================
 
-Travels: x down; loss, gap and their gradients up; 3 P + 2 scalars a client and round.
+Travels: x down; loss, gap and their gradients up; 3 P + 2 scalars per client and round.
 
-Deviations: the disparity is the equal-opportunity gap with sigmoid(10 logit) for decisions, as in the public code,
-and between more than two groups the largest minus the smallest rate. Gradients are of one batch. Widths shrink by
-0.01 where 0.1 |gradient| has come below them, as in the public code. Where the program of the second stage has no
-solution but 0, the step is the shortest combination of the gradients.
+Deviations: the disparity is the equal-opportunity gap with sigmoid(10 logit) as decision, as in the public code;
+for more than two groups, the largest minus the smallest rate. Gradients use one batch. A width shrinks to 0.01 of
+its value when 0.1 |gradient| falls below it, as in the public code. If the linear program of the second stage has
+only the solution 0, the step is the shortest convex combination of the gradients.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from harness.core.methods.multi_objective import best_of_two, common_descent, sm
 @register
 @dataclass(frozen=True, kw_only=True)
 class FCFL(ServerUpdate):
-    """Lower the worst client's loss while no client's gap exceeds the budget, then everybody's loss together.
+    """Descent on the worst client's loss while no client's gap exceeds the budget, then on all losses together.
 
     Attributes
     ----------
@@ -50,21 +50,15 @@ class FCFL(ServerUpdate):
     slope : float
         Steepness of the sigmoid in the gap.
     width : float
-        At the start, of both smooth maxima.
+        Initial width of both smooth maxima.
     weight_decay : float
-        What pulls the model to 0.
+        Factor of the model in the server's step.
     """
 
     meta: ClassVar = Meta(
-        "fcfl",
-        "fairness",
-        ("erm",),
-        "Cui et al. 2021",
-        "https://arxiv.org/abs/2108.08435",
-        epochs=False,
-        steps=1,
-        groups=True,
-    )
+        "fcfl", "fairness", ("erm",), "Cui et al. 2021", "https://arxiv.org/abs/2108.08435",
+        epochs=False, steps=1, groups=True,
+    )  # fmt: skip
 
     local_steps: int | None = 1
     lr: float = 0.1
@@ -87,12 +81,12 @@ class FCFL(ServerUpdate):
         not_negative(self, "budget", "minmax_rounds", "weight_decay")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model and wide maxima."""
+        """Start from the problem's model and the initial widths."""
         width = torch.full_like(start["x"][..., :1], self.width)
         return self.server_init(self.State(start["x"], width, width), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Everybody's losses, gaps and gradients, and a step of the server's choice."""
+        """Gather losses, gaps and their gradients, then step along the server's choice."""
         x_t = channel.down(state.x)
         (batch,) = clients.batches(self)
         disparity = partial(soft_gap, groups=clients.groups, slope=self.slope)
@@ -106,22 +100,19 @@ class FCFL(ServerUpdate):
         unfair = smooth_maximum(gaps.squeeze(-1), by_gap, state.width_gap)
         over = gaps.amax(-2) > self.budget  # (..., 1)
         if clients.round >= self.minmax_rounds:
-            usual = by_loss.mean(-2)
             every = torch.cat([by_loss, (unfair * over).unsqueeze(-2)], -2)
-            return self._along(state, common_descent(every, usual))
+            return self._along(state, common_descent(every, by_loss.mean(-2)))
         worst = smooth_maximum(losses.squeeze(-1), by_loss, state.width_loss)
-        way = torch.where(
-            over, best_of_two(worst, unfair, unfair, keep=worst), best_of_two(worst, unfair, worst)
-        )
-        return self._along(state, way)._replace(
-            width_loss=_narrower(state.width_loss, worst), width_gap=_narrower(state.width_gap, unfair)
-        )
+        fairer, better = best_of_two(worst, unfair, unfair, keep=worst), best_of_two(worst, unfair, worst)
+        widths = _narrower(state.width_loss, worst), _narrower(state.width_gap, unfair)
+        new = self._along(state, torch.where(over, fairer, better))
+        return new._replace(width_loss=widths[0], width_gap=widths[1])
 
-    def _along(self, state: State, way: Tensor) -> State:
-        return self.server_step(state, x=-self.lr * (way + self.weight_decay * state.x))
+    def _along(self, state: State, direction: Tensor) -> State:
+        return self.server_step(state, x=-self.lr * (direction + self.weight_decay * state.x))
 
 
 def _narrower(width: Tensor, gradient: Tensor) -> Tensor:
-    """Return a smaller width where the smooth maximum has come close to its minimum."""
+    """Shrink a width where the smooth maximum is close to its minimum."""
     close = 0.1 * torch.linalg.vector_norm(gradient, dim=-1, keepdim=True) <= width
     return torch.where(close & (width > 1e-4), 0.01 * width, width)

@@ -1,4 +1,4 @@
-"""FedMinMax: the mixture of sensitive groups with the largest risk is minimized.
+"""FedMinMax: minimize the largest risk over mixtures of sensitive groups.
 
 Papadaki, Martinez, Bertran, Sapiro, Rodrigues: "Minimax Demographic Group Fairness in Federated Learning",
 FAccT 2022, Algorithm 1.
@@ -14,11 +14,11 @@ eta_theta, eta_mu          ``lr``, ``lr_mu``
 n_{a,k} / n_k r_{a,k}      ``risks``, the gradient by w; their mean by samples is rho_a r_a
 =========================  ==================================================================
 
-Travels: (x, w) down, x (its increment) and risks up; 2 (P + K) scalars a client and round for K groups. Before
-the first round the shares of the groups up, K.
+Travels: (x, w) down, x (its increment) and risks up; 2 (P + K) scalars per client and round for K groups. Once,
+before the first round, the K group shares up.
 
-Deviations: gradient and risks are of one batch, which is all of a client's data with ``batch_size`` None, as in
-the paper. The last iterate is the result. A group whose share has become 0 under noise has weight 0.
+Deviations: gradient and risks use one batch; ``batch_size`` None takes all data, as in the paper. The result is the
+last iterate. A group whose share is 0 under noise has weight 0.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from harness.core.methods.fairness import group_shares, group_weighted_loss
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedMinMax(Descent, ServerUpdate):
-    """One descent step on the weighed risk, one ascent step on the groups' mixture.
+    """One descent step on the weighted risk, one ascent step on the mixture of groups.
 
     Attributes
     ----------
@@ -44,15 +44,9 @@ class FedMinMax(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "fedminmax",
-        "fairness",
-        ("erm",),
-        "Papadaki et al. 2022",
-        "https://arxiv.org/abs/2201.08304",
-        epochs=False,
-        steps=1,
-        groups=True,
-    )
+        "fedminmax", "fairness", ("erm",), "Papadaki et al. 2022", "https://arxiv.org/abs/2201.08304",
+        epochs=False, steps=1, groups=True,
+    )  # fmt: skip
 
     local_steps: int | None = 1
     lr: float = 0.1
@@ -71,13 +65,13 @@ class FedMinMax(Descent, ServerUpdate):
         not_negative(self, "lr_mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's model and the groups' shares, which the clients tell once."""
+        """Start from the problem's model and the groups' shares, which the clients send once."""
         shares = clients.each(group_shares(clients.groups), clients.data())
         rho = project_simplex(channel.mean(shares, stateless=True))
         return self.server_init(self.State(start["x"], rho, rho), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Descend the weighed risk, and tell the groups' risks of the model that was received."""
+        """Descend the weighted risk; send the groups' risks of the received model."""
         x_t, w = channel.down(state.x, _ratio(state.mu, state.rho))
         (batch,) = clients.batches(self)
         gradient, risks = clients.gradient(group_weighted_loss, x_t, w, batch=batch, by=(0, 1))

@@ -1,7 +1,7 @@
 """FedReg: federated averaging with a penalty on each client's own equal-opportunity gap.
 
-Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction",
-section 6, which describes it as a baseline.
+Li, Huang, Huang: "Local Stochastic Bilevel Optimization with Momentum-Based Variance Reduction", section 6, where
+it is a baseline.
 https://arxiv.org/abs/2205.01608
 
 ===================  =========================================================
@@ -12,9 +12,9 @@ lambda               ``penalty``
 I                    ``local_steps`` (or ``local_epochs``)
 ===================  =========================================================
 
-Travels: x down, x up (its increment); 2 P scalars a client and round. Group statistics stay at home.
+Travels: x down, x up (its increment); 2 P scalars per client and round. Group statistics stay at home.
 
-Deviations: the paper does not say how the gap is made smooth; here a group's true positive rate is the mean of
+Deviations: the paper does not define a smooth gap; here a group's true positive rate is the mean of
 sigmoid(slope * logit) over its positive samples in the batch.
 """
 
@@ -31,7 +31,7 @@ from harness.core.methods.fairness import penalized_loss
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedReg(Descent, ServerUpdate):
-    """Average the clients' models after some local SGD on a penalized loss.
+    """Federated averaging with local SGD on a penalized loss.
 
     Attributes
     ----------
@@ -44,14 +44,9 @@ class FedReg(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "fedreg",
-        "fairness",
-        ("erm",),
-        "Li et al. 2022",
-        "https://arxiv.org/abs/2205.01608",
-        parts=True,
-        groups=True,
-    )
+        "fedreg", "fairness", ("erm",), "Li et al. 2022", "https://arxiv.org/abs/2205.01608",
+        parts=True, groups=True,
+    )  # fmt: skip
 
     lr: float = 0.1
     penalty: float = 0.1
@@ -72,7 +67,7 @@ class FedReg(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local SGD on loss and penalty, then the mean increment."""
+        """Run local SGD on loss and penalty, then apply the mean increment."""
         loss = partial(penalized_loss, groups=clients.groups, weight=self.penalty, slope=self.slope)
         x = x_t = channel.down(state.x)
         m = None

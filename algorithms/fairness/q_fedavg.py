@@ -1,4 +1,4 @@
-"""q-FedAvg: resources for clients with a large loss.
+"""q-FedAvg: larger weights for clients with a large loss.
 
 Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020, Algorithm 2.
 https://arxiv.org/abs/1905.10497
@@ -14,11 +14,11 @@ E                    ``local_steps`` or ``local_epochs``
 Delta_k, h_k         ``push``, ``mass``, both times ``lr``
 ===================  =========================================================
 
-Travels: x down; Delta_k and h_k up; 2 P + 1 scalars a client and round.
+Travels: x down; Delta_k and h_k up; 2 P + 1 scalars per client and round.
 
 Deviations: F_k is the loss of all training data at the received model. Both sums are divided by the number of
-clients, which leaves their ratio. The divisor is at least what a loss of 1e-3 makes it; where noise leaves none
-that is positive the model stays. Clients count alike; the paper samples them in proportion to their data.
+clients, which preserves their ratio. The divisor is at least its value at a loss of 1e-3; if noise makes it
+nonpositive, the model stays. Clients are sampled uniformly; the paper samples in proportion to their data.
 """
 
 from dataclasses import dataclass
@@ -30,20 +30,20 @@ from torch import Tensor
 from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.problem import power
 
-LEAST = 1e-3  # loss below which the divisor no longer falls
+LEAST = 1e-3  # loss below which the divisor stops falling
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class QFedAvg(Descent, ServerUpdate):
-    """Weigh increments by a power of the loss, and divide by a bound on the curvature of its power.
+    """Increments weighted by a power of the loss, divided by a bound on the curvature of that power.
 
     Attributes
     ----------
     lr : float
         Local step size; its inverse estimates the loss's Lipschitz constant.
     q : float
-        Power of the loss; 0 is federated averaging of clients that count alike.
+        Power of the loss; 0 is federated averaging with equal weights.
     """
 
     meta: ClassVar = Meta(
@@ -68,16 +68,14 @@ class QFedAvg(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local SGD, then the ratio of two averages."""
+        """Run local SGD, then apply the ratio of two averages."""
         x = x_t = channel.down(state.x)
         m = None
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1).clamp(min=1e-10)
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        weight = power(risk, self.q)
-        push = weight * (x - x_t)
-        length = (x - x_t).square().sum(-1, keepdim=True)
+        weight, length = power(risk, self.q), (x - x_t).square().sum(-1, keepdim=True)
         mass = self.q * power(risk, self.q - 1) * length / self.lr + weight
-        push, mass = channel.mean(push, mass, weighting="uniform", stateless=True)
+        push, mass = channel.mean(weight * (x - x_t), mass, weighting="uniform", stateless=True)
         step = push / mass.clamp(min=LEAST ** max(self.q, 1.0))
         return self.server_step(state, x=torch.where(mass > 0, step, 0.0))

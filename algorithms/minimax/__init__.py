@@ -1,1 +1,1 @@
-"""The minimax family, one file an algorithm."""
+"""The minimax family; one file per algorithm."""

@@ -1,4 +1,4 @@
-"""CODA+: local descent ascent in stages, each pulled towards the point at which it began.
+"""CODA+: local descent ascent in proximal stages.
 
 Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
 Complexity", ICML 2021; CODA: Guo, Liu, Yuan, Shen, Liu, Yang, ICML 2020.
@@ -16,12 +16,11 @@ T_s                  ``stage_rounds`` rounds of ``local_steps``
 I                    ``local_steps``
 ===================  =========================================================
 
-Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round. The reference
-point is a past broadcast; a cohort that is not everybody is sent it again, d_x more.
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars per client and round. The reference
+point is a past broadcast; a partial cohort receives it again, d_x more.
 
-Deviations: a stage ends with its last average, as in practice, not with the average of all its iterates; all
-stages are equally long. Unlike CODA it does not estimate y anew when a stage begins. y is projected after
-every step.
+Deviations: a stage ends with its last average, not with the average of all its iterates. All stages are equally
+long. Unlike CODA it does not estimate y again when a stage begins. y is projected after every step.
 """
 
 from dataclasses import dataclass
@@ -35,28 +34,24 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_nega
 @register
 @dataclass(frozen=True, kw_only=True)
 class CODAPlus(Descent, ServerUpdate):
-    """Local descent ascent with a proximal term in x and step sizes that fall from stage to stage.
+    """Local descent ascent with a proximal term in x and smaller step sizes in every stage.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Step sizes of the first stage.
     prox : float
-        Weight of the pull towards the point at which the stage began; 0 for none.
+        Weight of the pull toward the stage's first point; 0 for none.
     stage_rounds : int
         Rounds of a stage.
     decay : float
-        The step sizes are divided by it from stage to stage.
+        Divisor of the step sizes from stage to stage.
     """
 
     meta: ClassVar = Meta(
-        "coda_plus",
-        "minimax",
-        ("minimax",),
-        "Yuan et al. 2021",
-        "https://arxiv.org/abs/2102.04635",
+        "coda_plus", "minimax", ("minimax",), "Yuan et al. 2021", "https://arxiv.org/abs/2102.04635",
         epochs=False,
-    )
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -82,14 +77,13 @@ class CODAPlus(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local steps towards the saddle and the stage's beginning, then the mean increments."""
+        """Take proximal local steps, then apply the mean increments."""
         stage, rounds = divmod(clients.round, self.stage_rounds)
         lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
         began = state.x if rounds == 0 else state.xr
         x, y = sent = channel.down(state.x, state.y)
         xr = channel.rebroadcast(began)
-        batches = clients.batches(self)
-        m = None
+        batches, m = clients.batches(self), None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
             gx = gx + self.prox * (x - xr)

@@ -1,4 +1,4 @@
-"""CODASCA: CODA+ whose clients correct their steps by control variates.
+"""CODASCA: CODA+ with control variates.
 
 Yuan, Guo, Xu, Ying, Yang: "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
 Complexity", ICML 2021.
@@ -17,12 +17,12 @@ eta_g                ``server_lr``
 T_s                  ``stage_rounds`` rounds of ``local_steps``
 ===================  =========================================================
 
-Travels: (x, y, c_x, c_y) down and up (their increments); 4 (d_x + d_y) scalars a client and round. The reference
-point is a past broadcast; a cohort that is not everybody is sent it again, d_x more.
+Travels: (x, y, c_x, c_y) down and up (their increments); 4 (d_x + d_y) scalars per client and round. The reference
+point is a past broadcast; a partial cohort receives it again, d_x more.
 
-Deviations: a client's new control variate is the mean of its directions in the round, which without projection is
-what the paper computes from the way it went; with projection of y that way no longer measures the gradients.
-Stages are equally long and end with their last average. y is projected after every step.
+Deviations: a client's new control variate is the mean of its directions in the round. Without projection that
+equals the paper's, computed from the increment; with projection the increment of y no longer measures the
+gradients. Stages are equally long and end with their last average. y is projected after every step.
 """
 
 from dataclasses import dataclass
@@ -37,28 +37,24 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_nega
 @register
 @dataclass(frozen=True, kw_only=True)
 class CODASCA(Descent, ServerUpdate):
-    """Staged proximal descent ascent corrected by what the others' directions were last time.
+    """Staged proximal descent ascent corrected by control variates.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Local step sizes of the first stage.
     prox : float
-        Weight of the pull towards the point at which the stage began; 0 for none.
+        Weight of the pull toward the stage's first point; 0 for none.
     stage_rounds : int
         Rounds of a stage.
     decay : float
-        The local step sizes are divided by it from stage to stage.
+        Divisor of the local step sizes from stage to stage.
     """
 
     meta: ClassVar = Meta(
-        "codasca",
-        "minimax",
-        ("minimax",),
-        "Yuan et al. 2021",
-        "https://arxiv.org/abs/2102.04635",
+        "codasca", "minimax", ("minimax",), "Yuan et al. 2021", "https://arxiv.org/abs/2102.04635",
         epochs=False,
-    )
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -68,7 +64,7 @@ class CODASCA(Descent, ServerUpdate):
     decay: float = 3.0
 
     class State(NamedTuple):
-        """Server's points, reference and control variates, ``(..., P)`` and ``(..., Q)``; the clients' variates."""
+        """Server: points, reference, control variates, ``(..., P)`` and ``(..., Q)``; the clients' variates."""
 
         x: Tensor
         y: Tensor
@@ -84,21 +80,20 @@ class CODASCA(Descent, ServerUpdate):
         not_negative(self, "prox")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point, with control variates of zero."""
+        """Start from the problem's point and zero control variates."""
         x, y = start["x"], start["y"]
         zeros = [torch.zeros_like(part) for part in (x, y, clients.rows(x), clients.rows(y))]
         return self.server_init(self.State(x, y, x, *zeros), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Corrected local steps, then the server's step and the mean change of the control variates."""
+        """Take corrected local steps, then the server's step; add the mean change of the control variates."""
         stage, rounds = divmod(clients.round, self.stage_rounds)
         lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
         began = state.x if rounds == 0 else state.xr
         x, y, cx, cy = channel.down(state.x, state.y, state.cx, state.cy)
         xr, cxi, cyi = channel.rebroadcast(began), clients.take(state.cxi), clients.take(state.cyi)
         sent, total_x, total_y = (x, y, cxi, cyi), 0 * x, 0 * y
-        batches = clients.batches(self)
-        m = None
+        batches, m = clients.batches(self), None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
             gx = gx + self.prox * (x - xr)

@@ -1,4 +1,4 @@
-"""Fed-Norm-SGDA: local descent ascent whose clients, taking unequal numbers of steps, report normalized directions.
+"""Fed-Norm-SGDA: local descent ascent with normalized directions for unequal numbers of local steps.
 
 Sharma, Panda, Joshi: "Federated Minimax Optimization with Client Heterogeneity", TMLR 2023.
 https://arxiv.org/abs/2302.04249
@@ -9,18 +9,17 @@ paper                here
 x, y                 ``state.x``, ``state.y``
 eta_x, eta_y         ``lr_x``, ``lr_y``
 tau_i                ``own_steps``, by client number; else ``local_steps``
-a_i                  1 for every step; with momentum, what it makes of a gradient that stays
+a_i                  1 for every step; with momentum, the weights of a constant gradient (`reach`)
 tau_eff              mean of all clients' numbers of steps
 gamma_x, gamma_y     ``lr_x``, ``lr_y``
 x hat (variant +)    ``state.xs``, renewed every ``snapshot_rounds``
 ===================  =========================================================
 
-Travels: (x, y) down, the two mean directions up; 2 (d_x + d_y) scalars a client and round. In the variant + the
-snapshot is a past broadcast; a cohort that is not everybody is sent it again, d_x more.
+Travels: (x, y) down, the two mean directions up; 2 (d_x + d_y) scalars per client and round. In the variant + the
+snapshot is a past broadcast; a partial cohort receives it again, d_x more.
 
-Deviations: tau_eff is the plain mean of the numbers of steps, whatever the clients' weights. y is projected after
-every step, and its direction is the sum of gradients, not of the way it went. Written from the abstract and
-general knowledge.
+Deviations: written from the abstract and general knowledge. tau_eff is the unweighted mean of the numbers of steps.
+y is projected after every step, and its direction is the sum of gradients, not the increment.
 """
 
 from dataclasses import dataclass
@@ -36,29 +35,25 @@ from harness.core.steps import reach
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedNormSGDA(Descent, ServerUpdate):
-    """Local descent ascent, each client's direction divided by its own number of steps.
+    """Local descent ascent with each client's direction divided by its number of steps.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Step sizes.
     own_steps : tuple of int
-        Steps of clients 0, 1, ..., and again from the first; none: ``local_steps`` for all.
+        Steps of clients 0, 1, ..., repeated cyclically; empty: ``local_steps`` for all.
     normalize : bool
-        Divide by the number of steps; otherwise the average is that of Local SGDA, whose limit is another problem's
-        saddle when the numbers differ.
+        Divide by the number of steps. Otherwise this is Local SGDA, which converges to the saddle point of another
+        problem when the numbers differ.
     snapshot_rounds : int or None
-        Variant +: take ascent gradients at a snapshot of x that is renewed every so many rounds.
+        Variant +: rounds between snapshots of x, at which ascent gradients are taken.
     """
 
     meta: ClassVar = Meta(
-        "fed_norm_sgda",
-        "minimax",
-        ("minimax",),
-        "Sharma et al. 2023",
-        "https://arxiv.org/abs/2302.04249",
+        "fed_norm_sgda", "minimax", ("minimax",), "Sharma et al. 2023", "https://arxiv.org/abs/2302.04249",
         epochs=False,
-    )
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -76,16 +71,16 @@ class FedNormSGDA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", *(["snapshot_rounds"] if self.snapshot_rounds is not None else []))
+        positive(self, "lr_x", "lr_y", "snapshot_rounds")
         if any(steps < 1 for steps in self.own_steps):
-            raise UserError(f"algorithm fed_norm_sgda: own_steps are at least 1, given {self.own_steps}")
+            raise UserError(f"algorithm fed_norm_sgda: own_steps must be at least 1, given {self.own_steps}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""
         return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Own numbers of local steps, then a step along the mean of the normalized directions."""
+        """Take each client's number of local steps, then step along the mean normalized direction."""
         pattern = torch.tensor(self.own_steps or (self.local_steps,))
         steps = pattern[torch.arange(clients.total) % len(pattern)]
         batches = clients.batches(self, steps=steps[clients.ids.cpu()])

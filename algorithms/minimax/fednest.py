@@ -1,8 +1,7 @@
-"""FEDNEST, minimax case: inner rounds of ascent, then one outer round of descent, both variance-reduced.
+"""FedNest, minimax case: inner rounds of ascent, then one outer round of descent, both variance-reduced.
 
 Tarzanagh, Li, Thrampoulidis, Oymak: "FedNest: Federated Bilevel, Minimax, and Compositional Optimization", ICML
-2022, Algorithms 1 (FedNest), 2 (FedOut) and 3 (FedInn); with inner problems of minus the objective the outer
-gradient is direct.
+2022, Algorithms 1 (FedNest), 2 (FedOut) and 3 (FedInn).
 https://arxiv.org/abs/2205.02215
 
 ===================  =========================================================
@@ -16,10 +15,11 @@ q, h                 ``b``, ``a``: the mean gradients at the anchor
 ===================  =========================================================
 
 Travels: x down; for every inner round the mean gradient and y down, a gradient and y up; for the outer round the
-mean gradient down, a gradient and x up: 2 (T d_y + d_x) scalars each way. The y at which a round begins is a past
-broadcast; a cohort that is not everybody is sent it again, d_y more.
+mean gradient down, a gradient and x up: 2 (T d_y + d_x) scalars each way. The first y of a round is a past
+broadcast; a partial cohort receives it again, d_y more.
 
-Deviations: written from the authors' code and general knowledge. y is projected after every step.
+Deviations: written from the authors' code and general knowledge. The inner problem minimizes minus the objective,
+so the outer gradient is direct. y is projected after every step.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedNest(Descent, ServerUpdate):
-    """Ascend in y at a fixed x, then descend in x at the new y.
+    """Ascent in y at a fixed x, then descent in x at the new y.
 
     Attributes
     ----------
@@ -42,17 +42,13 @@ class FedNest(Descent, ServerUpdate):
     inner_rounds : int
         Exchanges of y for each of x.
     svrg : bool
-        Correct local gradients by those at the anchor, and exchange these; without, plain local steps.
+        Correct local gradients by those at the anchor, which are exchanged; False takes plain local steps.
     """
 
     meta: ClassVar = Meta(
-        "fednest",
-        "minimax",
-        ("minimax",),
-        "Tarzanagh et al. 2022",
-        "https://arxiv.org/abs/2205.02215",
+        "fednest", "minimax", ("minimax",), "Tarzanagh et al. 2022", "https://arxiv.org/abs/2205.02215",
         epochs=False,
-    )
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -75,7 +71,7 @@ class FedNest(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Climb in the inner rounds, then descend once."""
+        """Ascend in the inner rounds, then descend once."""
         x, y = channel.down(state.x), channel.rebroadcast(state.y)
         for number in range(self.inner_rounds):
             state = self.server_step(state, y=self._ascent(x, y, number, clients, channel))

@@ -1,4 +1,4 @@
-"""FedSGDA-M: local stochastic gradient descent ascent with momentum-based variance reduction.
+"""FedSGDA-M: local descent ascent with momentum-based variance reduction.
 
 Wu, Sun, Hu, Zhang, Huang: "Solving a Class of Non-Convex Minimax Optimization in Federated Learning",
 NeurIPS 2023, Algorithm 2.
@@ -8,16 +8,16 @@ paper                  here
 =====================  ===========================================================
 x, y                   ``state.x``, ``state.y``
 u, v                   ``state.u``, ``state.v``: estimates of the two gradients
-x_{t-1}, y_{t-1}       ``state.xp``, ``state.yp``: the client's own previous point
+x_{t-1}, y_{t-1}       ``state.xp``, ``state.yp``: the client's previous point
 chat eta, c eta        ``lr_x``, ``lr_y``
 alpha, beta            ``alpha``, ``beta``: weight of the fresh gradient
 Q                      ``local_steps``
 =====================  ===========================================================
 
-Travels: (x, y, u, v) down and up (their increments); 4 (d_x + d_y) scalars a client and round.
+Travels: (x, y, u, v) down and up (their increments); 4 (d_x + d_y) scalars per client and round.
 
-Deviations: the first estimate uses one batch (the paper leaves the size of its first batch open). The point
-before a synchronization is the client's own, as printed. y is projected after every step.
+Deviations: the first estimate uses one batch (the paper leaves its size open). The point before a synchronization
+is the client's own, as printed. y is projected after every step.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive,
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedSGDAM(Algorithm):
-    """Descend in x and ascend in y along variance-reduced estimates; average all four.
+    """Local descent in x and ascent in y along variance-reduced estimates; all four are averaged.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class FedSGDAM(Algorithm):
     alpha, beta : float
         Weight of the fresh gradient in the estimates of x and y, in (0, 1]; 1 is Local SGDA.
     average_prev : bool
-        Average the previous points too, as FedBiOAcc does; d_x + d_y more each way.
+        Also average the previous points, as FedBiOAcc does; d_x + d_y more each way.
     """
 
     meta: ClassVar = Meta("fedsgda_m", "minimax", ("minimax",), "Wu et al. 2023", epochs=False)
@@ -54,7 +54,7 @@ class FedSGDAM(Algorithm):
     average_prev: bool = False
 
     class State(NamedTuple):
-        """Server vectors ``(..., P)`` and ``(..., Q)``, clients' previous points, whether they exist (0, 1)."""
+        """Server vectors ``(..., P)`` and ``(..., Q)``, clients' previous points, whether these exist (0, 1)."""
 
         x: Tensor
         y: Tensor
@@ -68,29 +68,28 @@ class FedSGDAM(Algorithm):
         super().__post_init__()
         positive(self, "lr_x", "lr_y", "alpha", "beta")
         if max(self.alpha, self.beta) > 1:
-            raise UserError(
-                f"algorithm fedsgda_m: alpha and beta are in (0, 1], given {self.alpha}, {self.beta}"
-            )
+            given = f"{self.alpha}, {self.beta}"
+            raise UserError(f"algorithm fedsgda_m: alpha and beta must be in (0, 1], given {given}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point; the estimates come with the first batch."""
+        """Start from the problem's point; the first batch gives the estimates."""
         x, y = start["x"], start["y"]
         started = torch.zeros_like(x[..., :1])
         zeros = torch.zeros_like(x), torch.zeros_like(y)
         return self.State(x, y, *zeros, clients.rows(x), clients.rows(y), started)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Q local steps, each with two gradients on one batch, then the mean of points and estimates."""
+        """Take Q local steps with two gradients per batch, then average points and estimates."""
         x, y, u, v = sent = channel.down(state.x, state.y, state.u, state.v)
         xp, yp = clients.take(state.xp), clients.take(state.yp)
-        known = clients.rows(state.started)
+        started = clients.rows(state.started)
         batches = clients.batches(self)
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
             gxp, gyp = clients.grads(xp, yp, batch)
-            u = gx + (1 - self.alpha) * known * (u - gxp)
-            v = gy + (1 - self.beta) * known * (v - gyp)
-            xp, yp, known = x, y, torch.ones_like(known)
+            u = gx + (1 - self.alpha) * started * (u - gxp)
+            v = gy + (1 - self.beta) * started * (v - gyp)
+            xp, yp, started = x, y, torch.ones_like(started)
             x, y = x - self.lr_x * u, clients.project(y + self.lr_y * v)
         reach = len(batches) * self.lr_x, len(batches) * self.lr_y, 1.0, 1.0
         moved = channel.mean(x, y, u, v, base=sent, scale=reach, weighting="uniform")
@@ -98,6 +97,6 @@ class FedSGDAM(Algorithm):
             before = channel.mean(xp, yp, base=sent[:2], scale=reach[:2], weighting="uniform")
             xp, yp = channel.down(state.x + before[0], clients.project(state.y + before[1]))
         x, y, u, v = (old + step for old, step in zip(state[:4], moved, strict=True))
-        started = torch.ones_like(state.started)
-        y = clients.project(y)  # noise and codes may have left the feasible set
-        return self.State(x, y, u, v, clients.put(state.xp, xp), clients.put(state.yp, yp), started)
+        y = clients.project(y)  # noise and compression may leave the feasible set
+        rows = clients.put(state.xp, xp), clients.put(state.yp, yp)
+        return self.State(x, y, u, v, *rows, torch.ones_like(state.started))

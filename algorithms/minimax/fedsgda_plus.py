@@ -1,4 +1,4 @@
-"""FedSGDA+: federated descent ascent with server steps, whose ascent looks at a snapshot of x.
+"""FedSGDA+: Local SGDA+ with a server step size.
 
 Wu, Sun, Hu, Zhang, Huang: "Solving a Class of Non-Convex Minimax Optimization in Federated Learning",
 NeurIPS 2023, Algorithm 1.
@@ -9,16 +9,16 @@ paper                here
 x, y                 ``state.x``, ``state.y``
 x tilde              ``state.xs``, the snapshot
 chat, c              ``lr_x``, ``lr_y``
-eta_x, eta_y         ``server_lr``, one for both as in the public code
+eta_x, eta_y         ``server_lr``, one value for both as in the public code
 Q                    ``local_steps``
 S                    ``snapshot_rounds``
 ===================  =========================================================
 
-Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round. The snapshot is a
-past broadcast; a cohort that is not everybody is sent it again, d_x more.
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars per client and round. The snapshot is a
+past broadcast; a partial cohort receives it again, d_x more.
 
-Deviations: y is projected (Euclidean) after every step and after the server's, which may leave the simplex where
-its step size is above 1; the public code cuts and renormalizes instead.
+Deviations: y is projected (Euclidean) after every local step and after the server's, which may leave the simplex if
+its step size is above 1; the public code clips and renormalizes instead.
 """
 
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedSGDAPlus(Descent, ServerUpdate):
-    """Descend in x, ascend in y as seen from the snapshot, and let the server step along the mean increments.
+    """Local descent in x, ascent in y at a snapshot of x, then a server step along the mean increments.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Local step sizes.
     snapshot_rounds : int
-        The snapshot becomes the server's x every so many rounds.
+        Rounds between snapshots of the server's x.
     """
 
     meta: ClassVar = Meta("fedsgda_plus", "minimax", ("minimax",), "Wu et al. 2023", epochs=False)
@@ -66,12 +66,11 @@ class FedSGDAPlus(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local steps with two points of view, then the server's step."""
+        """Take local steps with ascent gradients at the snapshot, then the server's step."""
         snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
         x, y = sent = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot)
-        batches = clients.batches(self)
-        m = None
+        batches, m = clients.batches(self), None
         for batch in batches:
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))

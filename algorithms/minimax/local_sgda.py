@@ -13,9 +13,10 @@ eta_x, eta_y         ``lr_x``, ``lr_y``
 tau                  ``local_steps``
 ===================  =========================================================
 
-Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round.
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars per client and round.
 
-Deviations: y is projected after every step and after the average (noise and codes may leave the feasible set).
+Deviations: y is projected after every step and after the average (noise and compression may leave the feasible
+set).
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive
 @register
 @dataclass(frozen=True, kw_only=True)
 class LocalSGDA(Descent, ServerUpdate):
-    """Descend in x and ascend in y, both from the same point, and average after some steps.
+    """Simultaneous local descent in x and ascent in y, averaged after some steps.
 
     Attributes
     ----------
@@ -38,14 +39,9 @@ class LocalSGDA(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "local_sgda",
-        "minimax",
-        ("minimax",),
-        "Deng, Mahdavi 2021",
-        "https://arxiv.org/abs/2102.13152",
-        parts=True,
-        epochs=False,
-    )
+        "local_sgda", "minimax", ("minimax",), "Deng, Mahdavi 2021", "https://arxiv.org/abs/2102.13152",
+        parts=True, epochs=False,
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -66,10 +62,9 @@ class LocalSGDA(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Simultaneous local steps, then the mean increments."""
+        """Take simultaneous local steps, then apply the mean increments."""
         x, y = sent = channel.down(state.x, state.y)
-        batches = clients.batches(self)
-        m = None
+        batches, m = clients.batches(self), None
         for batch in batches:
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)

@@ -1,4 +1,4 @@
-"""Local SGDA+: local descent ascent whose ascent looks at a snapshot of x.
+"""Local SGDA+: local descent ascent with ascent gradients at a snapshot of x.
 
 Deng, Mahdavi: "Local Stochastic Gradient Descent Ascent: Convergence Analysis and Communication Efficiency",
 AISTATS 2021, Algorithm 2; Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence
@@ -15,11 +15,10 @@ tau                  ``local_steps``
 S                    ``snapshot_rounds`` (in rounds)
 ===================  =========================================================
 
-Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars a client and round. The snapshot is a
-past broadcast; a cohort that is not everybody is sent it again, d_x more.
+Travels: (x, y) down, (x, y) up (their increments); 2 (d_x + d_y) scalars per client and round. The snapshot is a
+past broadcast; a partial cohort receives it again, d_x more.
 
-Deviations: the snapshot is renewed after S rounds, not iterations. y is projected after every step and after
-the average.
+Deviations: S counts rounds, not iterations. y is projected after every step and after the average.
 """
 
 from dataclasses import dataclass
@@ -33,24 +32,20 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive
 @register
 @dataclass(frozen=True, kw_only=True)
 class LocalSGDAPlus(Descent, ServerUpdate):
-    """Descend in x at the client's point, ascend in y as seen from the snapshot, and average after some steps.
+    """Local descent in x at the client's point and ascent in y at the snapshot, averaged after some steps.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Step sizes.
     snapshot_rounds : int
-        The snapshot becomes the server's x every so many rounds.
+        Rounds between snapshots of the server's x.
     """
 
     meta: ClassVar = Meta(
-        "local_sgda_plus",
-        "minimax",
-        ("minimax",),
-        "Deng, Mahdavi 2021",
-        "https://arxiv.org/abs/2102.13152",
+        "local_sgda_plus", "minimax", ("minimax",), "Deng, Mahdavi 2021", "https://arxiv.org/abs/2102.13152",
         epochs=False,
-    )
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -73,12 +68,11 @@ class LocalSGDAPlus(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"], start["y"], start["x"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local steps with two points of view, then the mean increments."""
+        """Take local steps with ascent gradients at the snapshot, then apply the mean increments."""
         snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
         x, y = sent = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot)
-        batches = clients.batches(self)
-        m = None
+        batches, m = clients.batches(self), None
         for batch in batches:
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))

@@ -1,4 +1,4 @@
-"""Momentum Local SGDA: local descent ascent along moving averages of the gradients (also called MLSGDA).
+"""Momentum Local SGDA (MLSGDA): local descent ascent along moving averages of the gradients.
 
 Sharma, Panda, Joshi, Varshney: "Federated Minimax Optimization: Improved Convergence Analyses and Algorithms",
 ICML 2022, Algorithm 2.
@@ -15,12 +15,12 @@ beta_x, beta_y       ``b_x``, ``b_y``: weight of the fresh gradient is b a
 tau                  ``local_steps``
 ===================  =========================================================
 
-Travels: (x, y, d_x, d_y) down and up (their increments); 4 (d_x + d_y) scalars a client and round. Once, before
+Travels: (x, y, d_x, d_y) down and up (their increments); 4 (d_x + d_y) scalars per client and round. Once, before
 the first round, d_x + d_y up for the first directions.
 
-Deviations: the first directions too are averaged before they are followed, as if the start were an average like
-any other. Only so is one step a round without momentum plain descent ascent, and it matters in the first round
-only. y is projected after every step. Written from general knowledge of the paper.
+Deviations: written from general knowledge of the paper. The first directions are averaged before they are followed,
+so that one step per round without momentum is plain descent ascent; this matters in the first round only. y is
+projected after every step.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive,
 @register
 @dataclass(frozen=True, kw_only=True)
 class MomentumLocalSGDA(Algorithm):
-    """Step along the directions, then turn them to the gradients at the new point; average all four.
+    """Local steps along the directions, which move toward the gradients at each new point; all four are averaged.
 
     Attributes
     ----------
@@ -45,18 +45,14 @@ class MomentumLocalSGDA(Algorithm):
     b_x, b_y : float
         Weight of the fresh gradient in the directions, times ``a`` in (0, 1]; 1 is no momentum.
     recompute_after_sync : bool
-        Turn the directions before each step instead of after it: then the first step after an average follows
-        gradients at the averaged point, not at the clients' own.
+        Update the directions before each step instead of after it, so that the first step after an average follows
+        gradients at the averaged point.
     """
 
     meta: ClassVar = Meta(
-        "momentum_local_sgda",
-        "minimax",
-        ("minimax",),
-        "Sharma et al. 2022",
-        "https://arxiv.org/abs/2203.04850",
+        "momentum_local_sgda", "minimax", ("minimax",), "Sharma et al. 2022", "https://arxiv.org/abs/2203.04850",
         epochs=False,
-    )
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01
@@ -78,20 +74,20 @@ class MomentumLocalSGDA(Algorithm):
         super().__post_init__()
         positive(self, "lr_x", "lr_y", "a", "b_x", "b_y")
         if self.a > 1 or self.a * max(self.b_x, self.b_y) > 1:
+            given = f"a {self.a}, b_x {self.b_x}, b_y {self.b_y}"
             raise UserError(
-                f"algorithm momentum_local_sgda: a, a b_x and a b_y are in (0, 1], given a {self.a}, "
-                f"b_x {self.b_x}, b_y {self.b_y}"
+                f"algorithm momentum_local_sgda: a, a b_x and a b_y must be in (0, 1], given {given}"
             )
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's point, along the mean gradient there."""
+        """Start from the problem's point with the mean gradients there as directions."""
         x, y = start["x"], start["y"]
         (batch,) = clients.batches(self, steps=1, stream="init")
         directions = clients.grads(clients.rows(x), clients.rows(y), batch)
         return self.State(x, y, *channel.mean(*directions, weighting="uniform"))
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local steps along turning directions, then the mean of points and directions."""
+        """Take local steps and update the directions, then average points and directions."""
         x, y, dx, dy = sent = channel.down(*state)
         lr_x, lr_y, wx, wy = self.a * self.lr_x, self.a * self.lr_y, self.a * self.b_x, self.a * self.b_y
         batches = clients.batches(self)

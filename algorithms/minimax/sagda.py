@@ -14,11 +14,11 @@ K                      ``local_steps``
 =====================  =======================================================
 
 Travels, in two exchanges: (x, y) down, gradients up; their mean down, (x, y) up (their increments);
-4 (d_x + d_y) scalars a client and round.
+4 (d_x + d_y) scalars per client and round.
 
-Deviations: written from the abstract and from what others report of it; whether the paper evaluates the anchor
-gradients once or anew on every batch (``resample_cv``) could not be read. Both agree where gradients are exact.
-y is projected after every step.
+Deviations: written from the abstract and secondary sources. Whether the paper evaluates the anchor gradients once
+or on every batch is unknown to us (``resample_cv``); both agree for exact gradients. y is projected after every
+step.
 """
 
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive
 @register
 @dataclass(frozen=True, kw_only=True)
 class SAGDA(Descent, ServerUpdate):
-    """Local SGDA whose clients replace their own gradient at the server's point by everybody's mean.
+    """Local SGDA that replaces each client's gradient at the server's point by the mean of all clients.
 
     Attributes
     ----------
     lr_x, lr_y : float
         Local step sizes.
     resample_cv : bool
-        Take a client's gradient at the server's point on each step's batch, instead of once.
+        Evaluate a client's gradient at the server's point on every batch instead of once.
     """
 
     meta: ClassVar = Meta(
@@ -66,13 +66,12 @@ class SAGDA(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Average the gradients at the server's point, then take corrected local steps from there."""
+        """Average the gradients at the server's point, then take corrected local steps from it."""
         x, y = sent = channel.down(state.x, state.y)
         (anchor,) = clients.batches(self, steps=1, stream="anchor")
         ax, ay = clients.grads(x, y, anchor)
         mx, my = channel.down(*channel.mean(ax, ay, weighting="uniform"))
-        batches = clients.batches(self)
-        m = None
+        batches, m = clients.batches(self), None
         for batch in batches:
             gx, gy = clients.grads(x, y, batch)
             if self.resample_cv:

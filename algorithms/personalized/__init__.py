@@ -1,1 +1,1 @@
-"""The personalized family, one file an algorithm."""
+"""The personalized family; one file per algorithm."""

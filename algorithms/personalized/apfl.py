@@ -7,15 +7,14 @@ https://arxiv.org/abs/2003.13461
 paper                    here
 =======================  =========================================================
 w                        ``state.x``, the global model
-v_i                      ``state.pi``, the personal models, one row a client
+v_i                      ``state.pi``, the personal models, one row per client
 alpha_i                  ``state.share``, weight of the personal model in the mixture
 eta                      ``lr``
 =======================  =========================================================
 
-Travels: w down, w up (its increment); 2 P scalars a client and round. Personal models and their weights stay.
+Travels: w down, w up (its increment); 2 P scalars per client and round. Personal models and weights stay local.
 
-Deviations: none of the mixture; the weight takes one gradient step a round, on the first batch, as in the public
-code, and none with ``lr_share`` 0.
+Deviations: the weight takes one gradient step per round, on the first batch, as in the public code.
 """
 
 from dataclasses import dataclass
@@ -40,14 +39,14 @@ from harness.core import (
 @register
 @dataclass(frozen=True, kw_only=True)
 class APFL(Descent, ServerUpdate):
-    """Train the global model, and the personal one at the point of the mixture.
+    """Local SGD on the global model, and on the personal model at the mixture of both.
 
     Attributes
     ----------
     lr, lr_share : float
-        Step sizes of the models and of the weight.
+        Step sizes of the models and of the weight; a weight with step size 0 is fixed.
     share : float
-        First weight of the personal model, between 0 and 1.
+        Initial weight of the personal model, between 0 and 1.
     """
 
     meta: ClassVar = Meta(
@@ -60,7 +59,7 @@ class APFL(Descent, ServerUpdate):
     lr_share: float = 0.01
 
     class State(NamedTuple):
-        """The global model ``(..., P)``; the clients' own ``(..., total, P)`` and weights ``(..., total, 1)``."""
+        """The global model ``(..., P)``; personal models ``(..., total, P)``; weights ``(..., total, 1)``."""
 
         x: Tensor
         pi: Tensor
@@ -74,13 +73,13 @@ class APFL(Descent, ServerUpdate):
             raise UserError(f"algorithm apfl: share must be from 0 to 1, given {self.share}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start both models from the problem's."""
+        """Start both models from the problem's model."""
         rows = clients.rows(start["x"])
         state = self.State(start["x"], rows, torch.full_like(rows[..., :1], self.share))
         return self.server_init(state, "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local steps on both models, then the mean increment of the global one."""
+        """Take local steps on both models, then apply the mean increment of the global one."""
         x = x_t = channel.down(state.x)
         m_x = m_p = None
         p, share = clients.take(state.pi), clients.take(state.share)

@@ -1,4 +1,4 @@
-"""Ditto: a personal model that is held near the global one.
+"""Ditto: a personal model with a penalty on its distance to the global one.
 
 Li, Hu, Beirami, Smith: "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1.
 https://arxiv.org/abs/2012.04221
@@ -7,16 +7,16 @@ https://arxiv.org/abs/2012.04221
 paper                    here
 =======================  =========================================================
 w                        ``state.x``, the global model
-v_k                      ``state.pi``, the personal models, one row a client
+v_k                      ``state.pi``, the personal models, one row per client
 lambda                   ``tie``
 eta                      ``lr``
 r, s                     ``local_epochs`` (or ``local_steps``), ``personal_epochs``
 =======================  =========================================================
 
-Travels: w down, w up (its increment); 2 P scalars a client and round.
+Travels: w down, w up (its increment); 2 P scalars per client and round.
 
-Deviations: both models see the same batches, so that without the tie the personal one is local training's. The
-gradient is clipped with the tie in it, as in the public code. The tie is ``lambda / 2 ||v - w||^2``.
+Deviations: both models see the same batches, so that the personal one is that of local training if lambda is 0. The
+gradient is clipped with the penalty ``lambda / 2 ||v - w||^2`` included, as in the public code.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_nega
 @register
 @dataclass(frozen=True, kw_only=True)
 class Ditto(Descent, ServerUpdate):
-    """FedAvg, and beside it local training with a pull to the received global model.
+    """FedAvg, and separate local training with a pull toward the received global model.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Ditto(Descent, ServerUpdate):
     tie : float
         Weight of the pull.
     personal_epochs : int or None
-        Passes over the data for the personal model; None: as much work as for the global one.
+        Passes over the data for the personal model; None: as much local work as for the global model.
     """
 
     meta: ClassVar = Meta(
@@ -52,7 +52,7 @@ class Ditto(Descent, ServerUpdate):
     personal_epochs: int | None = None
 
     class State(NamedTuple):
-        """The global model ``(..., P)`` and the clients' own ``(..., total, P)``."""
+        """The global model ``(..., P)`` and the personal models ``(..., total, P)``."""
 
         x: Tensor
         pi: Tensor
@@ -63,11 +63,11 @@ class Ditto(Descent, ServerUpdate):
         not_negative(self, "tie")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everything from the problem's model."""
+        """Start all models from the problem's model."""
         return self.server_init(self.State(start["x"], clients.rows(start["x"])), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local steps on both models, then the mean increment of the global one."""
+        """Take local steps on both models, then apply the mean increment of the global one."""
         x = x_t = channel.down(state.x)
         m = None
         for batch in clients.batches(self):

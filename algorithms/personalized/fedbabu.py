@@ -1,4 +1,4 @@
-"""FedBABU: federate the body under a head that nobody trains; fine-tune afterwards.
+"""FedBABU: federated training of the body under a fixed head, then fine-tuning.
 
 Oh, Kim, Yun: "FedBABU: Towards Enhanced Representation for Federated Image Classification", ICLR 2022, Algorithm 1.
 https://arxiv.org/abs/2106.06042
@@ -7,14 +7,14 @@ https://arxiv.org/abs/2106.06042
 paper                    here
 =======================  =========================================================
 theta_ext                ``state.u``, the extractor
-theta_cls                ``state.v``, one random head for all, never changed
+theta_cls                ``state.v``, one random head for all clients, never trained
 alpha                    ``lr``
 tau (fine-tuning)        ``finetune_epochs``
 =======================  =========================================================
 
-Travels: u down, u up (its increment); 2 |u| scalars a client and round. The head is known from the seed.
+Travels: u down, u up (its increment); 2 |u| scalars per client and round. The head follows from the seed.
 
-Deviations: evaluated is what `finetune_epochs` passes at home make of the model, on a copy, in every evaluation.
+Deviations: every evaluation fine-tunes a copy of the model for ``finetune_epochs`` local passes.
 """
 
 from dataclasses import dataclass
@@ -22,25 +22,14 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    Problem,
-    ServerUpdate,
-    join_model,
-    not_negative,
-    positive,
-    register,
-    split_model,
-)
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core.problem import Problem, join_model, split_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedBABU(Descent, ServerUpdate):
-    """FedAvg of the extractor under a fixed head.
+    """FedAvg on the extractor under a fixed head.
 
     Attributes
     ----------
@@ -49,18 +38,13 @@ class FedBABU(Descent, ServerUpdate):
     finetune_epochs : int
         Passes over a client's data before it is evaluated; 0 evaluates the common model.
     finetune : {"all", "head"}
-        What they train.
+        Layers to fine-tune.
     """
 
     meta: ClassVar = Meta(
-        "fedbabu",
-        "personalized",
-        ("erm",),
-        "Oh et al. 2022",
-        "https://arxiv.org/abs/2106.06042",
-        version=2,
-        parts=True,
-    )
+        "fedbabu", "personalized", ("erm",), "Oh et al. 2022", "https://arxiv.org/abs/2106.06042",
+        version=2, parts=True,
+    )  # fmt: skip
 
     lr: float = 0.01
     grad_clip: float | None = 10.0
@@ -79,15 +63,15 @@ class FedBABU(Descent, ServerUpdate):
         not_negative(self, "finetune_epochs")
 
     def view(self, problem: Problem) -> Problem:
-        """See extractor and head apart."""
+        """Split the model into extractor and head."""
         return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everybody from the same model."""
+        """Start every client from the same model."""
         return self.server_init(self.State(start["x"], start["y"]), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Local steps on the extractor alone, then its mean increment."""
+        """Take local steps on the extractor, then apply its mean increment."""
         u = u_t = channel.down(state.u)
         m = None
         v = clients.rows(state.v)
@@ -100,7 +84,7 @@ class FedBABU(Descent, ServerUpdate):
         return join_model(state.u, state.v)
 
     def personal(self, state: State, clients: Clients) -> Tensor:
-        """Fine-tune a copy at every client."""
+        """Return a copy that every client fine-tuned."""
         u, v, m = clients.rows(state.u), clients.rows(state.v), None
         if self.finetune_epochs == 0:
             return join_model(u, v)

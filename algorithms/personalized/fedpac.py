@@ -1,4 +1,4 @@
-"""FedPAC: extractors aligned by class prototypes, heads combined with those of like clients.
+"""FedPAC: extractors aligned by class prototypes, heads combined between similar clients.
 
 Xu, Tong, Huang: "Personalized Federated Learning with Feature Alignment and Classifier Collaboration", ICLR 2023,
 Algorithm 1, and the authors' public code.
@@ -7,20 +7,20 @@ https://arxiv.org/abs/2306.11867
 =======================  =========================================================
 paper                    here
 =======================  =========================================================
-theta, phi_i             ``state.u``, the extractor; ``state.vi``, the heads, one row a client
-c_k                      ``state.c``, K prototypes of length d, one after the other; zero where there is none yet
+theta, phi_i             ``state.u``, the extractor; ``state.vi``, the heads, one row per client
+c_k                      ``state.c``, K prototypes of length d, concatenated; zero before the first
 lambda                   ``alignment``
 eta_f, eta_g             ``lr_u``, ``lr_v``
-V_i, h_i (equation 8)    ``spread``, ``h``, of the received extractor
+V_i, h_i (equation 8)    ``spread``, ``h`` of the received extractor
 alpha_i (equation 9)     ``weights``
 =======================  =========================================================
 
-Travels: u and c down; u up (its increment) with the K d sums and K shares that prototypes are means of; v (its
-increment), V and h up, the combined head down. 2 |u| + 2 |v| + 3 K d + K + 1 scalars a client and round.
+Travels: u and c down; u up (its increment) with the K d sums and K shares of the prototypes; v (its increment), V
+and h up, the combined head down. 2 |u| + 2 |v| + 3 K d + K + 1 scalars per client and round.
 
-Deviations: all K rows travel, also of classes that a client does not have: which those are is private. A
-class that nobody of a cohort has keeps its prototype. Weights below 1e-3 are dropped, as in the code.
-``head_combination=False`` keeps every client's own head, as the public code of FedReCo does.
+Deviations: all K rows travel, including classes that a client does not have: which these are is private. A class
+that is absent from a cohort keeps its prototype. Weights below 1e-3 are dropped, as in the code.
+``head_combination=False`` keeps every client's head, as the public code of FedReCo does.
 """
 
 from dataclasses import dataclass
@@ -29,30 +29,19 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    Problem,
-    ServerUpdate,
-    join_model,
-    not_negative,
-    positive,
-    register,
-    split_model,
-)
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.derivatives import aligned_loss, class_statistics, minimize_on_simplex
+from harness.core.problem import Problem, join_model, split_model
 from harness.core.wire.message import combined
 
-LEAST = 1e-3  # weight of another client's head that is worth taking
-RARE = 1e-6  # share of a class among all samples below which there is nothing to average
+LEAST = 1e-3  # smallest weight of another client's head
+RARE = 1e-6  # share of a class among all samples below which its prototype is kept
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedPAC(Descent, ServerUpdate):
-    """Head, then extractor under a pull of features to their class's prototype; then combine heads.
+    """Local SGD on the head, then on the extractor with a pull of features to prototypes; then combine heads.
 
     Attributes
     ----------
@@ -63,7 +52,7 @@ class FedPAC(Descent, ServerUpdate):
     alignment : float
         Weight of the pull.
     head_combination : bool
-        Whether clients get a combination of heads or keep their own.
+        Whether clients receive a combination of heads or keep their own.
     """
 
     meta: ClassVar = Meta(
@@ -90,30 +79,29 @@ class FedPAC(Descent, ServerUpdate):
         not_negative(self, "alignment")
 
     def view(self, problem: Problem) -> Problem:
-        """See extractor and head apart."""
+        """Split the model into extractor and head."""
         return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everybody from the same model, without prototypes."""
+        """Start every client from the same model, without prototypes."""
         u, size = start["x"], clients.problem.classes * clients.problem.width
         state = self.State(u, clients.rows(start["y"]), u.new_zeros(*u.shape[:-1], size))
         return self.server_init(state, "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Statistics, local steps, mean increment and prototypes, combined heads."""
+        """Compute statistics, take local steps, average increments and prototypes, combine heads."""
         statistics, data = class_statistics(clients.problem), clients.data()
         u, c = channel.down(state.u, state.c)
         u_t, k = u, clients.problem.classes
         v = v_t = clients.take(state.vi)
         share, mean, square = clients.each(statistics, u, data)
-        h = _weighed(share, mean)
+        h = _weighted(share, mean)
         scatter = (share * square).sum(-1, keepdim=True) - h.square().sum(-1, keepdim=True)
         spread = scatter / data.weight.sum(-1, keepdim=True).clamp(min=1)
-        has = (c.unflatten(-1, (k, -1)) != 0).any(-1)
-        target = torch.where(
-            has.unsqueeze(-1), c.unflatten(-1, (k, -1)), mean.unflatten(-1, (k, -1))
-        ).flatten(-2)
-        pull = self.alignment * has.any(-1, keepdim=True).to(c)  # none before there are prototypes
+        prototypes = c.unflatten(-1, (k, -1))
+        has = (prototypes != 0).any(-1)
+        target = torch.where(has.unsqueeze(-1), prototypes, mean.unflatten(-1, (k, -1))).flatten(-2)
+        pull = self.alignment * has.any(-1, keepdim=True).to(c)  # zero before the first prototypes
 
         m = None
         for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
@@ -124,35 +112,34 @@ class FedPAC(Descent, ServerUpdate):
             u, m = self.step(u, gradient, batch, m, lr=self.lr_u)
 
         share, mean, _ = clients.each(statistics, u, data)
-        du, sums, shares = channel.mean(
-            u, _weighed(share, mean), share, base=(u_t, None, None), stateless=True
-        )
+        sent = u, _weighted(share, mean), share
+        du, sums, shares = channel.mean(*sent, base=(u_t, None, None), stateless=True)
         shares = shares.repeat_interleave(clients.problem.width, -1)
         c_new = torch.where(shares > RARE, sums / shares.clamp(min=RARE), state.c)
         if self.head_combination:
-            # The server knows the heads from which the round began: it has made them, or they are the start's.
+            # The server knows the heads at the start of the round: it sent them, or they are the initial ones.
             steps, spreads, hs = channel.gather(v, spread, h, base=(v_t, None, None), stateless=True)
             v = channel.scatter(combined(combination(spreads, hs).to(v), v_t + steps))
         return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), c=c_new)
 
     def model(self, state: State) -> Tensor:
-        """Return the common extractor under every client's head."""
+        """Return the common extractor with every client's head."""
         return join_model(state.u, state.vi)
 
 
 def combination(spread: Tensor, h: Tensor) -> Tensor:
-    """Return how much each client takes of each head, ``(..., C, C)``, from ``V`` ``(..., C, 1)`` and ``h``."""
+    """Return each client's weights of all heads ``(..., C, C)``, from V ``(..., C, 1)`` and h ``(..., C, K d)``."""
     h, spread = h.double(), spread.double().clamp(min=0)
     gram = combined(h, h.mT)
-    at = gram.diagonal(dim1=-2, dim2=-1)  # |h_j|^2
-    # <h_i - h_j, h_i - h_l> for every i, of all pairs j, l.
-    apart = at[..., :, None, None] - gram[..., :, :, None] - gram[..., :, None, :] + gram[..., None, :, :]
-    weights = minimize_on_simplex(apart + torch.diag_embed(spread.squeeze(-1)).unsqueeze(-3))
+    norms = gram.diagonal(dim1=-2, dim2=-1)
+    # <h_i - h_j, h_i - h_l> for every client i and all pairs j, l
+    pairs = norms[..., :, None, None] - gram[..., :, :, None] - gram[..., :, None, :] + gram[..., None, :, :]
+    weights = minimize_on_simplex(pairs + torch.diag_embed(spread.squeeze(-1)).unsqueeze(-3))
     weights = torch.where(weights < LEAST, 0.0, weights)
     return weights / weights.sum(-1, keepdim=True)
 
 
-def _weighed(share: Tensor, mean: Tensor) -> Tensor:
-    """Return ``p_k mu_k``, one after the other."""
+def _weighted(share: Tensor, mean: Tensor) -> Tensor:
+    """Return ``p_k mu_k`` of all classes, concatenated."""
     sums: Tensor = (share.unsqueeze(-1) * mean.unflatten(-1, (share.shape[-1], -1))).flatten(-2)
     return sums

@@ -1,21 +1,20 @@
-"""FedPer: base layers in common, personal layers trained along with them.
+"""FedPer: shared base layers and personal heads, trained together.
 
-Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", 2019,
-Algorithms 1 and 2.
+Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", 2019, Algorithms 1 and 2.
 https://arxiv.org/abs/1912.00818
 
 =======================  =========================================================
 paper                    here
 =======================  =========================================================
 W_B                      ``state.u``, the extractor
-W_P_j                    ``state.vi``, the heads, one row a client
+W_P_j                    ``state.vi``, the heads, one row per client
 eta                      ``lr``
 e                        ``local_epochs`` (or ``local_steps``)
 =======================  =========================================================
 
-Travels: u down, u up (its increment); 2 |u| scalars a client and round. Heads stay at home.
+Travels: u down, u up (its increment); 2 |u| scalars per client and round. Heads stay local.
 
-Deviations: the personal layer is the last linear one; heads start alike.
+Deviations: the personal layer is the last linear one; all heads start equal.
 """
 
 from dataclasses import dataclass
@@ -23,24 +22,14 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    Problem,
-    ServerUpdate,
-    join_model,
-    positive,
-    register,
-    split_model,
-)
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core.problem import Problem, join_model, split_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedPer(Descent, ServerUpdate):
-    """SGD on the whole model at home; only the extractor is averaged.
+    """Local SGD on the whole model; only the extractor is averaged.
 
     Attributes
     ----------
@@ -66,22 +55,21 @@ class FedPer(Descent, ServerUpdate):
         positive(self, "lr")
 
     def view(self, problem: Problem) -> Problem:
-        """See extractor and head apart."""
+        """Split the model into extractor and head."""
         return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everybody from the same model."""
+        """Start every client from the same model."""
         return self.server_init(self.State(start["x"], clients.rows(start["y"])), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Joint local steps, then the mean increment of the extractors."""
+        """Take joint local steps, then apply the mean increment of the extractors."""
         u = u_t = channel.down(state.u)
-        m = None
-        v = clients.take(state.vi)
+        v, m = clients.take(state.vi), None
         for batch in clients.batches(self):
             (u, v), m = self.step((u, v), clients.grads(u, v, batch), batch, m, lr=(self.lr, self.lr))
         return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
 
     def model(self, state: State) -> Tensor:
-        """Return the common extractor under every client's head."""
+        """Return the common extractor with every client's head."""
         return join_model(state.u, state.vi)

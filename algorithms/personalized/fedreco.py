@@ -1,23 +1,23 @@
-"""FedReCo: personal extractors that are held near a common one in what they see, not in their weights.
+"""FedReCo: personal extractors held near a common one in feature space.
 
-The paper's appendix (Algorithm 1 is reconstructed from its proofs) and the authors' public code.
+Source: the paper's appendix (Algorithm 1 is reconstructed from its proofs) and the authors' public code.
 
 =======================  =========================================================
 paper                    here
 =======================  =========================================================
 u_0                      ``state.u``, the server's extractor
-u_i, v_i                 ``state.ui``, ``state.vi``, extractors and heads, one row a client
+u_i, v_i                 ``state.ui``, ``state.vi``, extractors and heads, one row per client
 H_i(u_i, u_0)            mean squared distance of the features of a client's samples
 lambda                   ``tie``
 eta_u, eta_v, eta_0      ``lr_u``, ``lr_v``, ``lr_0``
 q_i                      ``q``, the gradient of H_i by u_0
 =======================  =========================================================
 
-Travels: u_0 down, q up; 2 |u| scalars a client and round. No parameter of a client ever leaves it.
+Travels: u_0 down, q up; 2 |u| scalars per client and round. Client parameters never leave the client.
 
 Deviations: the server's step has no factor lambda / 2, as in the paper's Algorithm 2 and the code, unlike its
-Lemma 1. H is a mean over samples; ``total=True`` sums over the batch, as the code does. q is taken on one fresh
-batch, as in the paper; ``full_q=True`` on all data, as in the code.
+Lemma 1. H is a mean over samples; ``total=True`` sums over the batch, as in the code. q uses one fresh batch, as in
+the paper; ``full_q=True`` uses all data, as in the code.
 """
 
 from dataclasses import dataclass
@@ -26,26 +26,15 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    Problem,
-    ServerUpdate,
-    join_model,
-    not_negative,
-    positive,
-    register,
-    split_model,
-)
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.derivatives import feature_distance, tied_loss
+from harness.core.problem import Problem, join_model, split_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedReCo(Descent, ServerUpdate):
-    """Head, then extractor under the tie to the common one, which follows the clients' features.
+    """Local SGD on the head, then on the extractor with a penalty; the common one follows the clients' features.
 
     Attributes
     ----------
@@ -71,7 +60,7 @@ class FedReCo(Descent, ServerUpdate):
     full_q: bool = False
 
     class State(NamedTuple):
-        """The common extractor ``(..., P)``; the clients' ``(..., total, P)`` and heads ``(..., total, Q)``."""
+        """The common extractor ``(..., P)``; the clients' ``(..., total, P)``; heads ``(..., total, Q)``."""
 
         u: Tensor
         ui: Tensor
@@ -83,16 +72,16 @@ class FedReCo(Descent, ServerUpdate):
         not_negative(self, "lr_0", "tie")
 
     def view(self, problem: Problem) -> Problem:
-        """See extractor and head apart."""
+        """Split the model into extractor and head."""
         return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everybody from the same model: features of unlike starts cannot be compared."""
+        """Start every client from the same model, which makes features comparable."""
         state = self.State(start["x"], clients.rows(start["x"]), clients.rows(start["y"]))
         return self.server_init(state, "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Train head and extractor at home; then take the server's step along the mean of q."""
+        """Train head and extractor locally, then step the common extractor along the mean of q."""
         tied = partial(tied_loss, weight=self.tie / 2, total=self.total)
         distance = partial(feature_distance, total=self.total)
         u_0, u, v = channel.down(state.u), clients.take(state.ui), clients.take(state.vi)
@@ -103,11 +92,10 @@ class FedReCo(Descent, ServerUpdate):
         for batch in clients.batches(self):
             u, m = self.step(u, clients.gradient(tied, u, v, u_0, batch=batch), batch, m, lr=self.lr_u)
         fresh = clients.data() if self.full_q else next(iter(clients.batches(self, steps=1, stream="q")))
-        q = clients.gradient(distance, u, u_0, batch=fresh, by=1)
-        q = channel.mean(q, weighting="uniform")
+        q = channel.mean(clients.gradient(distance, u, u_0, batch=fresh, by=1), weighting="uniform")
         kept = {"ui": clients.put(state.ui, u), "vi": clients.put(state.vi, v)}
         return self.server_step(state, u=-self.lr_0 * self.clip(q))._replace(**kept)
 
     def model(self, state: State) -> Tensor:
-        """Return the clients' own extractors and heads."""
+        """Return the clients' extractors and heads."""
         return join_model(state.ui, state.vi)

@@ -1,20 +1,20 @@
-"""FedReCo-PVR: FedReCo with variance reduction of the tie's gradient.
+"""FedReCo-PVR: FedReCo with variance reduction of the penalty's gradient.
 
-The paper's appendix, Algorithm 2.
+Source: the paper's appendix, Algorithm 2.
 
 =======================  =========================================================
 paper                    here
 =======================  =========================================================
 u_0, u_i, v_i            ``state.u``, ``state.ui``, ``state.vi``
-u_0^{t-1}                ``state.before``, what a client received in its last round, one row a client
-g_i                      ``state.gi``, the full gradient of H_i by u_i at (u_i, u_0^{t-1}), one row a client
+u_0^{t-1}                ``state.before``, the u_0 of a client's last round, one row per client
+g_i                      ``state.gi``, the full gradient of H_i by u_i at (u_i, u_0^{t-1}), one row per client
 lambda                   ``tie``
 =======================  =========================================================
 
-Travels: u_0 down, q up; 2 |u| scalars a client and round.
+Travels: u_0 down, q up; 2 |u| scalars per client and round.
 
-Deviations: before its first round a client takes u_0 as what it received, where g is zero. q and g are taken on
-all local data, as in the paper.
+Deviations: before a client's first round u_0^{t-1} is the initial extractor and g is zero. q and g use all local
+data, as in the paper.
 """
 
 from dataclasses import dataclass
@@ -23,26 +23,15 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    Problem,
-    ServerUpdate,
-    join_model,
-    not_negative,
-    positive,
-    register,
-    split_model,
-)
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
 from harness.core.methods.derivatives import feature_distance
+from harness.core.problem import Problem, join_model, split_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedReCoPVR(Descent, ServerUpdate):
-    """FedReCo in which the tie's gradient is corrected by its full value at the start of the round.
+    """FedReCo with the penalty's gradient corrected by its full value at the start of the round.
 
     Attributes
     ----------
@@ -64,7 +53,7 @@ class FedReCoPVR(Descent, ServerUpdate):
     head_epochs: int | None = None
 
     class State(NamedTuple):
-        """The common extractor ``(..., P)``; rows of the clients: see the header."""
+        """The common extractor ``(..., P)``; client rows ``(..., total, P)``, heads ``(..., total, Q)``."""
 
         u: Tensor
         ui: Tensor
@@ -78,17 +67,17 @@ class FedReCoPVR(Descent, ServerUpdate):
         not_negative(self, "lr_0", "tie")
 
     def view(self, problem: Problem) -> Problem:
-        """See extractor and head apart."""
+        """Split the model into extractor and head."""
         return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everybody from the same model, where the distance and its gradient are zero."""
+        """Start every client from the same model, where the distance and its gradient are zero."""
         u = clients.rows(start["x"])
         state = self.State(start["x"], u, clients.rows(start["y"]), u, torch.zeros_like(u))
         return self.server_init(state, "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Train head and extractor at home; then take the server's step along the mean of q."""
+        """Train head and extractor locally, then step the common extractor along the mean of q."""
         u_0 = channel.down(state.u)
         u, v, before, g = (clients.take(rows) for rows in state[1:5])
         u_t, m = u, None
@@ -96,9 +85,9 @@ class FedReCoPVR(Descent, ServerUpdate):
             v, m = self.step(v, clients.grad_y(u, v, batch), batch, m, lr=self.lr_v)
         m = None
         for batch in clients.batches(self):
-            here = clients.gradient(feature_distance, u, u_0, batch=batch)
-            there = clients.gradient(feature_distance, u_t, before, batch=batch)
-            tie = self.tie / 2 * (here - there + g)
+            new = clients.gradient(feature_distance, u, u_0, batch=batch)
+            old = clients.gradient(feature_distance, u_t, before, batch=batch)
+            tie = self.tie / 2 * (new - old + g)
             u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr_u, plus=tie)
         data = clients.data()
         g = clients.gradient(feature_distance, u, u_0, batch=data)
@@ -108,5 +97,5 @@ class FedReCoPVR(Descent, ServerUpdate):
         return self.server_step(state, u=-self.lr_0 * self.clip(q))._replace(**kept)
 
     def model(self, state: State) -> Tensor:
-        """Return the clients' own extractors and heads."""
+        """Return the clients' extractors and heads."""
         return join_model(state.ui, state.vi)

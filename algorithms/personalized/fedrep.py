@@ -1,4 +1,4 @@
-"""FedRep: a common representation, heads of one's own.
+"""FedRep: shared representation and personal heads, trained in turn.
 
 Collins, Hassani, Mokhtari, Shakkottai: "Exploiting Shared Representations for Personalized Federated Learning",
 ICML 2021, Algorithm 1.
@@ -8,16 +8,16 @@ https://arxiv.org/abs/2102.07078
 paper                    here
 =======================  =========================================================
 phi                      ``state.u``, the extractor
-h_i                      ``state.vi``, the heads, one row a client
+h_i                      ``state.vi``, the heads, one row per client
 alpha                    ``lr_u``, ``lr_v``
-tau_h                    ``head_epochs`` (or as much as the extractor's work)
+tau_h                    ``head_epochs`` (None: the extractor's local work)
 one update of phi        ``local_epochs`` (or ``local_steps``)
 =======================  =========================================================
 
-Travels: u down, u up (its increment); 2 |u| scalars a client and round. Heads stay at home.
+Travels: u down, u up (its increment); 2 |u| scalars per client and round. Heads stay local.
 
-Deviations: one pass over the data for the head, as in FedReCo's comparison; the paper has ten. Evaluated is the
-averaged extractor with each client's head.
+Deviations: one pass over the data for the head, as in FedReCo's comparison; the paper has ten. Evaluation combines
+the averaged extractor with each client's head.
 """
 
 from dataclasses import dataclass
@@ -25,25 +25,14 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Meta,
-    Problem,
-    ServerUpdate,
-    join_model,
-    not_negative,
-    positive,
-    register,
-    split_model,
-)
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core.problem import Problem, join_model, split_model
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedRep(Descent, ServerUpdate):
-    """First the head on the received extractor, then the extractor under the new head.
+    """Local SGD on the head, then on the extractor with the new head.
 
     Attributes
     ----------
@@ -74,15 +63,15 @@ class FedRep(Descent, ServerUpdate):
         not_negative(self, "lr_u")
 
     def view(self, problem: Problem) -> Problem:
-        """See extractor and head apart."""
+        """Split the model into extractor and head."""
         return split_model(problem)
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everybody from the same model."""
+        """Start every client from the same model."""
         return self.server_init(self.State(start["x"], clients.rows(start["y"])), "u")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Heads, then extractors at home; then the mean increment of the extractors."""
+        """Train heads, then extractors, locally; then apply the mean increment of the extractors."""
         u = u_t = channel.down(state.u)
         v, m = clients.take(state.vi), None
         for batch in clients.batches(self, stream="head", epochs=self.head_epochs):
@@ -93,5 +82,5 @@ class FedRep(Descent, ServerUpdate):
         return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
 
     def model(self, state: State) -> Tensor:
-        """Return the common extractor under every client's head."""
+        """Return the common extractor with every client's head."""
         return join_model(state.u, state.vi)

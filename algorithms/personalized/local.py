@@ -1,6 +1,6 @@
-"""Local-only training: nobody talks to anybody.
+"""Local training without communication.
 
-No paper; the lower reference of every personalized method.
+No paper; the lower reference for every personalized method.
 
 Travels: nothing.
 
@@ -18,7 +18,7 @@ from harness.core import Channel, Clients, Descent, Meta, positive, register
 @register
 @dataclass(frozen=True, kw_only=True)
 class Local(Descent):
-    """SGD at every client on its own data, from a common start.
+    """SGD at every client on its own data, from a common initial model.
 
     Attributes
     ----------
@@ -40,13 +40,12 @@ class Local(Descent):
         positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everybody from the problem's model (known to all from the seed: nothing travels)."""
+        """Start every client from the problem's model, which follows from the seed."""
         return self.State(clients.rows(start["x"]))
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Train a little further at home."""
-        x = clients.take(state.x)
-        m = None
+        """Train for the local steps or epochs of one round."""
+        x, m = clients.take(state.x), None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         return self.State(clients.put(state.x, x))

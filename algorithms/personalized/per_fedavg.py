@@ -1,4 +1,4 @@
-"""Per-FedAvg: an initial model from which one step at home goes far.
+"""Per-FedAvg: meta-learning of an initial model that one local step adapts.
 
 Fallah, Mokhtari, Ozdaglar: "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, Algorithm 1 with the first-order approximation.
@@ -14,9 +14,9 @@ tau                      ``local_steps`` (or ``local_epochs``)
 D, D'                    the batches of the streams "inner" and "main"
 =======================  =========================================================
 
-Travels: w down, w up (its increment); 2 P scalars a client and round.
+Travels: w down, w up (its increment); 2 P scalars per client and round.
 
-Deviations: first order only. Evaluated is what `finetune_steps` steps of size alpha at home make of w, on a copy.
+Deviations: first order only. Every evaluation adapts a copy of w by ``finetune_steps`` local steps of size alpha.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_nega
 @register
 @dataclass(frozen=True, kw_only=True)
 class PerFedAvg(Descent, ServerUpdate):
-    """Follow the gradient at the point one step ahead.
+    """Local steps along the gradient at the point one step ahead.
 
     Attributes
     ----------
@@ -41,13 +41,9 @@ class PerFedAvg(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "per_fedavg",
-        "personalized",
-        ("erm",),
-        "Fallah et al. 2020",
-        "https://arxiv.org/abs/2002.07948",
+        "per_fedavg", "personalized", ("erm",), "Fallah et al. 2020", "https://arxiv.org/abs/2002.07948",
         parts=True,
-    )
+    )  # fmt: skip
 
     lr: float = 0.01
     lr_inner: float = 0.01
@@ -69,7 +65,7 @@ class PerFedAvg(Descent, ServerUpdate):
         return self.server_init(self.State(start["x"]), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Two gradients a local step, then the mean increment."""
+        """Take local steps with two gradients each, then apply the mean increment."""
         x = x_t = channel.down(state.x)
         m = None
         for inner, batch in zip(clients.batches(self, stream="inner"), clients.batches(self), strict=True):
@@ -78,7 +74,7 @@ class PerFedAvg(Descent, ServerUpdate):
         return self.server_step(state, x=channel.mean(x, base=x_t))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
-        """Take the steps of a newcomer on a copy."""
+        """Return a copy that every client adapted."""
         x = clients.rows(state.x)
         if self.finetune_steps == 0:
             return x

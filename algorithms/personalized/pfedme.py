@@ -7,14 +7,14 @@ https://arxiv.org/abs/2006.08848
 paper                    here
 =======================  =========================================================
 w                        ``state.x``, the global model
-theta_i                  ``state.pi``, the personal models, one row a client
+theta_i                  ``state.pi``, the personal models, one row per client
 lambda                   ``tie``
 eta                      ``lr``
 R, K                     ``local_steps`` (or ``local_epochs``), ``inner_steps``
 beta                     ``server_lr``
 =======================  =========================================================
 
-Travels: w down, w up (its increment); 2 P scalars a client and round.
+Travels: w down, w up (its increment); 2 P scalars per client and round.
 
 Deviations: the inner problem is solved by K steps of size ``lr_inner`` on one batch, from the last personal model.
 """
@@ -30,7 +30,7 @@ from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive
 @register
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(Descent, ServerUpdate):
-    """Move the global model at home toward personal models that are drawn to it.
+    """Local steps of the global model toward personal models, which are pulled toward it.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class PFedMe(Descent, ServerUpdate):
     tie : float
         Weight of the pull.
     inner_steps : int
-        Steps of the personal model on every batch.
+        Steps of the personal model per batch.
     """
 
     meta: ClassVar = Meta(
@@ -53,7 +53,7 @@ class PFedMe(Descent, ServerUpdate):
     inner_steps: int = 5
 
     class State(NamedTuple):
-        """The global model ``(..., P)`` and the clients' own ``(..., total, P)``."""
+        """The global model ``(..., P)`` and the personal models ``(..., total, P)``."""
 
         x: Tensor
         pi: Tensor
@@ -63,14 +63,13 @@ class PFedMe(Descent, ServerUpdate):
         positive(self, "lr", "lr_inner", "tie", "inner_steps")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start everything from the problem's model."""
+        """Start all models from the problem's model."""
         return self.server_init(self.State(start["x"], clients.rows(start["x"])), "x")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Personal steps on every batch and a step toward them; then the mean increment."""
+        """Step the personal model, then the local one toward it, on every batch; apply the mean increment."""
         x = x_t = channel.down(state.x)
-        p = clients.take(state.pi)
-        m = None
+        p, m = clients.take(state.pi), None
         for batch in clients.batches(self):
             for _ in range(self.inner_steps):
                 pull = self.tie * (p - x)

@@ -1,1 +1,1 @@
-"""The vertical family, one file an algorithm."""
+"""The vertical family; one file per algorithm."""

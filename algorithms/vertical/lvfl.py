@@ -1,26 +1,26 @@
-"""LVFL: several local iterations per exchange of embeddings, with lighter models and lighter messages.
+"""LVFL: several local iterations per exchange of embeddings, with pruned models and messages.
 
-"Computation and Communication Efficient Lightweighting Vertical Federated Learning", the box of its algorithm.
+"Computation and Communication Efficient Lightweighting Vertical Federated Learning", its algorithm box.
 
-=======================================  ==================================================================
-paper                                    here
-=======================================  ==================================================================
-``theta_0``, ``theta_k``                 ``state.x``; ``state.y``, one row a party
-``h_k``, ``hhat_k``                      ``h``; its row of ``seen``
-``PhiHat = {theta_0, hhat_1 .. hhat_K}``  ``known`` and ``told``
-``E`` local iterations                   ``iterations``
-``alpha_k``, ``beta_k``                  ``compression.alpha`` and ``compression.beta`` of the run
-=======================================  ==================================================================
+=====================================  ==================================================================
+paper                                  here
+=====================================  ==================================================================
+theta_0, theta_k                       ``state.x``; ``state.y``, one row per party
+h_k, hhat_k                            ``h``; its row of ``sent``
+PhiHat = {theta_0, hhat_1 .. hhat_K}   ``theta`` and ``received``
+E local iterations                     ``iterations``
+alpha_k, beta_k                        ``compression.alpha`` and ``compression.beta`` of the run
+=====================================  ==================================================================
 
-Its variants are settings: NL has neither ratio, PL alpha, ML beta, L both. NL is FedBCD (Liu et al. 2019), ML is
-Compressed-VFL (Castiglia et al. 2022; its quantizer is ``compression.codec``), and one iteration with the labels at
-the server is SplitNN.
+The paper's variants are settings: NL has neither ratio, PL alpha, ML beta, L both. NL is FedBCD (Liu et al. 2019),
+ML is Compressed-VFL (Castiglia et al. 2022; its quantizer is ``compression.codec``), and one iteration with the
+labels at the server is SplitNN.
 
 Travels, per exchange: each party's embeddings up (batch x d scalars, fewer with beta). Down, to each party, theta_0
-and all embeddings as they came; or, with the labels at the server, the gradient of its own (batch x d).
+and all embeddings as sent; or, with the labels at the server, the gradient of its embeddings (batch x d).
 
-Deviations: a round is as many exchanges, each of a new batch, as ``local_steps`` or ``local_epochs`` say; ratios
-change between rounds, and a party prunes after its first exchange of a round. Labels at the server are our option.
+Deviations: a round has one exchange per local step, each on a new batch. Ratios change between rounds, and a party
+prunes after its first exchange of a round. Labels at the server are our option.
 """
 
 from dataclasses import dataclass
@@ -45,10 +45,10 @@ class LVFL(Descent):
     iterations : int
         Local iterations per exchange, E.
     labels : {"everywhere", "server"}
-        Who has the labels. If only the server has them, parties learn the gradient of the loss by their
-        embeddings, and follow it in all local iterations.
+        Who has the labels. With labels at the server, parties receive the gradient of the loss in their embeddings
+        and follow it in all local iterations.
     resend : bool
-        Whether the server sends a party's own embeddings back to it too, as the box says.
+        Whether the server also returns a party's own embeddings to it, as in the box.
     """
 
     meta: ClassVar = Meta("lvfl", "vertical", ("vertical",), "LVFL", stackable=False)
@@ -71,31 +71,32 @@ class LVFL(Descent):
             raise UserError(f"algorithm lvfl: iterations must be at least 1, given {self.iterations}")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's networks, every party from the same one."""
+        """Start from the problem's networks; all parties start equal."""
         return self.State(start["x"], clients.rows(start["y"]))
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Exchange embeddings, prune, and iterate at home; once for every batch."""
-        by_server = torch.func.grad(clients.problem.loss, argnums=(0, 1))
-        alike = self.labels == "everywhere"
+        """Exchange embeddings, prune, and iterate locally; once per batch."""
+        backward = torch.func.grad(clients.problem.loss, argnums=(0, 1))
+        everywhere = self.labels == "everywhere"
         x, y = state
         m_x = m_y = None
         for batch in clients.batches(self, aligned=True):
             h, labels = clients.embed(y, batch), clients.labels(batch)
-            if alike:
-                known = channel.down(x)
-                seen = channel.gather(h, per_sample=batch, pass_on="all" if self.resend else "others")
-                told = with_embeddings(batch, seen)
+            if everywhere:
+                theta = channel.down(x)
+                sent = channel.gather(h, per_sample=batch, pass_on="all" if self.resend else "others")
+                received = with_embeddings(batch, sent)
             else:
-                seen = channel.gather(h, per_sample=batch)
-                told = with_gradients(batch, channel.scatter(by_server(x, seen, labels)[1], per_sample=batch))
+                sent = channel.gather(h, per_sample=batch)
+                gh = channel.scatter(backward(x, sent, labels)[1], per_sample=batch)
+                received = with_gradients(batch, gh)
             y = clients.prune(y, batch)
             for _ in range(self.iterations):
-                if alike:
-                    gy = clients.gradient(party_loss, known, y, batch=told, by=1)
+                if everywhere:
+                    gy = clients.gradient(party_loss, theta, y, batch=received, by=1)
                 else:
-                    gy = clients.gradient(linearized_loss, y, batch=told)
-                gx, _ = by_server(x, seen, labels)
+                    gy = clients.gradient(linearized_loss, y, batch=received)
+                gx, _ = backward(x, sent, labels)
                 x, m_x = self.step(x, gx, labels, m_x, lr=self.lr)
                 y, m_y = self.step(y, gy, batch, m_y, lr=self.lr)
         return self.State(x, y)

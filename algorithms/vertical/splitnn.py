@@ -1,4 +1,4 @@
-"""SplitNN: one network cut between parties that hold different features of the same people.
+"""SplitNN: one network cut between parties that hold different features of the same samples.
 
 Vepakomma, Gupta, Swedish, Raskar: "Split learning for health: Distributed deep learning without sharing raw
 patient data", 2018, the configuration for vertically partitioned data.
@@ -7,14 +7,14 @@ https://arxiv.org/abs/1812.00564
 =======================  =========================================================
 paper                    here
 =======================  =========================================================
-client networks          ``state.y``, one row a party
+client networks          ``state.y``, one row per party
 server network           ``state.x``, on the parties' embeddings
 cut layer                ``problem.embed`` of a party's columns
 =======================  =========================================================
 
-Travels, per step: each party's embeddings up (batch x d scalars), their gradients down (as many).
+Travels, per step: each party's embeddings up (batch x d scalars), their gradients down (batch x d).
 
-Deviations: all parties step at the same time, on the same batch; labels are at the server.
+Deviations: all parties step at the same time on the same batch. Labels are at the server.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from harness.core.methods.derivatives import linearized_loss, with_gradients
 @register
 @dataclass(frozen=True, kw_only=True)
 class SplitNN(Descent):
-    """Plain SGD of the joined network, cut at the embeddings.
+    """SGD on the joint network, cut at the embeddings.
 
     Attributes
     ----------
@@ -39,13 +39,9 @@ class SplitNN(Descent):
     """
 
     meta: ClassVar = Meta(
-        "splitnn",
-        "vertical",
-        ("vertical",),
-        "Vepakomma et al. 2018",
-        "https://arxiv.org/abs/1812.00564",
+        "splitnn", "vertical", ("vertical",), "Vepakomma et al. 2018", "https://arxiv.org/abs/1812.00564",
         stackable=False,
-    )
+    )  # fmt: skip
 
     lr: float = 0.01
 
@@ -60,21 +56,20 @@ class SplitNN(Descent):
         positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
-        """Start from the problem's networks, every party from the same one."""
+        """Start from the problem's networks; all parties start equal."""
         return self.State(start["x"], clients.rows(start["y"]))
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
-        """Forward to the server, backward to the parties, step by step."""
+        """Send embeddings to the server and gradients to the parties; step after each exchange."""
         backward = torch.func.grad(clients.problem.loss, argnums=(0, 1))
         x, y = state
         m_x = m_y = None
         for batch in clients.batches(self, aligned=True):
             y = clients.prune(y, batch)
-            seen = channel.gather(clients.embed(y, batch), per_sample=batch)
-            labels = clients.labels(batch)
-            gx, gh = backward(x, seen, labels)
-            told = with_gradients(batch, channel.scatter(gh, per_sample=batch))
-            gy = clients.gradient(linearized_loss, y, batch=told)
+            sent, labels = channel.gather(clients.embed(y, batch), per_sample=batch), clients.labels(batch)
+            gx, gh = backward(x, sent, labels)
+            received = with_gradients(batch, channel.scatter(gh, per_sample=batch))
+            gy = clients.gradient(linearized_loss, y, batch=received)
             x, m_x = self.step(x, gx, labels, m_x, lr=self.lr)
             y, m_y = self.step(y, gy, batch, m_y, lr=self.lr)
         return self.State(x, y)

@@ -379,7 +379,7 @@ def not_negative(algorithm: Algorithm, *names: str) -> None:
     """Check in ``__post_init__`` that fields are finite numbers of at least zero."""
     for name in names:
         value = getattr(algorithm, name)
-        if not (np.isfinite(value) and value >= 0):
+        if value is not None and not (np.isfinite(value) and value >= 0):
             raise UserError(f"algorithm {algorithm.meta.name}: {name} must be at least 0, given {value}")
 
 

@@ -1,4 +1,4 @@
-"""Tables, pictures and one self-contained page: a report is a pure function of run records."""
+"""Reports as pure functions of run records: tables, figures and a self-contained page."""
 
 from harness.config.report import Choice, Pivot, ReportSpec, Target, read_choice, read_target
 from harness.report.data.export import write_parquet, write_tensorboard, write_tidy

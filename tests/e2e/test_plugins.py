@@ -218,7 +218,7 @@ def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
         (EXAMPLE.read_text().replace('"wine"', '"adult"'), "two data sets are called 'adult'"),
         (
             EXAMPLE.read_text().replace('"wine"', '"csv:x"'),
-            "a name of letters, digits, '-' and '_' is needed",
+            "use letters, digits, '-' and '_'",
         ),
         (
             EXAMPLE.read_text().replace("read_wine()", "read_wine(color)"),

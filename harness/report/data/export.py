@@ -22,9 +22,9 @@ EVENTS = "events.out.tfevents.*"
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table as Parquet, with its types; UserError without pyarrow."""
+    """Write a table as typed Parquet; UserError without pyarrow."""
     try:
-        import pyarrow  # noqa: F401 # pandas would name any of two libraries
+        import pyarrow  # noqa: F401 # the message of pandas names two libraries
     except ImportError:
         raise _missing("Parquet", "pyarrow") from None
     with replacing(path) as temporary:
@@ -32,16 +32,16 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
 
 
 def write_tidy(frame: pd.DataFrame, path: Path) -> None:
-    """Write a tidy table as CSV; empty where nothing applies."""
+    """Write a tidy table as CSV, with empty fields for missing values."""
     with replacing(path) as temporary:
         frame.to_csv(temporary, index=False, lineterminator="\n")
 
 
 def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
-    """Write one TensorBoard run a run, ``FOLDER/suite/algorithm/seed/id``, in place of what was there of it.
+    """Write one TensorBoard run per run, ``FOLDER/suite/algorithm/seed/id``, and replace an earlier export of it.
 
-    Every figure is a scalar by rounds, on a clock of the run's own seconds; the spec is there as text and as
-    hyper-parameters. Combinations that were skipped have no run.
+    Every figure is a scalar by round, with the run's seconds as wall time. The spec is stored as text and as
+    hyper-parameters. Skipped combinations are not exported.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
                     writer.add_scalar(name, value, line["round"], walltime=line["timing"]["seconds"])
             writer.add_text("spec", f"```\n{json.dumps(record.spec, indent=1)}\n```", walltime=0)
             writer.add_text("status", record.reason or record.status, walltime=0)
-            events: Any = writer.file_writer  # add_hparams would write a run of its own
+            events: Any = writer.file_writer  # add_hparams would write a separate run
             for summary in hparams(flat_spec(record.spec), final):
                 events.add_summary(summary, walltime=0)
             writer.close()
@@ -82,7 +82,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return what of an evaluation can be drawn as a curve."""
+    """Return the figures of an evaluation that can be drawn as curves."""
     claim = {k: v for k, v in (line.get("privacy") or {}).items() if k.startswith("epsilon_")}
     found = {name: line[name] for name in COUNTS if name != "round"} | claim
     found |= {k: v for k, v in diagnostics(line).items() if not isinstance(v, str)} | line["metrics"]

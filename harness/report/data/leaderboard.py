@@ -1,8 +1,8 @@
 """The leaderboard: one row per cell, a pure function of run records.
 
-Figures are those of the last evaluation of finished runs, averaged over seeds. A cell without a finished run
-keeps its row: its figures are empty and its counts and reasons say why. Empty always means "does not apply"
-or "not measured"; it never means zero.
+Figures are those of the last evaluation of finished runs, averaged over seeds. A cell without a finished run keeps
+its row with empty figures; its counts and reasons explain them. Empty means "does not apply" or "not measured",
+never zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 # fmt: off
-#: Columns that every leaderboard has, in this order.
+#: Columns of every leaderboard, in this order.
 COLUMNS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement",
     "epsilon_release", "epsilon_total", "delta", "clip", "alpha", "beta", "codec", "rounds", "clients",
@@ -65,7 +65,7 @@ def leaderboard(
     baseline: str | None = None,
     target: Target | None = None,
 ) -> pd.DataFrame:
-    """Return one row per cell: everything of the spec but the seed.
+    """Return one row per cell, that is per spec without its seed.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ def leaderboard(
     by : str
         Measure to rank by: a metric of `harness.metrics` or one of `COSTS`, each in its own direction. Ranks
         count within a task (suite, data, partition, problem); ties share the smallest rank; cells without the
-        value have none.
+        value have no rank.
     baseline : str, optional
         Name of an algorithm. ``paired_difference`` is then the mean over common seeds of this cell minus the
-        baseline in measure `by`, ``paired_ci95`` the half width of its t interval. The baseline cell has the
-        same spec but for algorithm and seed (and topology, where the baseline has none); among several
-        settings of the baseline the best by `by` is taken, which can only favor the baseline.
+        baseline in measure `by`, ``paired_ci95`` the half width of its t interval. The baseline cell has the same
+        spec except for algorithm and seed (and topology, if the baseline has none). Of several settings of the
+        baseline the best by `by` is used, which can only favor the baseline.
     target : Target, optional
         ``reached`` counts the seeds that reached it. ``rounds_to_target``, ``bytes_to_target`` (both ways) and
         ``oracle_calls_to_target`` are the costs up to the first evaluation that did: means over seeds, empty
@@ -151,7 +151,7 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def _description(cell: Cell) -> dict[str, Any]:
-    """Return the columns that say what was run, under which privacy, and how the runs ended."""
+    """Return the columns on the spec, its privacy, and the status of its runs."""
     spec, statuses = cell.spec, [record.status for record in cell.records]
     asked, compression = spec.get("privacy") or {}, spec.get("compression") or {}
     given = cell.privacy() or {}
@@ -200,7 +200,7 @@ def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> 
 
 
 def _norm(clip: Any) -> Any:
-    """Return a clip norm: a number, ``adaptive``, or of a message's parts ``0.5/1``."""
+    """Return a clip norm: a number, ``adaptive``, or ``0.5/1`` for the parts of a message."""
     return "/".join(f"{part:g}" for part in clip) if isinstance(clip, list | tuple) else clip
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LONGEST_VALUE = 24  # characters; a longer setting (a matrix in YAML) is shown by a short digest
-LONGEST_SCHEDULE = 48  # the same of ratios that change from round to round
+LONGEST_SCHEDULE = 48  # the same for schedules of ratios
 
-#: Fields that every partition has; its other fields belong to its kind and are printed with its name.
+#: Fields of every partition; fields of its kind are printed with its name.
 PARTITION_FIELDS = ("kind", "clients", "test", "stratify", "limit", "standardize", "selection")
 
 
@@ -29,7 +29,7 @@ def part_name(part: Mapping[str, Any] | str | None) -> str | None:
 
 
 def partition_text(partition: Mapping[str, Any] | None) -> str | None:
-    """Return a partition as ``dirichlet(alpha=0.3)``; the number of clients has a column of its own."""
+    """Return a partition as ``dirichlet(alpha=0.3)``, without the number of clients."""
     if partition is None:
         return None
     own = {name: value for name, value in partition.items() if name not in PARTITION_FIELDS}
@@ -49,7 +49,7 @@ def clients(spec: Mapping[str, Any]) -> int | None:
 
 
 def dotted(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted name and value of everything in nested mappings; absent (None) values are left out."""
+    """Yield dotted names and values of nested mappings, without None."""
     for name, value in part.items():
         if isinstance(value, Mapping):
             yield from dotted(value, f"{prefix}{name}.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RUN = ("id", "suite", "profile", "status", "reason", "source")
 KEYS = ("cell", "task")
 COUNTS = ("round", "bytes_up", "bytes_down", "flops", "oracle_calls")
-#: Sections of a spec that may be a bare name where a combination was skipped, and the field the name stands for.
+#: Sections of a spec that may be a bare name if a combination was skipped, and the field of that name.
 NAMED = {
     "data": "name", "model": "name", "algorithm": "name",
     "partition": "kind", "problem": "kind", "topology": "kind",
@@ -26,12 +26,12 @@ LARGEST_INTEGER = 2**63 - 1  # a column with a larger one holds floats
 
 
 def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
-    """Return one row per evaluation; runs without any (failed at once, skipped, missing) keep one row.
+    """Return one row per evaluation; runs without evaluations (failed, skipped, missing) keep one row.
 
     Parameters
     ----------
     records : Iterable[RunRecord]
-        In any order, which the rows keep. A run that two suites share comes once with each of them.
+        Run records, whose order the rows keep. A run shared by two suites appears once in each.
 
     Returns
     -------
@@ -41,9 +41,8 @@ def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
         ``oracle_calls`` and ``seconds`` up to the evaluation; the privacy statement (``epsilon_release``,
         ``epsilon_total``, ``delta``, ..., by dotted names where it holds a list per party); diagnostics
         (``clipped_share``, ``noise_to_signal``, ...) where a run recorded them; every metric by its name
-        (``metrics.NAME`` if another column has it); last ``cell`` and ``task``, digests of what runs that are
-        averaged and cells that are ranked together share. Missing means "does not apply" or "not there", never
-        zero.
+        (``metrics.NAME`` if another column has that name); last ``cell`` and ``task``, digests that runs averaged
+        together and cells ranked together share. Missing means "does not apply" or "not recorded", never zero.
     """
     return tabulated(list(records))[0]
 
@@ -73,12 +72,12 @@ def tabulated(records: Sequence[RunRecord]) -> tuple[pd.DataFrame, dict[str, str
 
 
 def cell_key(record: RunRecord) -> str:
-    """Return the name of a record's cell, that is of all its spec but the seed: 12 hexadecimal digits."""
+    """Return the digest of a record's spec without its seed: 12 hexadecimal digits."""
     return digest([record.suite, record.profile, {k: v for k, v in record.spec.items() if k != "seed"}])
 
 
 def task_key(record: RunRecord) -> str:
-    """Return the name of the cells that a record is compared with: 12 hexadecimal digits."""
+    """Return the digest shared by all cells that a record is compared with: 12 hexadecimal digits."""
     spec = record.spec
     return digest(
         [record.suite, record.profile, spec.get("data"), spec.get("partition"), spec.get("problem")]
@@ -95,18 +94,18 @@ def flat_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the simulator knows of the messages of an evaluation's round; empty if it was not recorded."""
+    """Return the message diagnostics of an evaluation's round; empty if not recorded."""
     return _flat(line.get("diagnostics") or {})
 
 
 def _run(record: RunRecord) -> dict[str, Any]:
-    """Return the columns that all evaluations of a run share."""
+    """Return the columns shared by all evaluations of a run."""
     run = {name: getattr(record, name) for name in RUN} | flat_spec(record.spec)
     return run | {"cell": cell_key(record), "task": task_key(record)}
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of one evaluation besides its metrics."""
+    """Return the columns of one evaluation, without its metrics."""
     row = {name: line.get(name) for name in COUNTS}
     row["seconds"] = line.get("timing", {}).get("seconds")
     row |= _flat(line.get("privacy") or {})
@@ -119,7 +118,7 @@ def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted name -> value; lists as JSON, infinity, of which JSON has none, as the number it is."""
+    """Return dotted name -> value, with lists as JSON and infinity as float."""
     return {
         name: json.dumps(value) if isinstance(value, list | tuple) else math.inf if value == "inf" else value
         for name, value in dotted(part)
@@ -127,7 +126,7 @@ def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _typed(values: Sequence[Any]) -> pd.Series[Any]:
-    """Return a column of the one type that all its values have; of text if they have several."""
+    """Return a column of its values' common type, or of text without one."""
     given = [value for value in values if value is not None and value == value]
     kinds = {
         next((kind for kind in (bool, int, float) if issubclass(own, kind)), own)

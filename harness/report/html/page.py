@@ -1,4 +1,4 @@
-"""The report of a suite: tables, pictures and one self-contained HTML page."""
+"""Report of a suite: tables, figures and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ FACETS = {
     "alpha": "Alpha",
     "beta": "Beta",
     "status": "Status",
-}  # what rows can be chosen by
-MOST_CHOICES = 40  # of one of them
+}  # filters of the table
+MOST_CHOICES = 40  # per filter
 
-#: What is drawn: file name without suffix -> title, and what must be said of it.
+#: Figures: file name without suffix -> title and note.
 PICTURES = {
     "overview": ("All algorithms, budgets and pruning ratios", ""),
     "curves": ("Learning curves", ""),
@@ -68,18 +68,18 @@ PICTURES = {
 
 
 class Picture(NamedTuple):
-    """A picture of the page.
+    """A figure of the page.
 
     Attributes
     ----------
     title : str
-        What it shows.
+        Heading.
     file : Path
         SVG or PNG.
     note : str
-        What must be said of it.
+        Caveat printed below the title.
     plain : bool
-        Whether its colors are a scale, which stays as it is on a dark page.
+        Whether its colors are a scale, which a dark page must not invert.
     """
 
     title: str
@@ -99,26 +99,26 @@ def write_report(
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> dict[str, Path]:
-    """Write table, pictures and page; every file appears whole or not at all.
+    """Write tables, figures and page, every file atomically.
 
     Parameters
     ----------
     records : Iterable[RunRecord]
         Run records of the suite.
     folder : Path
-        Where to write; made if it is not there.
+        Output folder; created if missing.
     spec : ReportSpec
-        What ranks, what is compared, tabulated and drawn.
+        Settings of ranking, comparison, tables and figures.
     commands, provenance
         See `write_page`.
 
     Returns
     -------
     dict[str, Path]
-        File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, where there is
-        something to draw or to tabulate, ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``,
-        ``fairness`` and ``partition`` as ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``,
-        ``chosen.csv``, and pictures called ``MEASURE-AGAINST``.
+        File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
+        ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness`` and ``partition`` as
+        ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``, ``chosen.csv``, and figures
+        ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def write_report(
                 write_text(written[name], write(tables))
     pictures = []
     for stem, files in drawn.items():
-        if files is None:  # of an earlier report: it would no longer belong to this table
+        if files is None:  # remove the figure of an earlier report
             for suffix in TYPES:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
             continue
@@ -179,24 +179,24 @@ def write_page(
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the page: nothing in it is loaded from elsewhere, and everything shown is escaped.
+    """Write the page, which is self-contained and escapes all text.
 
     Parameters
     ----------
     records : Iterable[RunRecord]
         The records behind `frame`.
     frame : pd.DataFrame
-        What `leaderboard` returned for them.
+        Their leaderboard.
     pictures : Sequence[Picture]
-        Embedded.
+        Figures to embed.
     path : Path
         The HTML file to write.
     grids : Sequence[Grid]
         Tables of chosen settings and by two settings.
     commands : Mapping[str, str], optional
-        Cell key (column ``cell``) to the command that makes its first run again.
+        Cell key (column ``cell``) to the command that repeats its first run.
     provenance : Mapping[str, str], optional
-        What else to say of where the numbers come from than what the runs recorded.
+        Provenance to print besides that recorded by the runs.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -236,7 +236,7 @@ def write_page(
 
 
 def _facets(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a row can be chosen by; a status for each that one of its runs has."""
+    """Return a row's values of the filters."""
     texts = {name: "" if pd.isna(row[name]) else str(row[name]) for name in FACETS if name in row}
     texts |= {name: quantity(row[name]) for name in ("alpha", "beta")}
     texts["protection"] = "none" if pd.isna(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
@@ -248,7 +248,7 @@ def _facets(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
-    """Return key, heading and choices of what tells rows apart, numbers by size before words."""
+    """Return key, heading and choices of the filters that distinguish rows, numbers by size before words."""
     found = []
     for key, heading in FACETS.items():
         values = ordered(own[key] for own in facets)
@@ -258,7 +258,7 @@ def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[s
 
 
 def _row(row: Mapping[str, Any], shown: Sequence[Column], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the table shows of a cell."""
+    """Return a cell's row of the table."""
     values = []
     for column in shown:
         raw = row.get(column.key)
@@ -281,7 +281,7 @@ def _cell(
     commands: Mapping[str, str],
     whole: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return what the provenance section says of a cell."""
+    """Return a cell's entry in the provenance section."""
     return {
         "key": cell.key,
         "name": f"{row['algorithm']} {names[cell.key]}".strip(),
@@ -307,5 +307,5 @@ def _cell(
 
 
 def _data_uri(file: Path) -> str:
-    """Return a picture as a data URI: as an image, a script inside it would not run."""
+    """Return a figure as a data URI; scripts inside an image do not run."""
     return f"data:{TYPES[file.suffix]};base64,{base64.b64encode(file.read_bytes()).decode()}"

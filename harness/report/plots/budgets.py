@@ -1,4 +1,4 @@
-"""A measure against the privacy budget asked for: one line per algorithm."""
+"""A measure against the requested privacy budget: one line per algorithm."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from harness.storage.store import RunRecord
 
-ASKED = ("epsilon_nominal", "epsilon", "epsilon_release")  # by which of them runs were made
-FEWEST = 2  # budgets, beside none, that make a line
+ASKED = ("epsilon_nominal", "epsilon", "epsilon_release")  # kinds of budgets in a spec
+FEWEST = 2  # finite budgets that make a line
 
 
 class Budget(NamedTuple):
-    """What was asked for: a kind of epsilon and its value; infinite without privacy."""
+    """A requested budget: the kind of epsilon and its value, infinite without privacy."""
 
     kind: str
     epsilon: float
@@ -39,13 +39,12 @@ class Budget(NamedTuple):
 def accuracy_against_epsilon(
     records: Iterable[RunRecord], path: Path, metric: str = "accuracy"
 ) -> Pictures | None:
-    """Draw what a budget of privacy costs: the mean over seeds, bars of one sample standard deviation.
+    """Draw a metric by privacy budget: the mean over seeds, with bars of one sample standard deviation.
 
-    Below stands the epsilon that runs were asked for, nominal, total or of a release, evenly spaced, and at the
-    right end none. Cells that differ in nothing but privacy are one line; where an algorithm has several, its
-    settings tell them apart, and where there are too many, the best of each algorithm is drawn. Many algorithms
-    are shared out over panels with one scale, the best first. What never protects anything, because nothing of it
-    travels, is a level line, in all of them.
+    The x axis has the requested epsilon (nominal, total or per release), evenly spaced, no privacy on the right.
+    Cells that differ only in privacy form a line, labeled with its settings if an algorithm has several; if there
+    are too many lines, the best of each algorithm is drawn. Many algorithms are distributed over panels with a
+    common scale, the best first. Algorithms without messages need no privacy: a level line in every panel.
 
     Parameters
     ----------
@@ -59,7 +58,7 @@ def accuracy_against_epsilon(
     Returns
     -------
     tuple[Path, Path] or None
-        The PNG and the SVG; None where there are not at least two budgets of one kind.
+        The PNG and the SVG; None with fewer than two budgets of one kind.
     """
     whole = [
         panel for panel in panels_of(records, metric) if sum(b.kind != "" for b in _budgets(panel)) >= FEWEST
@@ -72,7 +71,7 @@ def accuracy_against_epsilon(
     def draw(ax: Axes, panel: Panel) -> None:
         budgets = _budgets(panel)
         for place, (key, cells) in enumerate(_lines(panel).items()):
-            # The same look in every panel, as long as there are looks for all.
+            # The same style in every panel if there are enough styles.
             style = appearance(lines.index(names[key]) if len(lines) <= MOST_LINES else place)
             points = sorted((budgets.index(budget_of(cell)), *_value(cell, panel.metric)) for cell in cells)
             if len(points) == 1:
@@ -93,7 +92,7 @@ def accuracy_against_epsilon(
 
 
 def budget_of(cell: Cell) -> Budget:
-    """Return what privacy a cell was asked for."""
+    """Return a cell's requested budget."""
     asked = cell.spec.get("privacy") or {}
     for kind in ASKED:
         if asked.get(kind) is not None:
@@ -102,7 +101,7 @@ def budget_of(cell: Cell) -> Budget:
 
 
 def _budgets(panel: Panel) -> list[Budget]:
-    """Return a panel's budgets, the smallest first and none last; of the kind that most of its cells have."""
+    """Return a panel's budgets of the most frequent kind in ascending order, no privacy last."""
     found = [budget_of(cell) for cell in panel.cells]
     kinds = [budget.kind for budget in found if budget.kind]
     usual = max(set(kinds), key=kinds.count, default="")
@@ -111,7 +110,7 @@ def _budgets(panel: Panel) -> list[Budget]:
 
 
 def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
-    """Return the cells of every line; level lines of those algorithms only that have no other."""
+    """Return the cells of every line; level lines only for algorithms without other lines."""
     budgets = _budgets(panel)
     lines: dict[tuple[str, ...], list[Cell]] = {}
     for cell in panel.cells:
@@ -122,7 +121,7 @@ def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
-    """Return the lines to draw: all if they are few, else the best of each algorithm."""
+    """Return the lines to draw: all, or the best of each algorithm if there are too many."""
     lines = _all_lines(panel)
     if len(lines) <= MOST_LINES:
         return lines
@@ -133,7 +132,7 @@ def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
 
 
 def _parts(panel: Panel) -> list[Panel]:
-    """Split a panel so that its lines can be told apart; level lines are in every part."""
+    """Split a panel into parts with few lines; level lines are in every part."""
     lines = list(_lines(panel).values())
     level = [cells for cells in lines if len(cells) == 1]
     others = [cells for cells in lines if len(cells) > 1]
@@ -152,7 +151,7 @@ def _parts(panel: Panel) -> list[Panel]:
 
 
 def _scale(panel: Panel) -> tuple[float, float]:
-    """Return the limits of a panel's values, bars and all."""
+    """Return the limits of a panel's values, including bars."""
     values = [_value(cell, panel.metric) for cells in _lines(panel).values() for cell in cells]
     known = [(mean - spread, mean + spread) for mean, spread in values if not math.isnan(mean)]
     low, high = min(low for low, _ in known), max(high for _, high in known)
@@ -161,7 +160,7 @@ def _scale(panel: Panel) -> tuple[float, float]:
 
 
 def _names(panel: Panel) -> dict[tuple[str, ...], str]:
-    """Return what a line is called: its algorithm, and what tells it from others of the same."""
+    """Return the label of every line: its algorithm and the settings that distinguish it."""
     lines = {key: cells[0].algorithm for key, cells in _lines(panel).items()}
     common: dict[str, set[str]] = {}
     for key, name in lines.items():

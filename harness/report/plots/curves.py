@@ -40,10 +40,10 @@ def learning_curves(
     path : Path
         Where to write, without suffix.
     metric : str
-        What to draw; a task to which it does not apply shows the first of `FALLBACK` that does.
+        Metric to draw; tasks without it show the first of `FALLBACK` that applies.
     along : str, optional
-        A setting, as ``compression.alpha``, or a section: runs that differ in it alone share a panel, and others
-        do not. Otherwise all runs of a task do.
+        A setting such as ``compression.alpha``, or a section: runs that differ only in it share a panel. By default
+        all runs of a task share a panel.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def learning_curves(
 
 
 def curves(records: Iterable[RunRecord], path: Path, metric: str, against: str) -> Pictures | None:
-    """Draw a measure of all evaluations against the round or the bytes; tasks without it are left out.
+    """Draw a measure of all evaluations against the round or the bytes; tasks without it are omitted.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def draw_curves(
     along: str | None = None,
     fallback: tuple[str, ...] = FALLBACK,
 ) -> Pictures | None:
-    """Draw a line a cell, or a line an algorithm where a panel would hold too many; see `learning_curves`."""
+    """Draw one line per cell, or per algorithm if a panel has too many cells; see `learning_curves`."""
     results = Results.of(records)
     panels, cut = few(panels_of(results, metric, fallback, along))
     names = (
@@ -94,7 +94,7 @@ def draw_curves(
         if along is None
         else {key: name for panel in panels for key, name in _names_along(panel.cells, along).items()}
     )
-    # An algorithm looks the same in every panel where a panel has one line of each.
+    # With one line per algorithm, an algorithm has the same style in every panel.
     kinds = {c.key: c.algorithm if cut else names[c.key] for p in panels for c in p.cells}
     looks = list(dict.fromkeys(kinds.values()))
 
@@ -106,7 +106,7 @@ def draw_curves(
             line, data = names[cell.key], _tidy(cell, panel.metric, against)
             look = appearance(looks.index(kinds[cell.key]))
             moving = data if against == "round" else data[data["x"] > 0]
-            if moving.empty:  # it never communicates: a level line, as a logarithmic axis has no zero
+            if moving.empty:  # no communication: a level line, as a logarithmic axis has no zero
                 last = data.loc[data["round"] == data["round"].max(), "y"].mean()
                 ax.axhline(last, color=look["color"], linestyle=look["linestyle"], label=line)
                 continue
@@ -128,19 +128,19 @@ def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
         if y is not None
     ]
     data = pd.DataFrame(points, columns=["round", "x", "y"]).astype(float)
-    # Seeds may differ a little in the bytes of a round: their mean places the point of the round.
+    # Seeds may differ slightly in the bytes of a round; use their mean.
     return data.assign(x=data.groupby("round")["x"].transform("mean"))
 
 
 def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return cell -> algorithm and variant, as the legend calls it."""
+    """Return cell -> algorithm and variant, for the legend."""
     frame = leaderboard(records)
     variant = variants(frame)
     return {r["cell"]: f"{r['algorithm']} {_shorten(variant[r['cell']])}".strip() for r in rows_of(frame)}
 
 
 def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
-    """Return cell -> algorithm and what it has of the setting or section in which the cells of a panel differ."""
+    """Return cell -> algorithm and its values of the settings `along` which the cells of a panel differ."""
     own = {
         cell.key: {
             name: value

@@ -26,7 +26,7 @@ GRAYS = ("#555555", "#999999")  # of clients
 
 
 class Bars(NamedTuple):
-    """One axes: a title, colors, one row a bar and seed, and what is written beside every algorithm."""
+    """Data of one axes: title, colors, one row per bar and seed, and a note per algorithm."""
 
     title: str
     colors: Sequence[str]
@@ -38,7 +38,7 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     """Draw accuracy and true positive rate of every sensitive group, and the clients' accuracies.
 
     Bars are means over seeds with one sample standard deviation, for the most accurate setting of each algorithm.
-    Beside them stands the gap between the best and the worst group, and the spread over clients.
+    Notes give the gap between the best and the worst group, and the spread over clients.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     Returns
     -------
     tuple[Path, Path] or None
-        The PNG and the SVG; None where there are no two groups.
+        The PNG and the SVG; None with fewer than two groups.
     """
     tasks = []
     for panel in panels_of(records, "accuracy"):

@@ -1,8 +1,7 @@
-"""Panels, line styles, legends and files of all pictures.
+"""Panels, line styles, legends and files of all figures.
 
-Every picture is written as PNG and SVG, readable in grey (markers and dashes tell lines apart, not only
-color) and by color-blind readers (Okabe and Ito's palette without its yellow). The same records give the same
-bytes.
+Every figure is written as PNG and SVG. Lines differ in color, marker and dashes, so they are readable in gray and
+by color-blind readers (Okabe and Ito's palette without yellow). The same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -39,12 +38,17 @@ DASHES: tuple[Any, ...] = (
     (0, (10, 2, 1.5, 2, 1.5, 2)),
     (0, (1, 3)),
 )
-MOST_LINES = 8  # per panel; more cannot be told apart
+MOST_LINES = 8  # per panel; more are hard to distinguish
 MOST_PANELS = 9
 PANELS_A_ROW = 3
-QUIET: dict[str, Any] = {"fontsize": 7.5, "color": "#666666"}  # of notes
-LETTERS = 11  # about as many fit into an inch of a legend
-FALLBACK = ("accuracy", "auroc", "stationarity", "loss")  # what to draw where the asked metric does not apply
+QUIET: dict[str, Any] = {"fontsize": 7.5, "color": "#666666"}  # style of notes
+LETTERS = 11  # per inch of a legend, approximately
+FALLBACK = (
+    "accuracy",
+    "auroc",
+    "stationarity",
+    "loss",
+)  # metrics to draw if the requested one does not apply
 LOGARITHMIC = frozenset({"stationarity", "distance", "consensus"})
 STYLE = {
     "axes.edgecolor": "#666666",
@@ -68,7 +72,7 @@ Pictures = tuple[Path, Path]
 
 
 class Panel(NamedTuple):
-    """One task of a picture: its title, the measure that is drawn, and its cells, the best first."""
+    """A panel of a figure: title, measure, and cells, the best first."""
 
     title: str
     metric: str
@@ -81,7 +85,7 @@ def panels_of(
     fallback: tuple[str, ...] = FALLBACK,
     along: str | None = None,
 ) -> list[Panel]:
-    """Return the tasks that have something to draw, or the parts of them that differ in one setting alone."""
+    """Return the tasks with values to draw, or their parts that differ only in one setting."""
     results = Results.of(records)
     rows = rows_of(leaderboard(results))
     found = {cell.key: cell for cell in results.cells}
@@ -112,12 +116,12 @@ def panels_of(
 
 
 def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
-    """Cut panels to what can be told apart: where one holds too many cells, all show algorithms' best settings.
+    """Reduce all panels to the best cell per algorithm if one of them has too many cells.
 
     Returns
     -------
     list of Panel
-        Of no more than `MOST_LINES` cells each, the best first.
+        At most `MOST_LINES` cells each, the best first.
     bool
         Whether any was cut.
     """
@@ -133,7 +137,7 @@ def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
 
 
 def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
-    """Return the settings of a cell beside one, or beside a section."""
+    """Return the settings of a cell except one setting or section."""
     return tuple(
         f"{name}={value}"
         for name, value in sorted(cell.settings.items())
@@ -142,7 +146,7 @@ def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
 
 
 def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
-    """Return data, problem and partition, and further settings that are given."""
+    """Return a title of data, problem, partition, and further settings."""
     lines = [
         (names["dataset"], names["problem"]),
         (names["partition"],),
@@ -192,7 +196,7 @@ def write_pictures(
     *,
     apart: bool = False,
 ) -> Pictures | None:
-    """Draw every panel and write both formats; the lines are explained below each, if `apart` or many, or once."""
+    """Draw every panel and write both formats; legends are per panel if `apart` or with many lines, else joint."""
     if not panels:
         return None
     import matplotlib

@@ -1,4 +1,4 @@
-"""Columns of the narrow leaderboard that people read."""
+"""Columns of the narrow leaderboard for readers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Column(NamedTuple):
     Attributes
     ----------
     heading : str
-        What stands above it.
+        Heading.
     key : str
         Column of the leaderboard to sort by.
     number : bool
         Whether to align right.
     text : Callable
-        Row of the leaderboard -> text; empty where nothing applies.
+        Row of the leaderboard -> text; empty if it does not apply.
     about : str
-        One sentence on what it is.
+        One-sentence description.
     """
 
     heading: str
@@ -40,10 +40,10 @@ class Column(NamedTuple):
 
 
 def columns(frame: pd.DataFrame) -> list[Column]:
-    """Return the narrow choice for one leaderboard.
+    """Return the columns of the narrow table of a leaderboard.
 
-    What is the same in every row is left to `summary`, what is empty in every row is left out. The measure
-    that ranks has its column even where it is not among the usual ones.
+    Values common to all rows are left to `summary`, and empty columns are omitted. The ranking measure always has a
+    column.
     """
     rows = rows_of(frame)
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
@@ -66,7 +66,7 @@ def columns(frame: pd.DataFrame) -> list[Column]:
 
 
 def diagnostics(frame: pd.DataFrame) -> list[Column]:
-    """Return the columns of the simulator's knowledge of messages, as far as runs recorded it."""
+    """Return the columns of the recorded message diagnostics."""
     known = (
         ("Clipped", "clipped_share", "Share of the clients of a round whose update was clipped"),
         ("Noise/signal", "noise_to_signal", "Size of the noise relative to the updates of a round"),
@@ -83,7 +83,7 @@ def _number(name: str, row: Row) -> str:
 
 
 def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
-    """Return the columns that say what was run."""
+    """Return the columns that describe the runs."""
 
     def varies(name: str) -> bool:
         return len({str(row[name]) for row in rows}) > 1
@@ -114,7 +114,7 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
 
 
 def _target(rows: Sequence[Row]) -> list[Column]:
-    """Return what it took to reach the target, if one was stated."""
+    """Return the columns of the costs to the target, if there is one."""
     if not rows or is_empty(rows[0]["target"]):
         return []
     until = f"up to the first evaluation with {rows[0]['target']}; empty unless all seeds reached it"
@@ -130,7 +130,7 @@ def _target(rows: Sequence[Row]) -> list[Column]:
 
 
 def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
-    """Return what to show: the usual, the one that ranks, and the loss if some row would have no figure."""
+    """Return the measures to show: the usual ones, the ranking one, and the loss if a row has none of them."""
     names = ["accuracy", "worst_client", "eqopp", "auroc", "stationarity"]
     bare = [row for row in rows if all(is_empty(row.get(f"{name}_mean")) for name in names)]
     names += ["loss"] if any(not is_empty(row.get("loss_mean")) for row in bare) else []
@@ -150,7 +150,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
 
 
 def runs(row: Row) -> str:
-    """Return how a cell's runs stand: ``3/5, 1 failed, 1 missing`` for three finished of five asked for."""
+    """Return the status of a cell's runs as ``3/5, 1 failed, 1 missing``."""
     rest = [f"{row[status]} {status}" for status in ("failed", "skipped", "missing") if row[status]]
     return ", ".join([f"{row['done']}/{row['seeds']}", *rest])
 
@@ -159,9 +159,9 @@ def runs(row: Row) -> str:
 
 
 def variants(frame: pd.DataFrame, beside: Collection[str] = ()) -> dict[str, str]:
-    """Return cell -> the fewest words that tell it from the other cells of its task and algorithm.
+    """Return cell -> the fewest words that distinguish it from the other cells of its task and algorithm.
 
-    What stands in a column `beside` it (a key of `_traits`) is not said again.
+    Traits with a column of their own, `beside` (keys of `_traits`), are not repeated.
     """
     traits: dict[str, dict[str, str]] = {}
     families: dict[tuple[str, str], list[str]] = {}
@@ -182,9 +182,9 @@ def _of_task(tasks: Mapping[str, Mapping[str, str]], name: str, row: Row) -> str
 
 
 def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
-    """Return cell -> what its dataset, problem and partition are called, as ``adult(sensitive=race2)``.
+    """Return cell -> names of its dataset, problem and partition, as ``adult(sensitive=race2)``.
 
-    In brackets are the settings in which others of that name differ. Empty for nothing.
+    Brackets hold the settings in which cells of the same name differ. Absent parts are empty.
     """
     texts = {row["cell"]: {"partition": _plain("partition")(row)} for row in rows}
     for column, section in (("dataset", "data."), ("problem", "problem.")):
@@ -203,9 +203,9 @@ def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
 
 
 def _telling(family: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the traits that tell members apart, without those that say no more than the others do.
+    """Return the traits that distinguish members, without redundant ones.
 
-    The algorithm's own are all said, even where they go together.
+    Settings of the algorithm are kept even if redundant.
     """
     telling = [
         name for name in dict.fromkeys(n for traits in family for n in traits) if _differs(name, family)
@@ -222,9 +222,9 @@ def _telling(family: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _traits(row: Row) -> dict[str, str]:
-    """Return all that describes a row, the most telling first.
+    """Return all traits of a row, the most informative first.
 
-    The two pruning ratios are spelled out, as algorithms too have hyper-parameters called alpha and beta.
+    The two pruning ratios are spelled out, as algorithms also have hyper-parameters called alpha and beta.
     """
     private = not is_empty(row["dp_unit"])
     traits = {"epsilon": f"ε={_epsilon(row)}" if private else "no DP", "dp": _protection(row)}
@@ -248,7 +248,7 @@ def _traits(row: Row) -> dict[str, str]:
 
 
 def _differs(name: str, family: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether a trait tells members apart; traits of privacy count among those with privacy only."""
+    """Return whether a trait distinguishes members; traits of privacy only count among private cells."""
     given = [traits[name] for traits in family if name in traits]
     optional = name in {"dp", "clip"} or name.startswith("privacy.")
     return len(set(given)) > 1 or (len(given) < len(family) and not optional)
@@ -259,7 +259,7 @@ def _plain(name: str) -> Callable[[Row], str]:
 
 
 def _ratio(name: str) -> Callable[[Row], str]:
-    """Return a pruning ratio, or its whole schedule, which stands among the settings."""
+    """Return a pruning ratio, or its schedule from the settings."""
     token = f"compression.{name}="
     return lambda row: next(
         (item.removeprefix(token) for item in str(row["settings"]).split() if item.startswith(token)),
@@ -298,7 +298,7 @@ def _protection(row: Row) -> str:
 
 
 def _epsilon(row: Row) -> str:
-    """Return epsilon as composed, or in brackets what was asked for where nothing has finished."""
+    """Return the composed epsilon, or in brackets the requested one if no run has finished."""
     if not is_empty(row["epsilon_total"]):
         return quantity(row["epsilon_total"], 3)
     return "" if is_empty(row["epsilon_asked"]) else f"({quantity(row['epsilon_asked'], 3)})"

@@ -1,9 +1,8 @@
 """Model selection after a grid search: each seed chooses a setting of every algorithm on selection samples.
 
 The runs of one table share data, partition, model and protection; algorithms may differ in problem and rounds. A
-seed chooses among its own finished runs of an algorithm, on its own selection samples, so no test sample of a seed
-has a say in its choice: of the settings whose guard (a second measure, such as accuracy) is near enough to the best
-one's, the one best by the measure.
+seed chooses among its own finished runs on its own selection samples, so its test samples have no influence. It
+takes the best setting by a measure among those whose guard (a second measure, like accuracy) is near the best one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from harness.report.tables.text import words
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
-OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # of a run; the rest is its table's
+OWN = ("algorithm", "problem", "rounds", "eval_every", "seed")  # settings that may differ within a table
 
 
 def choose(rivals: Iterable[Run], choice: Choice) -> Run | None:

@@ -1,9 +1,9 @@
-"""Tables by two settings: one measure, the values of one setting down and of another across.
+"""Pivot tables of one measure by two settings.
 
-Cells that differ in anything else than the two settings and the algorithm's hyper-parameters stand in tables of
-their own; of what it took to reach a target, runs of any length share one. A topology stands beside the name of
-the algorithm, unless it is one of the two settings. Of several hyper-parameters in one place the best is shown, and
-the table says so; one whose seeds are all done comes before one of which some failed, however good the rest.
+Cells that differ in other settings than these two and the algorithm's hyper-parameters are in separate tables; in
+tables of costs to a target, runs may also differ in length. A topology is printed with the name of the algorithm,
+unless it is one of the two settings. Of several hyper-parameters the best is shown, with a note; settings with all
+seeds done take precedence over settings with failed seeds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Settings = tuple[tuple[str, str], ...]  # dotted names and values
 
 
 class Place(NamedTuple):
-    """What stands in one place of a table.
+    """An entry of a table.
 
     Attributes
     ----------
     text : str
-        As a reader sees it.
+        Printed text.
     values : dict[int, float]
         Seed to figure.
     settings : str
@@ -51,11 +51,11 @@ class Grid(NamedTuple):
     Attributes
     ----------
     title, corner, note : str
-        What is shown where; what stands in the upper left corner; what must be said of it.
+        Title; text of the upper left corner; note above the table.
     rows, columns : tuple[str, ...]
         Values of the two settings.
     places : dict[tuple[str, str], Place]
-        By row and column; a combination that was not run is absent.
+        Entries by row and column; combinations that were not run are absent.
     """
 
     title: str
@@ -74,7 +74,7 @@ class Grid(NamedTuple):
 def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target | None = None) -> list[Grid]:
     """Return the tables of a pivot.
 
-    A table in which only one value of the rows' setting occurs is left out where others show more.
+    Tables with a single row are omitted if others have more.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _fixed(cell: Cell, pivot: Pivot) -> Settings:
 
 
 def _telling(tables: Iterable[Settings]) -> dict[Settings, Settings]:
-    """Return, for every table, data, problem and algorithm, and what tells it from the others with the same."""
+    """Return, for every table, data, problem and algorithm, and the settings that distinguish it from others."""
     said = {
         fixed: tuple(item for item in fixed if item[0] in ("data.name", "problem.kind", "algorithm.name"))
         for fixed in tables
@@ -167,7 +167,7 @@ def _grid(
 
 
 def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
-    """Return a cell's value of a setting as its row or column is called."""
+    """Return the name of a cell's row or column."""
     beside = name == "algorithm.name" and "topology.kind" not in pivot[:2] and "topology.kind" in flat
     return f"{flat[name]} ({flat['topology.kind']})" if beside else flat[name]
 
@@ -183,7 +183,7 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
         else:
             values = cell.values(measure)
         if values:
-            short = len(values) < len(cell.records)  # the mean over those that made it would flatter
+            short = len(values) < len(cell.records)  # a mean over the remaining seeds would be biased
             scored.append((short, sign * fmean(values.values()), cell.key, values, cell))
     if not scored:
         statuses = {record.status for cell in rivals for record in cell.records}
@@ -198,13 +198,13 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
 
 
 def _text(values: Sequence[float], measure: str) -> str:
-    """Return mean and standard deviation as the measure is written."""
+    """Return mean and standard deviation in the measure's format."""
     spread = f" ± {written(stdev(values), measure)}" if len(values) > 1 else ""
     return written(fmean(values), measure) + spread
 
 
 def written(value: float, measure: str) -> str:
-    """Return a figure as its measure is written."""
+    """Return a value in its measure's format."""
     if measure.startswith("bytes"):
         return size(value)
     if measure in ("flops", "oracle_calls", "oracle_calls_to_target"):
@@ -214,7 +214,7 @@ def written(value: float, measure: str) -> str:
 
 
 def ordered(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the different values, numbers by size before words."""
+    """Return the distinct values, numbers by size before words."""
 
     def order(value: str) -> tuple[bool, float, str]:
         try:
@@ -238,7 +238,7 @@ def grids_markdown(grids: Sequence[Grid]) -> str:
 
 
 def grids_csv(grids: Sequence[Grid]) -> str:
-    """Return one line for every place and seed, in full precision."""
+    """Return CSV with one line per entry and seed, in full precision."""
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(("table", "row", "column", "seed", "value", "settings"))

@@ -1,7 +1,7 @@
-"""Summary of a suite for a terminal: what privacy and compression cost one algorithm.
+"""Terminal summary of a suite: the cost of privacy and compression for one algorithm.
 
-The full table of a suite rarely fits on a screen. The summary compares the protected cells of one algorithm
-with the same cell without privacy and compression, seed by seed.
+The full table of a suite rarely fits on a screen. The summary compares the protected cells of one algorithm with
+the same cell without privacy and compression, paired by seed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from harness.storage.store import RunRecord
 
-SHORT = 12  # rows; a table this short is printed on a narrow terminal too, with fewer columns
+SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
 MOST_ROWS = 8  # more protected cells are counted, not listed
-#: What the placement of the noise and the unit of privacy mean; see docs/privacy.md.
+#: Explanations of noise placement and privacy unit; see docs/privacy.md.
 PLACEMENTS = {
     "central": "the server adds the noise, to averages of clipped messages",
     "local": "each client adds the noise itself",
@@ -39,11 +39,11 @@ class Comparison(NamedTuple):
     Attributes
     ----------
     measure : str
-        What is compared.
+        Measure to compare.
     plain : Cell
-        No privacy, no compression.
+        The cell without privacy and compression.
     protected : tuple[Cell, ...]
-        The same spec but for privacy and compression; at least one.
+        At least one cell with the same spec except for privacy and compression.
     """
 
     measure: str
@@ -58,7 +58,7 @@ def print_summary(
     baseline: str | None,
     console: Console,
 ) -> None:
-    """Print what protection costs, and the table of all rows where it is short or the terminal is wide enough.
+    """Print the cost of protection, and the full table if it is short or the terminal wide enough.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def print_summary(
     by, baseline
         As for `leaderboard`.
     console : Console
-        Where to print; its width decides.
+        Output console; its width decides.
     """
     comparison = compare_protection(records, by, baseline)
     shown = comparison is None or len(frame) <= SHORT or fits(frame, console.width)
@@ -88,10 +88,10 @@ def print_summary(
 def compare_protection(
     records: Iterable[RunRecord] | Results, measure: str = "accuracy", baseline: str | None = None
 ) -> Comparison | None:
-    """Return the comparison that says most about privacy and compression, None if there is nothing to compare.
+    """Return the most informative comparison of protected with unprotected cells; None if there is none.
 
-    Cells with a value count. Those of the baseline come first, then the comparison with the most protected
-    cells, then the one whose unprotected cell is best, then the first by name.
+    Only cells with a value count. Preferred is the baseline, then the comparison with the most protected cells,
+    then the one with the best unprotected cell, then the first by name.
     """
     families: dict[str, list[Cell]] = {}
     for cell in Results.of(records).cells:
@@ -113,7 +113,7 @@ def compare_protection(
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print what was measured and what protection costs; fits 80 columns."""
+    """Print the setting and the cost of protection, in at most 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -153,13 +153,13 @@ def _say(console: Console, text: str) -> None:
 
 
 def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
-    """Return by how much a cell differs from the plain one, for each common seed."""
+    """Return the differences of a cell to the plain one for their common seeds."""
     reference = plain.values(measure)
     return [value - reference[seed] for seed, value in cell.values(measure).items() if seed in reference]
 
 
 def label(cell: Cell) -> str:
-    """Return in words how a cell is protected."""
+    """Describe a cell's protection in words."""
     compression, claim = cell.spec.get("compression") or {}, cell.privacy()
     parts = []
     if claim is not None:
@@ -175,7 +175,7 @@ def label(cell: Cell) -> str:
 
 
 def _family(cell: Cell) -> str:
-    """Return a digest of all but seed, privacy and compression."""
+    """Return a digest of the spec without seed, privacy and compression."""
     spec = {k: v for k, v in cell.spec.items() if k not in {"seed", "privacy", "compression"}}
     return digest([cell.runs[0].record.suite, cell.runs[0].record.profile, spec])
 
@@ -200,7 +200,7 @@ def _order(cell: Cell) -> tuple[bool, bool, float, str]:
 
 
 def _setting(cell: Cell) -> str:
-    """Return what was run, in one sentence."""
+    """Describe the runs in one sentence."""
     spec, seeds = cell.spec, len(cell.done)
     count = clients(spec)
     facts = [
@@ -215,7 +215,7 @@ def _setting(cell: Cell) -> str:
 
 
 def _statements(protected: Sequence[Cell]) -> list[str]:
-    """Return in words what every epsilon of these cells refers to."""
+    """Describe the privacy guarantees of these cells in words."""
     found: dict[str, None] = {}
     for claim in filter(None, (cell.privacy() for cell in protected)):
         placement, unit, change = (str(claim.get(name)) for name in ("placement", "unit", "adjacency"))

@@ -1,4 +1,4 @@
-"""Numbers and names of measures as a reader sees them."""
+"""Formatting of numbers and names of measures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.metrics import ELSEWHERE
 
 
 def words(measure: str) -> str:
-    """Return a measure as a reader sees it."""
+    """Return the display name of a measure."""
     special = {"auroc": "AUROC", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap", "dp_gap": "Parity gap"}
     prefix, _, name = measure.partition("_")
     if prefix in ELSEWHERE:
@@ -21,7 +21,7 @@ def words(measure: str) -> str:
 
 
 def quantity(value: float | None, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits, exponent only where it helps; empty for nothing."""
+    """Return a number with `digits` significant digits; empty for None or NaN."""
     return "" if is_empty(value) else f"{value:.{digits}g}"
 
 

@@ -1,4 +1,4 @@
-"""Write a leaderboard: CSV with every column; Markdown, LaTeX and the terminal with the narrow choice."""
+"""Write a leaderboard: CSV with all columns; Markdown, LaTeX and terminal with the narrow table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # fmt: off
-#: What a narrow terminal can do without, the most dispensable first.
+#: Columns to omit on a narrow terminal, the most dispensable first.
 EXPENDABLE = (
     "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "Δ accuracy", "Gap",
     "Partition", "Problem", "AUROC", "Variant", "EqOpp gap", "Dataset", "Up",
@@ -25,7 +25,7 @@ EXPENDABLE = (
 
 
 def summary(frame: pd.DataFrame) -> str:
-    """Return the sentences above every table: what is common, seeds, spread, ranking, data source."""
+    """Return the sentences above every table: common settings, seeds, spread, ranking, data source."""
     if frame.empty:
         return "No runs yet."
 
@@ -62,7 +62,7 @@ def summary(frame: pd.DataFrame) -> str:
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write every column; whole numbers without a decimal point, empty fields where nothing applies."""
+    """Write all columns; integers without a decimal point, missing values as empty fields."""
     whole = frame.copy()
     for name in COUNTS:
         column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
@@ -111,7 +111,7 @@ def _in_latex(text: str) -> str:
 
 
 def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
-    """Print the table, its summary and the reasons; a narrow terminal gets fewer columns and is told so."""
+    """Print the table, its summary and the reasons; a narrow terminal gets fewer columns and a note."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -120,7 +120,7 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
     rows = rows_of(frame)
     shown, dropped = columns(frame), []
     widths = _widths(frame)
-    complete = bool((frame["done"] == frame["seeds"]).all())  # a missing run is never left out of the picture
+    complete = bool((frame["done"] == frame["seeds"]).all())  # always show missing runs
     for heading in (*EXPENDABLE, *(["Runs"] if complete else []), "Model"):
         if sum(widths.values()) + 1 > console.width and widths.pop(heading, None) is not None:
             dropped.append(heading)
@@ -139,7 +139,7 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
 
 
 def fits(frame: pd.DataFrame, width: int) -> bool:
-    """Return whether the terminal table needs no more than `width` columns of text."""
+    """Return whether the terminal table fits `width` characters."""
     return sum(_widths(frame).values()) + 1 <= width
 
 
@@ -150,6 +150,6 @@ def _widths(frame: pd.DataFrame) -> dict[str, int]:
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:
-    """Return why runs failed or were skipped, a line per algorithm and reason."""
-    told = frame.dropna(subset="reasons").drop_duplicates(["algorithm", "reasons"])
-    return [f"{row['algorithm']}: {row['reasons']}" for row in rows_of(told)]
+    """Return the reasons for failed and skipped runs, one line per algorithm and reason."""
+    given = frame.dropna(subset="reasons").drop_duplicates(["algorithm", "reasons"])
+    return [f"{row['algorithm']}: {row['reasons']}" for row in rows_of(given)]

@@ -255,7 +255,7 @@ def test_natural_names_the_nearest_column() -> None:
 
 class LeavesOneOut(Partition):
     kind = "leaves-one-out"
-    mend = "do not use this"
+    remedy = "do not use this"
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
         return np.where(
@@ -263,7 +263,7 @@ class LeavesOneOut(Partition):
         )
 
 
-def test_a_client_without_samples_is_named_with_kind_and_mend() -> None:
+def test_a_client_without_samples_is_named_with_kind_and_remedy() -> None:
     with pytest.raises(
         PartitionError, match=r"'leaves-one-out': client 2 of 4 is left without.*; do not use this"
     ):

@@ -90,14 +90,14 @@ def test_the_error_tells_why_each_source_failed():
         cache.locate("adult", sources, "ask nicely")
     lines = str(error.value).splitlines()
     assert "'adult'" in lines[0]
-    assert [line.strip() for line in lines[1:]] == ["shelf: empty", "net: cut", "To mend: ask nicely"]
+    assert [line.strip() for line in lines[1:]] == ["shelf: empty", "net: cut", "Remedy: ask nicely"]
 
 
 def test_asking_what_is_here_does_not_touch_the_network():
     def touched():
         raise AssertionError("the network was touched")
 
-    with pytest.raises(DataError, match="not asked"):
+    with pytest.raises(DataError, match="skipped: offline"):
         cache.locate("adult", [cache.Source("net", touched, online=True)], "", online=False)
 
 

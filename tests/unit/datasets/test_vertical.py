@@ -87,11 +87,11 @@ REFUSED = [
     (lambda: Columns()(table(), NAMES, 7), "between 1 and 6"),
     (lambda: Columns(blocks=(("agee",),))(table(), NAMES, None), "did you mean 'age'"),
     (lambda: Columns(blocks=(("sex",), ("sex_f",)))(table(), NAMES, None), "given twice: \\['sex_f'\\]"),
-    (lambda: Columns(blocks=(("sex",), ()))(table(), NAMES, None), "one has none"),
+    (lambda: Columns(blocks=(("sex",), ()))(table(), NAMES, None), "a party has no columns"),
     (lambda: Columns(blocks=(("sex",), ("age",)))(table(), NAMES, 3), "2 blocks for 3 clients"),
     (lambda: Columns(blocks=(("sex",),))(whole(PICTURES), (), None), "no named columns"),
     (lambda: Columns()(table(clients=2), NAMES, 2), "one client's data"),
-    (lambda: Quadrants()(table(), NAMES, None), "no pictures"),
+    (lambda: Quadrants()(table(), NAMES, None), "not images"),
     (lambda: Quadrants(grid=(3, 2))(whole(PICTURES), (), None), "4 x 6 cannot be cut into 3 x 2"),
     (lambda: Quadrants()(whole(PICTURES), (), 3), "2 x 2 tiles for 3 clients"),
 ]

@@ -184,7 +184,7 @@ def test_one_exact_step_leaves_gradients_in_codascas_controls():
     [
         ("momentum_local_sgda", {"a": 1.5}, "in \\(0, 1\\]"),
         ("momentum_local_sgda", {"b_x": 1.5}, "in \\(0, 1\\]"),
-        ("fed_norm_sgda", {"own_steps": (1, 0)}, "own_steps are at least 1"),
+        ("fed_norm_sgda", {"own_steps": (1, 0)}, "own_steps must be at least 1"),
         ("coda_plus", {"prox": -1.0}, "prox must be at least 0"),
         ("local_sgda_plus", {"snapshot_rounds": 0}, "snapshot_rounds must be above 0"),
     ],

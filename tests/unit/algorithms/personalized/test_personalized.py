@@ -435,7 +435,11 @@ def test_statistics_of_a_round_take_no_error_feedback(name):
     with pytest.raises(Incompatible, match="statistics of this round"):
         run_algorithm(name, network(), random_federation(SIZES), 1, compression=owed, **WORK)
     run_algorithm(
-        name, network(), random_federation(SIZES), 1, compression=replace(owed, error_feedback=False)
+        name,
+        network(),
+        random_federation(SIZES),
+        1,
+        compression=owed.model_copy(update={"error_feedback": False}),
     )
 
 

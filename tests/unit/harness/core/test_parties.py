@@ -224,7 +224,7 @@ REFUSED = [
     ({}, {**LVFL, "iterations": 0}, "iterations must be at least 1"),
     ({"problem": {"kind": "vertical", "head": [0]}}, LVFL, "at least 1"),
     ({"partition": {"kind": "iid", "clients": 3}}, LVFL, "columns or quadrants"),
-    ({"partition": {"kind": "quadrants"}}, LVFL, "no pictures"),
+    ({"partition": {"kind": "quadrants"}}, LVFL, "not images"),
 ]
 
 

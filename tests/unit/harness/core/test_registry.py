@@ -78,7 +78,7 @@ def test_hyper_parameters_out_of_range_are_refused(settings, says):
         ("def f(:", "mine.py cannot be imported: SyntaxError"),
         (
             "from harness.core import Algorithm\nclass Mine(Algorithm): pass",
-            "class Mine needs the line @register",
+            "class Mine is not registered; add @register",
         ),
     ],
 )

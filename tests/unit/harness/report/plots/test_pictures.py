@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from datasets.client_statistics import Holdings, unpacked
+from datasets.client_statistics import ClientCounts, unpacked
 from harness.cli.parser import main
 from harness.report.plots.fairness import fairness
 from harness.report.plots.partitions import partitions
@@ -93,7 +93,7 @@ def test_equal_records_give_equal_pictures(tmp_path, draw):
 
 
 def test_what_clients_hold_is_packed_without_loss():
-    held = Holdings("t", {"train": (7, 3)}, {"no": (7, 0), "yes": (0, 3)}, {})
+    held = ClientCounts("t", {"train": (7, 3)}, {"no": (7, 0), "yes": (0, 3)}, {})
     assert unpacked("t", json.loads(json.dumps(held.packed()))) == held
     assert (held.clients, held.numbers) == (2, 6)
 
