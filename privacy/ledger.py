@@ -169,7 +169,7 @@ class Ledger:
         ----------
         delta : float
             In (0, 1).
-        accountant : {"rdp", "prv"}
+        accountant : {"rdp", "prv", "pld"}
             For draws by Poisson sampling; without any the total is exact. See `privacy.accounting.account`.
 
         Raises

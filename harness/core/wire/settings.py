@@ -39,7 +39,7 @@ class Privacy:
         Probability that a unit takes part in a draw.
     delta : float
         Of every epsilon.
-    accountant : {"rdp", "prv"}
+    accountant : {"rdp", "prv", "pld"}
         For sampled draws; without sampling the total is exact.
     server_clip : float or None
         Bound on the joint norm of the average, applied by the server after the noise.
@@ -61,7 +61,7 @@ class Privacy:
     sampling: Literal["poisson", "fixed", "full"]
     rate: float
     delta: float
-    accountant: Literal["rdp", "prv"]
+    accountant: Literal["rdp", "prv", "pld"]
     server_clip: float | None = None
     epsilon_nominal: float | None = None
     secure: bool = False
