@@ -219,6 +219,7 @@ def calibrate(
     releases_per_draw: int = 1,
     sampling_rate: float = 1.0,
     accountant: str = "rdp",
+    sampling: str = "poisson",
 ) -> float:
     """Noise multiplier of each release when every draw makes ``releases_per_draw`` of them.
 
@@ -232,7 +233,7 @@ def calibrate(
     """
     if releases_per_draw < 1:
         raise ValueError(f"a draw must make at least one release, got {releases_per_draw}")
-    per_draw = noise_multiplier(epsilon, delta, draws, sampling_rate, accountant)
+    per_draw = noise_multiplier(epsilon, delta, draws, sampling_rate, accountant, sampling)
     # The margin keeps the composed multiplier from rounding to just below the one that was found.
     return per_draw * math.sqrt(releases_per_draw) * (1 + 1e-12)
 
