@@ -7,9 +7,9 @@ was used. A privacy guarantee limits how well he can tell.
 - *Detection*: the probability of a right accusation (true positive rate) for a test that accuses at most a given
   share of the innocent (false positive rate).
 
-Both follow from the trade-off between the two errors, which the divergences ``delta(epsilon)`` at all epsilons describe
-(Wasserman, Zhou 2010; Dong, Roth, Su 2022): accuracy is at most ``(1 + delta(0)) / 2``, detection at most the
-least ``exp(epsilon) false + delta(epsilon)``.
+Both follow from the trade-off between the two errors, which the divergences ``delta(epsilon)`` at all epsilons
+describe (Wasserman, Zhou 2010; Dong, Roth, Su 2022): accuracy is at most ``(1 + delta(0)) / 2``, detection at most
+the least ``exp(epsilon) false + delta(epsilon)``.
 """
 
 from __future__ import annotations

@@ -156,7 +156,8 @@ def _flower_adaptive(at: Values) -> list[Row]:
     count = at["cohort"] / 20  # standard deviation on the number of clipped updates
     if z >= 2 * count:
         raise ValueError(
-            f"flower-adaptive: Flower refuses noise_multiplier {z:g} with cohort {at['cohort']:g}, whose count "
+            f"flower-adaptive: Flower refuses noise_multiplier {z:g} with cohort {at['cohort']:g}, whose "
+            "count "
             f"gets noise of cohort / 20 = {count:g}: less than half the multiplier"
         )
     update = (z**-2 - (2 * count) ** -2) ** -0.5
@@ -272,13 +273,17 @@ _ALL = (
         "flower-localdp",
         "Flower's LocalDpMod, at the defaults of FLIP, a project of hospitals",
         {"epsilon": 10, "clip": 1, "sensitivity": 1e-4, "delta": 1e-5, "rounds": 50},
-        "the privacy budget of the mechanism; FLIP's comment adds that each round spends it again and that its "
+        "the privacy budget of the mechanism; FLIP's comment adds that each round spends it again and "
+        "that its "
         "defaults are not a defensible budget",
         _given,
         _flower_local,
-        "The noise is scaled to `sensitivity`, which is free. What is sent is clipped to `clip`, and only that "
-        "bounds how far it can move. A sensitivity of 2 clip / records, which FLIP's comment recommends, would need "
-        "an average over records that are each clipped; a locally trained model is no such average. The formula is "
+        "The noise is scaled to `sensitivity`, which is free. What is sent is clipped to `clip`, and "
+        "only that "
+        "bounds how far it can move. A sensitivity of 2 clip / records, which FLIP's comment recommends, "
+        "would need "
+        "an average over records that are each clipped; a locally trained model is no such average. The "
+        "formula is "
         "proved for epsilon below 1 only, and rounds add up.",
         (
             f"{FLOWER}clientapp/mod/localdp_mod.py",
@@ -294,8 +299,10 @@ _ALL = (
         "a noise multiplier of 1.0 or higher is recommended for strong privacy; nothing is accounted",
         _nothing,
         _flower_fixed,
-        "The noise on the average is multiplier times clip over the number sampled. Cohorts have a fixed size, so "
-        "neighbors are replaced, and the sensitivity is twice the clip norm over that number. FedAvg weighs by the "
+        "The noise on the average is multiplier times clip over the number sampled. Cohorts have a fixed "
+        "size, so "
+        "neighbors are replaced, and the sensitivity is twice the clip norm over that number. FedAvg "
+        "weighs by the "
         "number of examples: a client of `weight` times an equal share is protected that much less.",
         (
             f"{FLOWER}serverapp/strategy/dp_fixed_clipping.py",
@@ -307,11 +314,14 @@ _ALL = (
         "flower-adaptive",
         "Flower's adaptive clipping",
         {"noise_multiplier": 1, "cohort": 20, "clients": 100, "rounds": 50, "delta": 1e-5},
-        "the noise multiplier is split between the updates and the count of clipped ones; nothing is accounted",
+        "the noise multiplier is split between the updates and the count of clipped ones; nothing is "
+        "accounted",
         _nothing,
         _flower_adaptive,
-        "The count of clipped updates is paid for: a replaced client gets exactly the noise of the whole multiplier "
-        "over twice the clip norm. A client that is left out gets less than the multiplier says: the bits counted "
+        "The count of clipped updates is paid for: a replaced client gets exactly the noise of the whole "
+        "multiplier "
+        "over twice the clip norm. A client that is left out gets less than the multiplier says: the "
+        "bits counted "
         "are 0 or 1, and the split is that of bits centered at 0. Weights count as in flower-fixed.",
         (
             f"{FLOWER}serverapp/strategy/dp_adaptive_clipping.py",
@@ -325,9 +335,12 @@ _ALL = (
         "the budget of selecting the entries that are sent",
         _given,
         _svt,
-        "That epsilon does not cover the noise on what is sent: each of the entries sent costs `noise_var` more. The "
-        "filter's log and its documentation say so since 2026; the name of the argument does not. At a delta above 0, "
-        "many small releases compose to less than their sum. Not counted: a pass may accept more entries than the "
+        "That epsilon does not cover the noise on what is sent: each of the entries sent costs "
+        "`noise_var` more. The "
+        "filter's log and its documentation say so since 2026; the name of the argument does not. At a "
+        "delta above 0, "
+        "many small releases compose to less than their sum. Not counted: a pass may accept more entries "
+        "than the "
         "selection pays for, and scalars are sent without noise.",
         (
             f"{NVFLARE}nvflare/app_common/filters/svt_privacy.py",
@@ -342,7 +355,8 @@ _ALL = (
         "a policy of sharing the largest entries; an example of it is called a DP filter",
         _nothing,
         _no_noise,
-        "Small entries become 0 and large ones are cut to `gamma`. No noise is added, so two updates are told apart "
+        "Small entries become 0 and large ones are cut to `gamma`. No noise is added, so two updates are "
+        "told apart "
         "with certainty wherever what is left of them differs.",
         (
             f"{NVFLARE}nvflare/app_common/filters/percentile_privacy.py",
@@ -356,8 +370,10 @@ _ALL = (
         "noise relative to a percentile of the update's entries; no guarantee is named",
         _nothing,
         _nvflare_gaussian,
-        "Nothing is clipped, so nothing bounds how far an update moves, and the size of the noise is computed from "
-        "the update itself. Even if all entries were of one size, the noise would be `sigma0` over the root of "
+        "Nothing is clipped, so nothing bounds how far an update moves, and the size of the noise is "
+        "computed from "
+        "the update itself. Even if all entries were of one size, the noise would be `sigma0` over the "
+        "root of "
         "their number.",
         (f"{NVFLARE}research/quantifying-data-leakage/src/nvflare_gradinv/filters/gaussian_privacy.py",),
     ),
@@ -370,8 +386,10 @@ _ALL = (
         "the target of a client's privacy budget; beyond it a warning is logged",
         _given,
         _fl_bench,
-        "The noise is found for one round of whole epochs, without the number of rounds; the client takes one "
-        "Poisson batch an epoch. So a client in few rounds stays below the target, and one in many exceeds it. The "
+        "The noise is found for one round of whole epochs, without the number of rounds; the client "
+        "takes one "
+        "Poisson batch an epoch. So a client in few rounds stays below the target, and one in many "
+        "exceeds it. The "
         "version first reviewed in the linked request found the noise for one step an epoch.",
         (
             f"{GITHUB}KarhouTam/FL-bench/pull/200",
@@ -387,8 +405,10 @@ _ALL = (
         "dp_target_epsilon, handed to Opacus with one epoch a round",
         _given,
         _flamby,
-        "Opacus is told `epochs=nrounds`, one pass over the data a round, but every round takes `num_updates` "
-        "batches. They are drawn from the loader that was there before, shuffled, not from the Poisson loader that "
+        "Opacus is told `epochs=nrounds`, one pass over the data a round, but every round takes "
+        "`num_updates` "
+        "batches. They are drawn from the loader that was there before, shuffled, not from the Poisson "
+        "loader that "
         "Opacus returns, so that no amplification is proved for them.",
         (
             f"{FLAMBY}strategies/utils.py",
@@ -407,7 +427,8 @@ _ALL = (
         "of a deployment with that noise cohort and population; the help says that results hold only there",
         _given,
         _pfl,
-        "The claim holds for what it is said of. The run itself has fewer users and scales the noise down to its "
+        "The claim holds for what it is said of. The run itself has fewer users and scales the noise "
+        "down to its "
         "small cohort, so its model protects those users far less.",
         (
             f"{PFL}utils/argument_parsing.py",
@@ -423,7 +444,8 @@ _ALL = (
         _opacus_said,
         _opacus,
         "The claim holds with the Poisson loader, which is the default. With poisson_sampling=False the same "
-        "accountant runs on, though batches are shuffled; what is certain then is one release of each record an "
+        "accountant runs on, though batches are shuffled; what is certain then is one release of each "
+        "record an "
         "epoch. The divisor is computed from the number of records, which add-remove would have to hide.",
         (
             f"{OPACUS}privacy_engine.py",

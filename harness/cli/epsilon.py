@@ -1,4 +1,5 @@
-"""``epsilon``: privacy of a mechanism, or the noise for a budget, without a run; and what claims of others hold."""
+"""``epsilon``: privacy of a mechanism, or the noise for a budget, without a run; and what claims of "
+"others hold."""
 
 from __future__ import annotations
 
@@ -152,7 +153,8 @@ def _mechanism(given: argparse.Namespace) -> Mechanism:
         raise UserError(f"epsilon: --sampling full takes everybody, but the cohort is {size} of {total}")
     if given.placement == "local" and sampling in ("poisson", "without-replacement"):
         raise UserError(
-            "epsilon: with local placement whoever collects the messages sees who sends, so sampling hides nobody; "
+            "epsilon: with local placement whoever collects the messages sees who sends, so sampling "
+            "hides nobody; "
             "use --sampling fixed or --placement central"
         )
     for name in ("rounds", "releases_per_round"):
@@ -250,12 +252,14 @@ def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
     if row["sampling"] != "not used":
         kept = " This holds only while nobody outside learns who was drawn in which round."
     return (
-        f"\nIn words ({row['adjacency']}, epsilon {_number(row['epsilon'])} by {row['accountant']}): an attacker sees "
-        f"everything that is released ({row['releases']} releases) and knows everything except {secret}; both are "
-        f"equally likely to him beforehand. He is then right at most {_percent(row['accuracy'])} of the time. A blind guess "
-        f"is right 50 % of the time; epsilon and delta alone say {_percent(row['accuracy_from_epsilon'])}. If no more than "
-        f"1 of 1,000 accusations against the innocent may be wrong, he finds at most {rare} of the others; if 1 of 100, "
-        f"{often}.{kept}"
+        f"\nIn words ({row['adjacency']}, epsilon {_number(row['epsilon'])} by {row['accountant']}): "
+        f"an attacker sees everything that is released ({row['releases']} releases) and knows everything "
+        f"except {secret}; beforehand, the chances are even. He is then right at most "
+        f"{_percent(row['accuracy'])} of the time. A blind guess is right 50 % of the time; epsilon and "
+        "delta "
+        f"alone would say {_percent(row['accuracy_from_epsilon'])}. If his false alarms are limited to 1 "
+        "in 1,000 "
+        f"cases, he detects at most {rare}; to 1 in 100, {often}.{kept}"
     )
 
 
