@@ -1,5 +1,4 @@
-"""``epsilon``: privacy of a mechanism, or the noise for a budget, without a run; and what claims of "
-"others hold."""
+"""``epsilon``: privacy of a mechanism, or the noise for a budget, without a run; and claims of others."""
 
 from __future__ import annotations
 
