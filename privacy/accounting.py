@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from privacy.event import SAMPLINGS, Event
 from privacy.gaussian import (
     analytic_sigma,
     check_budget,
@@ -41,7 +42,6 @@ from privacy.gaussian import (
 from privacy.pld import SMALLEST_DELTA, pld_epsilon
 
 ACCOUNTANTS = ("rdp", "prv", "pld")
-SAMPLINGS = ("poisson", "without-replacement")
 
 # Renyi orders, a fixed set so that the bound is monotone in all arguments: in steps of 7 % from 1 + 1e-4 (for
 # epsilon in the ten thousands) to 1024, the largest whose binomials are floats. From 12 on whole orders only:
@@ -56,21 +56,6 @@ _LARGEST_DOMAIN = 2**21
 _LARGEST_LOSS = 700.0
 # Below, rounding in the Fourier transform is no longer small against delta.
 _SMALLEST_PRV_DELTA = 1e-10
-
-
-class Event(NamedTuple):
-    """``times`` draws, alike in sampling rate and in the noise multiplier of all their releases together.
-
-    ``sampling`` says how a draw at a rate below 1 is made. With "poisson", each unit comes in by its own coin;
-    neighbors differ in the presence of one unit. With "without-replacement", a fixed number of units is drawn;
-    neighbors differ in one unit replaced, and the noise multiplier is relative to that sensitivity. In both, the
-    draw must be secret.
-    """
-
-    noise_multiplier: float
-    rate: float = 1.0
-    times: int = 1
-    sampling: str = "poisson"
 
 
 class Account(NamedTuple):

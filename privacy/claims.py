@@ -183,8 +183,7 @@ def _laplace_epsilon(each: float, releases: int, delta: float) -> float:
     """Epsilon at a delta of many Laplace releases, each with the pure epsilon ``each``."""
     from dp_accounting.pld.privacy_loss_distribution import from_laplace_mechanism
 
-    step = 2.0 ** math.floor(math.log2(each / 16))
-    single = from_laplace_mechanism(1 / each, value_discretization_interval=step)
+    single = from_laplace_mechanism(1 / each, value_discretization_interval=each / 4)  # losses end at +-each
     composed = single.self_compose(releases)
     return min(each * releases, float(composed.get_epsilon_for_delta(delta)))
 

@@ -21,14 +21,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr, ndtri
 
-if TYPE_CHECKING:
-    from privacy.accounting import Event
+from privacy.event import Event
 
 Array = NDArray[np.float64]
 Kind = Literal["gaussian", "remove", "add", "replace"]

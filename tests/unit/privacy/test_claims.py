@@ -16,6 +16,7 @@ def _epsilons(name, **settings):
     return {(row.what, row.adjacency): row.epsilon for row in judge(name, settings).rows}
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_command_prints(capsys):
     assert main(["epsilon", "--claims", "--markdown"]) == 0
     printed = capsys.readouterr().out.strip()
