@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from privacy.accounting import Event, account, compose
+from privacy.accounting import account, compose
+from privacy.event import Event
 from privacy.pld import SMALLEST_DELTA, pld_delta
 
 FALSE_POSITIVE_RATES = (0.001, 0.01)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privacy.accounting import Event, account, compose, noise_multiplier
+from privacy.accounting import account, compose, noise_multiplier
+from privacy.event import Event
 from privacy.gaussian import classic_sigma, gaussian_epsilon
 
 GITHUB = "https://github.com/"

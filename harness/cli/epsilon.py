@@ -11,9 +11,10 @@ from typing import Any
 
 from harness.cli.console import out, print_rows
 from harness.core.registry import UserError, unknown
-from privacy.accounting import Event, account, calibrate
+from privacy.accounting import account, calibrate
 from privacy.attacker import FALSE_POSITIVE_RATES, Attack, accuracy_bound, attack_bound
 from privacy.claims import CLAIMS, Verdict, judge
+from privacy.event import Event
 from privacy.gaussian import check_budget, check_delta
 
 SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
