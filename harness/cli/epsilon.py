@@ -131,7 +131,10 @@ def epsilon_command(given: argparse.Namespace) -> int:
     except ValueError as problem:
         raise UserError(f"epsilon: {problem}") from problem
     if given.json:
-        print(json.dumps({"mechanism": vars(mechanism), "rows": rows}, indent=1))
+        told = [
+            {**row, "epsilon": row["epsilon"] if math.isfinite(row["epsilon"]) else "inf"} for row in rows
+        ]
+        print(json.dumps({"mechanism": vars(mechanism), "rows": told}, indent=1))
         return 0
     out.print(mechanism.describe(), markup=False)
     asked = {row["adjacency"]: row for row in rows}  # the last of an adjacency is the tightest

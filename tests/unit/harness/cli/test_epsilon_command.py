@@ -62,6 +62,12 @@ def test_words_say_what_an_attacker_gains(capsys):
     assert "only while nobody outside learns who was drawn" in text
 
 
+def test_no_noise_is_an_infinite_epsilon_in_valid_json(capsys):
+    rows = _rows(capsys, "--noise-multiplier", "0", "--rounds", "2")
+    assert {row["epsilon"] for row in rows.values()} == {"inf"}
+    assert {row["accuracy"] for row in rows.values()} == {1.0}
+
+
 def test_local_noise_is_not_amplified(capsys):
     rows = _rows(capsys, "--noise-multiplier", "3", *COHORT, "--placement", "local")
     assert set(rows) == {("replace-one", "exact")}
