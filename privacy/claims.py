@@ -9,15 +9,13 @@ A message clipped to norm C moves by C when a unit is left out (add-remove) and 
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from privacy.accounting import account, compose, noise_multiplier
-from privacy.event import Event
-from privacy.gaussian import classic_sigma, gaussian_epsilon
+from privacy import compositions
+from privacy.compositions import Row, Values
 
 GITHUB = "https://github.com/"
 FLOWER = f"{GITHUB}adap/flower/blob/fdef7afb1dca3030553be302366cfd285ed6632c/framework/py/flwr/"
@@ -28,19 +26,6 @@ OPACUS = f"{GITHUB}meta-pytorch/opacus/blob/88919b6677bb01366fd5966174fdcd57ad2c
 FLIP = f"{GITHUB}londonaicentre/FLIP/blob/362667fa4445ef0a82f44c5b52d81b547915fbac/flip-utils/flip/"
 FL_BENCH = f"{GITHUB}KarhouTam/FL-bench/blob/06e658bca5af6ce732e25bb7c0f8be321e14a85e/"
 FL_BENCH_COPY = f"{GITHUB}ASUKaiwenFang/FL-bench/blob/a79abfc16e1888d127a8fad55dc9e93bd5efc7a0/src/"
-
-Values = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way to read what a setting composes to."""
-
-    what: str
-    adjacency: str
-    epsilon: float
-    delta: float
-    accountant: str
 
 
 @dataclass(frozen=True)
@@ -121,145 +106,6 @@ def judge(name: str, settings: Values) -> Verdict:
 COUNTS = ("rounds", "cohort", "clients", "records", "batch", "epochs", "updates", "users", "noise_cohort")
 
 
-def _row(what: str, adjacency: str, delta: float, *events: Event) -> Row:
-    found = account(events, delta, "pld")
-    return Row(what, adjacency, found.epsilon, delta, found.accountant)
-
-
-def _flower_local(at: Values) -> list[Row]:
-    std = classic_sigma(at["epsilon"], at["delta"], at["sensitivity"])
-    rounds, delta = int(at["rounds"]), at["delta"]
-    believed, left_out, replaced = std / at["sensitivity"], std / at["clip"], std / (2 * at["clip"])
-    return [
-        _row("one round, were the sensitivity as set", "as set", delta, Event(believed)),
-        _row(f"{rounds} rounds, were the sensitivity as set", "as set", delta, Event(believed, 1.0, rounds)),
-        _row("one round, an update left out", "add-remove", delta, Event(left_out)),
-        _row("one round, an update replaced", "replace-one", delta, Event(replaced)),
-        _row(f"{rounds} rounds, an update replaced", "replace-one", delta, Event(replaced, 1.0, rounds)),
-    ]
-
-
-def _cohorts(noise: float, at: Values) -> list[Row]:
-    rounds, delta = int(at["rounds"]), at["delta"]
-    secret = Event(noise, at["cohort"] / at["clients"], rounds, "without-replacement")
-    return [
-        _row("cohorts known to the attacker", "replace-one", delta, Event(noise, 1.0, rounds)),
-        _row("cohorts secret", "replace-one", delta, secret),
-    ]
-
-
-def _flower_fixed(at: Values) -> list[Row]:
-    return _cohorts(at["noise_multiplier"] / (2 * at["weight"]), at)
-
-
-def _flower_adaptive(at: Values) -> list[Row]:
-    z = at["noise_multiplier"]
-    count = at["cohort"] / 20  # standard deviation on the number of clipped updates
-    if z >= 2 * count:
-        raise ValueError(
-            f"flower-adaptive: Flower refuses noise_multiplier {z:g} with cohort {at['cohort']:g}, whose "
-            "count "
-            f"gets noise of cohort / 20 = {count:g}: less than half the multiplier"
-        )
-    update = (z**-2 - (2 * count) ** -2) ** -0.5
-    left_out = Event(compose([update, count]), 1.0, int(at["rounds"]))
-    return [
-        _row("an update and its bit left out", "add-remove", at["delta"], left_out),
-        *_cohorts(compose([update / 2, count]), at),
-    ]
-
-
-def _svt(at: Values) -> list[Row]:
-    rounds, sent = int(at["rounds"]), math.ceil(at["params"] * at["fraction"])
-    pure = rounds * (at["epsilon"] + sent * at["noise_var"])
-    released = _laplace_epsilon(at["noise_var"], sent * rounds, at["delta"])
-    return [
-        Row("selection and release, summed", "replace-one", pure, 0.0, "sum"),
-        Row("the same at a delta", "replace-one", released + rounds * at["epsilon"], at["delta"], "pld"),
-    ]
-
-
-@functools.lru_cache(maxsize=64)
-def _laplace_epsilon(each: float, releases: int, delta: float) -> float:
-    """Epsilon at a delta of many Laplace releases, each with the pure epsilon ``each``."""
-    from dp_accounting.pld.privacy_loss_distribution import from_laplace_mechanism
-
-    single = from_laplace_mechanism(1 / each, value_discretization_interval=each / 4)  # losses end at +-each
-    composed = single.self_compose(releases)
-    return min(each * releases, float(composed.get_epsilon_for_delta(delta)))
-
-
-def _no_noise(at: Values) -> list[Row]:
-    return [Row("any number of rounds", "any", math.inf, at["delta"], "exact")]
-
-
-def _nvflare_gaussian(at: Values) -> list[Row]:
-    even = at["sigma0"] / math.sqrt(at["params"] * at["rounds"])  # the norm is sqrt(params) times an entry
-    held = gaussian_epsilon(even, at["delta"])
-    return [
-        *_no_noise(at),
-        Row("were all entries of one size, an update left out", "add-remove", held, at["delta"], "exact"),
-    ]
-
-
-def _flamby(at: Values) -> list[Row]:
-    delta, rounds = at["delta"], int(at["rounds"])
-    batches = math.ceil(at["records"] / at["batch"])
-    accounted, taken = rounds * batches, int(rounds * at["updates"])
-    z = noise_multiplier(at["epsilon"], delta, accounted, 1 / batches, "pld")
-    seen = math.ceil(taken / batches)  # how often the loader reaches a record
-    return [
-        _row(f"{accounted} steps accounted for", "add-remove", delta, Event(z, 1 / batches, accounted)),
-        _row(f"{taken} steps taken, were they Poisson", "add-remove", delta, Event(z, 1 / batches, taken)),
-        _row(f"{taken} steps taken, {seen} with a record", "add-remove", delta, Event(z, 1.0, seen)),
-    ]
-
-
-def _fl_bench(at: Values) -> list[Row]:
-    delta, rate = at["delta"], min(0.99, at["batch"] / at["records"])
-    steps, rounds = int(at["epochs"]), int(at["rounds"])
-    accounted = steps * math.ceil(at["records"] / at["batch"])
-    z = noise_multiplier(at["epsilon"], delta, accounted, rate)
-    some = max(1, round(rounds * at["join_ratio"]))
-    return [
-        _row(f"{accounted} steps accounted for", "add-remove", delta, Event(z, rate, accounted)),
-        _row(f"a client in {some} of {rounds} rounds", "add-remove", delta, Event(z, rate, steps * some)),
-        _row(f"a client in all {rounds} rounds", "add-remove", delta, Event(z, rate, steps * rounds)),
-    ]
-
-
-def _pfl(at: Values) -> list[Row]:
-    delta, rounds, rate = at["delta"], int(at["rounds"]), at["noise_cohort"] / at["population"]
-    z = noise_multiplier(at["epsilon"], delta, rounds, rate, "pld")
-    scaled = z * at["cohort"] / at["noise_cohort"]
-    simulated = Event(scaled, at["cohort"] / at["users"], rounds)
-    return [
-        _row("a deployment of that size", "add-remove", delta, Event(z, rate, rounds)),
-        _row("the run itself, for the users in it", "add-remove", delta, simulated),
-    ]
-
-
-def _opacus_steps(at: Values) -> tuple[int, int]:
-    batches = math.ceil(at["records"] / at["batch"])
-    return batches, batches * int(at["epochs"])
-
-
-def _opacus(at: Values) -> list[Row]:
-    z, delta = at["noise_multiplier"], at["delta"]
-    batches, steps = _opacus_steps(at)
-    replaced = Event(z / 2, 1 / batches, steps, "without-replacement")
-    return [
-        _row("Poisson batches (default)", "add-remove", delta, Event(z, 1 / batches, steps)),
-        _row("Poisson batches (default)", "replace-one", delta, replaced),
-        _row("poisson_sampling=False", "add-remove", delta, Event(z, 1.0, int(at["epochs"]))),
-    ]
-
-
-def _opacus_said(at: Values) -> float:
-    batches, steps = _opacus_steps(at)
-    return account([Event(at["noise_multiplier"], 1 / batches, steps)], at["delta"], "prv").epsilon
-
-
 def _given(at: Values) -> float:
     return at["epsilon"]
 
@@ -277,7 +123,7 @@ _ALL = (
         "that its "
         "defaults are not a defensible budget",
         _given,
-        _flower_local,
+        compositions.flower_local,
         "The noise is scaled to `sensitivity`, which is free. What is sent is clipped to `clip`, and "
         "only that "
         "bounds how far it can move. A sensitivity of 2 clip / records, which FLIP's comment recommends, "
@@ -298,7 +144,7 @@ _ALL = (
         {"noise_multiplier": 1, "cohort": 20, "clients": 100, "rounds": 50, "weight": 1, "delta": 1e-5},
         "a noise multiplier of 1.0 or higher is recommended for strong privacy; nothing is accounted",
         _nothing,
-        _flower_fixed,
+        compositions.flower_fixed,
         "The noise on the average is multiplier times clip over the number sampled. Cohorts have a fixed "
         "size, so "
         "neighbors are replaced, and the sensitivity is twice the clip norm over that number. FedAvg "
@@ -317,7 +163,7 @@ _ALL = (
         "the noise multiplier is split between the updates and the count of clipped ones; nothing is "
         "accounted",
         _nothing,
-        _flower_adaptive,
+        compositions.flower_adaptive,
         "The count of clipped updates is paid for: a replaced client gets exactly the noise of the whole "
         "multiplier "
         "over twice the clip norm. A client that is left out gets less than the multiplier says: the "
@@ -334,7 +180,7 @@ _ALL = (
         {"epsilon": 0.1, "fraction": 0.1, "noise_var": 0.1, "params": 7e6, "rounds": 1, "delta": 1e-5},
         "the budget of selecting the entries that are sent",
         _given,
-        _svt,
+        compositions.svt,
         "That epsilon does not cover the noise on what is sent: each of the entries sent costs "
         "`noise_var` more. The "
         "filter's log and its documentation say so since 2026; the name of the argument does not. At a "
@@ -354,7 +200,7 @@ _ALL = (
         {"percentile": 10, "gamma": 0.01, "delta": 1e-5},
         "a policy of sharing the largest entries; an example of it is called a DP filter",
         _nothing,
-        _no_noise,
+        compositions.no_noise,
         "Small entries become 0 and large ones are cut to `gamma`. No noise is added, so two updates are "
         "told apart "
         "with certainty wherever what is left of them differs.",
@@ -369,7 +215,7 @@ _ALL = (
         {"sigma0": 0.1, "params": 7e6, "rounds": 1, "delta": 1e-5},
         "noise relative to a percentile of the update's entries; no guarantee is named",
         _nothing,
-        _nvflare_gaussian,
+        compositions.nvflare_gaussian,
         "Nothing is clipped, so nothing bounds how far an update moves, and the size of the noise is "
         "computed from "
         "the update itself. Even if all entries were of one size, the noise would be `sigma0` over the "
@@ -385,7 +231,7 @@ _ALL = (
         },
         "the target of a client's privacy budget; beyond it a warning is logged",
         _given,
-        _fl_bench,
+        compositions.fl_bench,
         "The noise is found for one round of whole epochs, without the number of rounds; the client "
         "takes one "
         "Poisson batch an epoch. So a client in few rounds stays below the target, and one in many "
@@ -404,7 +250,7 @@ _ALL = (
         {"epsilon": 1, "delta": 1e-4, "records": 30, "batch": 4, "updates": 100, "rounds": 15},
         "dp_target_epsilon, handed to Opacus with one epoch a round",
         _given,
-        _flamby,
+        compositions.flamby,
         "Opacus is told `epochs=nrounds`, one pass over the data a round, but every round takes "
         "`num_updates` "
         "batches. They are drawn from the loader that was there before, shuffled, not from the Poisson "
@@ -426,7 +272,7 @@ _ALL = (
         },
         "of a deployment with that noise cohort and population; the help says that results hold only there",
         _given,
-        _pfl,
+        compositions.pfl,
         "The claim holds for what it is said of. The run itself has fewer users and scales the noise "
         "down to its "
         "small cohort, so its model protects those users far less.",
@@ -441,8 +287,8 @@ _ALL = (
         "Opacus, PrivacyEngine.make_private",
         {"noise_multiplier": 1.1, "records": 60000, "batch": 256, "epochs": 15, "delta": 1e-5},
         "by its PRV accountant, for Poisson batches and one record more or less",
-        _opacus_said,
-        _opacus,
+        compositions.opacus_said,
+        compositions.opacus,
         "The claim holds with the Poisson loader, which is the default. With poisson_sampling=False the same "
         "accountant runs on, though batches are shuffled; what is certain then is one release of each "
         "record an "

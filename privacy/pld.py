@@ -39,7 +39,7 @@ _LARGEST_SIZE = 2**18
 # Step of the grid over epsilon / sqrt(draws), and its largest share of epsilon.
 _STEP, _LARGEST_STEP = 0.02, 1e-3
 # Share of delta set aside for each of: tails of single draws, tails of compositions, rounding.
-_ASIDE = 1e-4
+_ASIDE = 1e-5
 
 
 def pld_epsilon(events: Sequence[Event], delta: float, bound: float) -> float:

@@ -169,7 +169,7 @@ def test_epsilon_is_monotone_and_never_above_other_bounds(log_z, log_rate, draws
 def test_one_sampled_draw_is_never_below_the_exact_value(log_z, log_rate, log_delta):
     z, rate, delta = 10**log_z, 10**log_rate, 10**log_delta
     found = _pld(z, rate, 1, delta=delta)
-    if found > 1e-6:
+    if found > 1e-3:
         below = pld._mixture_first(z, rate, np.array([found * (1 - 1e-2)]))[0]
         assert pld._mixture_first(z, rate, np.array([found]))[0] <= delta < below
 
