@@ -16,7 +16,9 @@ def module_name(file: Path) -> str:
 
 @cache
 def files() -> dict[str, Path]:
-    return {module_name(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
+    return {
+        module_name(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))
+    }
 
 
 def imported(file: Path) -> set[str]:
