@@ -11,7 +11,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy import Event, account, gaussian_epsilon, pld
+from privacy import Event, account, calibrate, gaussian_epsilon, pld
 from privacy.pld import pld_delta, pld_epsilon
 
 DELTA = 1e-5
