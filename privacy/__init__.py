@@ -18,12 +18,15 @@ The functions work on tensors and numbers, independent of clients and rounds. Ty
 `gaussian_noise`          noise, one generator per row
 `separation_mu`, `flags`  tests of the claimed noise
 `one_run_epsilon`         empirical lower bound on epsilon
+`attack_bound`            what an attacker can gain (`accuracy_bound`: from one epsilon alone)
 ========================  ==============================================================================
 """
 
-from privacy.accounting import Account, Event, account, calibrate, compose, epsilon
+from privacy.accounting import Account, account, calibrate, compose, epsilon
+from privacy.attacker import accuracy_bound, attack_bound
 from privacy.audit import Separation, flags, one_run_epsilon, project, separation_mu
 from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, clipped_sum, joint_norm, scale_to_norm
+from privacy.event import Event
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
 from privacy.ledger import Draw, Ledger, PrivacyReport
 
@@ -37,7 +40,9 @@ __all__ = [
     "PrivacyReport",
     "Separation",
     "account",
+    "accuracy_bound",
     "analytic_sigma",
+    "attack_bound",
     "calibrate",
     "classic_sigma",
     "clip",

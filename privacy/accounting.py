@@ -10,7 +10,9 @@ Bounds:
 - Poisson sampling, ``rdp``: Renyi orders from Opacus (Mironov, Talwar, Zhang 2019; conversion by Balle et al.
   2020), on a dense set of orders;
 - Poisson sampling, ``prv``: Opacus's discretized privacy loss (Gopi, Lee, Wutschitz 2021), upper end of its
-  error interval.
+  error interval;
+- any sampling, ``pld``: the discretized privacy loss of `privacy.pld`, within 1 % of the exact value;
+- sampling without replacement, ``rdp``: twice the divergence's excess over 1 of Poisson sampling (`_divergence`).
 
 Sampling never increases epsilon, so the exact value without amplification is a bound too; the smallest bound is
 reported. It is tight at the extremes, where Opacus's series overflow.
@@ -27,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from privacy.event import SAMPLINGS, Event
 from privacy.gaussian import (
     analytic_sigma,
     check_budget,
@@ -35,8 +38,9 @@ from privacy.gaussian import (
     gaussian_epsilon,
     lowest,
 )
+from privacy.pld import SMALLEST_DELTA, pld_epsilon
 
-ACCOUNTANTS = ("rdp", "prv")
+ACCOUNTANTS = ("rdp", "prv", "pld")
 
 # Renyi orders, a fixed set so that the bound is monotone in all arguments: in steps of 7 % from 1 + 1e-4 (for
 # epsilon in the ten thousands) to 1024, the largest whose binomials are floats. From 12 on only integer orders,
@@ -53,16 +57,8 @@ _LARGEST_LOSS = 700.0
 _SMALLEST_PRV_DELTA = 1e-10
 
 
-class Event(NamedTuple):
-    """``times`` draws with equal sampling rates and equal composed noise multipliers."""
-
-    noise_multiplier: float
-    rate: float = 1.0
-    times: int = 1
-
-
 class Account(NamedTuple):
-    """An epsilon, its accountant (``exact``, ``rdp`` or ``prv``), and the reason for a fallback."""
+    """An epsilon, its accountant (``exact``, ``rdp``, ``prv`` or ``pld``), and the reason for a fallback."""
 
     epsilon: float
     accountant: str
@@ -87,17 +83,19 @@ def account(events: Sequence[Event], delta: float, accountant: str = "rdp") -> A
     Parameters
     ----------
     events : sequence of Event
-        In any order; adjacency is add/remove where the rate is below 1.
+        In any order. Those with a rate below 1 are sampled in one way, which decides the adjacency.
     delta : float
         In (0, 1).
-    accountant : {"rdp", "prv"}
-        Used for sampled events. ``prv`` is tighter; it falls back to ``rdp``, with a note, if its discretization
-        would overflow or not fit into memory (epsilon in the hundreds), or delta is too small.
+    accountant : {"rdp", "prv", "pld"}
+        Used for sampled events. ``prv`` is tighter than ``rdp``; it falls back to ``rdp``, with a note, if its
+        discretization would overflow or not fit into memory (epsilon in the hundreds), delta is too small, or draws
+        are without replacement. ``pld`` is tightest and falls back if delta is too small.
 
     Raises
     ------
     ValueError
-        If delta, a multiplier, a rate or a count is out of range, or the accountant is unknown.
+        If delta, a multiplier, a rate, a count or a sampling is out of range, the accountant is unknown, or
+        events are sampled in two ways.
     """
     check_delta(delta)
     _check_accountant(accountant)
@@ -113,8 +111,15 @@ def account(events: Sequence[Event], delta: float, accountant: str = "rdp") -> A
     if all(event.rate == 1 for event in events):
         return Account(unamplified, "exact")
     events = _merge_unsampled(events)
-    bound, note = _rdp_epsilon(events, delta), ""
-    used = accountant
+    if len({event.sampling for event in events if event.rate < 1}) > 1:
+        raise ValueError("draws by Poisson sampling and without replacement have no common adjacency")
+    note = ""
+    if accountant == "pld":
+        tightest, note = _pld_epsilon(events, delta, unamplified)
+        if not note:
+            return Account(tightest, "pld")
+    bound = _rdp_epsilon(events, delta)
+    used = "rdp" if note else accountant
     if accountant == "prv":
         tighter, note = _prv_epsilon(events, delta, bound)
         used = "rdp" if note else "prv"
@@ -123,7 +128,12 @@ def account(events: Sequence[Event], delta: float, accountant: str = "rdp") -> A
 
 
 def epsilon(
-    noise_multiplier: float, releases: int, delta: float, sampling_rate: float = 1.0, accountant: str = "rdp"
+    noise_multiplier: float,
+    releases: int,
+    delta: float,
+    sampling_rate: float = 1.0,
+    accountant: str = "rdp",
+    sampling: str = "poisson",
 ) -> float:
     """Epsilon of ``releases`` Gaussian releases from separate draws.
 
@@ -136,16 +146,18 @@ def epsilon(
     delta : float
         In (0, 1).
     sampling_rate : float
-        Poisson rate of each draw, in (0, 1]; 1 gives the exact value.
-    accountant : {"rdp", "prv"}
+        Rate of each draw, in (0, 1]; 1 gives the exact value.
+    accountant : {"rdp", "prv", "pld"}
         See `account`.
+    sampling : {"poisson", "without-replacement"}
+        See `Event`.
 
     Raises
     ------
     ValueError
         If an argument is out of range.
     """
-    return account([Event(noise_multiplier, sampling_rate, releases)], delta, accountant).epsilon
+    return account([Event(noise_multiplier, sampling_rate, releases, sampling)], delta, accountant).epsilon
 
 
 def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant: str = "rdp") -> float:
@@ -157,7 +169,7 @@ def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant:
         The budget. The epsilon of `account` at the result never exceeds it.
     events : sequence of Event
         Their noise multipliers set the proportions. Without events the factor is 0.
-    accountant : {"rdp", "prv"}
+    accountant : {"rdp", "prv", "pld"}
         See `account`.
 
     Raises
@@ -213,6 +225,8 @@ def _check_event(event: Event) -> None:
     check_rate(event.rate)
     if event.times < 0:
         raise ValueError(f"the number of draws must not be negative, got {event.times}")
+    if event.sampling not in SAMPLINGS:
+        raise ValueError(f"unknown sampling {event.sampling!r}; known are {', '.join(SAMPLINGS)}")
 
 
 def _merge_unsampled(events: Sequence[Event]) -> list[Event]:
@@ -233,7 +247,7 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
         return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
     def divergence(order: float) -> float:
-        return sum(event.times * _renyi(event.noise_multiplier, event.rate, order) for event in events)
+        return sum(event.times * _divergence(event, order) for event in events)
 
     orders = [order for order in _ORDERS if order < 1 / delta]
     best = math.inf
@@ -247,6 +261,19 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
             break
         best = min(best, divergence(order) + conversion(order))
     return best
+
+
+def _divergence(event: Event, order: float) -> float:
+    """Renyi divergence of one draw, or an upper bound of it.
+
+    Let ``A = exp((order - 1) divergence)`` of the Poisson-sampled Gaussian. ``A - 1`` is an integral over the
+    profiles of both directions at losses above 0. Without replacement both are the larger one (`privacy.pld`),
+    which Poisson sampling has where it weighs most; so ``A`` is at most ``2 A - 1``.
+    """
+    spent = _renyi(event.noise_multiplier, event.rate, order)
+    if event.rate == 1 or event.sampling == "poisson" or spent == math.inf:
+        return spent
+    return spent + math.log(2 - math.exp(-(order - 1) * spent)) / (order - 1)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -263,6 +290,17 @@ def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
     return value if value > 0 else math.inf  # divergences are positive, other values are rounding errors
 
 
+def _pld_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
+    """Epsilon by privacy loss distributions, and why there is none (empty if there is)."""
+    fallback = "pld accountant not usable here, rdp instead: "
+    if delta < SMALLEST_DELTA:
+        return math.inf, f"{fallback}delta below {SMALLEST_DELTA}"
+    try:
+        return pld_epsilon(events, delta, bound), ""
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as failure:
+        return math.inf, f"{fallback}{failure or type(failure).__name__}"
+
+
 def _prv_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
     """Upper end of the PRV accountant's interval, or infinity and the reason why it cannot be computed.
 
@@ -275,6 +313,8 @@ def _prv_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[f
     fallback = "prv accountant not usable here, rdp instead: "
     if delta < _SMALLEST_PRV_DELTA:
         return math.inf, f"{fallback}delta below {_SMALLEST_PRV_DELTA}"
+    if any(event.rate < 1 and event.sampling != "poisson" for event in events):
+        return math.inf, f"{fallback}it knows no draws without replacement"
     draws, delta_error = sum(event.times for event in events), delta / 1000
     epsilon_error = min(max(0.005 * bound, 1e-3), 0.5)
     single = [_rdp_epsilon([event._replace(times=1)], delta_error / (8 * draws)) for event in events]

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypedDict
 
-from privacy.accounting import Event, account, check_rate, compose
+from privacy.accounting import account, check_rate, compose
+from privacy.event import Event
 from privacy.gaussian import check_delta, check_multiplier, gaussian_epsilon
 
 DrawKey = str | int | tuple["DrawKey", ...]
@@ -167,7 +168,7 @@ class Ledger:
         ----------
         delta : float
             In (0, 1).
-        accountant : {"rdp", "prv"}
+        accountant : {"rdp", "prv", "pld"}
             For Poisson draws; without them the total is exact. See `privacy.accounting.account`.
 
         Raises

@@ -22,6 +22,7 @@ from datasets.topology import TopologyError
 from harness.cli.arguments import NUMBERS, SECTIONS
 from harness.cli.catalog import audit_command, check_command, data_command, list_command
 from harness.cli.console import log
+from harness.cli.epsilon import epsilon_command, epsilon_options
 from harness.cli.report import export_command, leaderboard_command, report_command
 from harness.cli.run import plan_command, run_command, status_command, suite_command
 from harness.config import plugins
@@ -170,6 +171,10 @@ def parser() -> argparse.ArgumentParser:
         "--canaries", type=int, default=100, help="planted units of the audited run (default: 100; 0: no run)"
     )
     audited.add_argument("--json", action="store_true", help="print JSON")
+
+    epsilon_options(
+        command("epsilon", epsilon_command, "privacy of a mechanism without a run, and of others' claims")
+    )
 
     for one in (*commands.choices.values(), *what.choices.values()):
         if one is not data:  # it has subcommands

@@ -57,7 +57,7 @@ class PrivacySpec(Section):
         Relation of neighboring data sets. Default: add-remove with Poisson sampling, else replace.
     sampling : {"poisson", "fixed", "full"} or None
         Sampling of the cohort. Default: full without a cohort setting, else fixed if local, poisson if central.
-    accountant : {"rdp", "prv"}
+    accountant : {"rdp", "prv", "pld"}
         Accountant of sampled draws.
     server_clip : float or None
         Bound on the norm of averaged messages, applied by the server.
@@ -76,7 +76,7 @@ class PrivacySpec(Section):
     delta: float = Field(default=1e-5, gt=0, lt=1)
     adjacency: Literal["replace", "add-remove"] | None = None
     sampling: Literal["poisson", "fixed", "full"] | None = None
-    accountant: Literal["rdp", "prv"] = "rdp"
+    accountant: Literal["rdp", "prv", "pld"] = "rdp"
     server_clip: float | None = Field(default=None, gt=0)
     strict: bool = False
 
@@ -220,7 +220,7 @@ class Privacy:
         return self.spec.delta
 
     @property
-    def accountant(self) -> Literal["rdp", "prv"]:
+    def accountant(self) -> Literal["rdp", "prv", "pld"]:
         """Accountant of sampled draws; without sampling the total is exact."""
         return self.spec.accountant
 

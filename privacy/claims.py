@@ -1,0 +1,303 @@
+"""What the privacy settings of other systems say, and what they compose to.
+
+Each claim is a row of data and a function of its settings. The facts are those of the sources it names, at the
+commits in the links; the arithmetic is that of this package. Where a source states its limits, so does the claim.
+
+A message clipped to norm C moves by C when a unit is left out (add-remove) and by 2 C when its data are replaced
+(replace-one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from privacy import compositions
+from privacy.compositions import Row, Values
+
+GITHUB = "https://github.com/"
+FLOWER = f"{GITHUB}adap/flower/blob/fdef7afb1dca3030553be302366cfd285ed6632c/framework/py/flwr/"
+NVFLARE = f"{GITHUB}NVIDIA/NVFlare/blob/f3b7c1bffdfed90338d695a67b52a46d8bc4d28c/"
+FLAMBY = f"{GITHUB}owkin/FLamby/blob/edacf54d5211520583b0133d55ac39b6fda8324b/flamby/"
+PFL = f"{GITHUB}apple/pfl-research/blob/c9d1f32f6e84fec984f448e2bc19a3e3fd5a4807/benchmarks/"
+OPACUS = f"{GITHUB}meta-pytorch/opacus/blob/88919b6677bb01366fd5966174fdcd57ad2c60d9/opacus/"
+FLIP = f"{GITHUB}londonaicentre/FLIP/blob/362667fa4445ef0a82f44c5b52d81b547915fbac/flip-utils/flip/"
+FL_BENCH = f"{GITHUB}KarhouTam/FL-bench/blob/06e658bca5af6ce732e25bb7c0f8be321e14a85e/"
+FL_BENCH_COPY = f"{GITHUB}ASUKaiwenFang/FL-bench/blob/a79abfc16e1888d127a8fad55dc9e93bd5efc7a0/src/"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A privacy setting of another system.
+
+    Attributes
+    ----------
+    settings : dict
+        Names and defaults of what can be set.
+    says : str
+        What the printed epsilon is said to be, or what is said instead of one.
+    said : callable
+        The printed epsilon, None if there is none.
+    composes : callable
+        What the settings compose to.
+    why : str
+        Why the two differ, or that they do not.
+    sources : tuple of str
+        Links to where the facts are.
+    """
+
+    name: str
+    title: str
+    settings: dict[str, float]
+    says: str
+    said: Callable[[Values], float | None]
+    composes: Callable[[Values], list[Row]]
+    why: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim at given settings."""
+
+    claim: Claim
+    values: dict[str, float]
+    claimed: float | None
+    rows: list[Row]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values; an infinite epsilon is the text "inf"."""
+        finite = [row.epsilon if math.isfinite(row.epsilon) else "inf" for row in self.rows]
+        claim = self.claim
+        return {
+            "name": claim.name,
+            "title": claim.title,
+            "settings": self.values,
+            "printed": self.claimed,
+            "says": claim.says,
+            "composes_to": [
+                {**vars(row), "epsilon": epsilon} for row, epsilon in zip(self.rows, finite, strict=True)
+            ],
+            "why": claim.why,
+            "sources": list(claim.sources),
+        }
+
+
+def judge(name: str, settings: Values) -> Verdict:
+    """Return what a claim says and composes to; settings that are left out have their defaults.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+    claim = CLAIMS[name]
+    values = {**claim.settings, **settings}
+    for key, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name}: {key} must be a number above 0, got {value}")
+        if key in COUNTS and value != int(value):
+            raise ValueError(f"{name}: {key} must be a whole number, got {value}")
+    return Verdict(claim, values, claim.said(values), claim.composes(values))
+
+
+COUNTS = ("rounds", "cohort", "clients", "records", "batch", "epochs", "updates", "users", "noise_cohort")
+
+
+def _given(at: Values) -> float:
+    return at["epsilon"]
+
+
+def _nothing(at: Values) -> None:
+    return None
+
+
+_ALL = (
+    Claim(
+        "flower-localdp",
+        "Flower's LocalDpMod, at the defaults of FLIP, a project of hospitals",
+        {"epsilon": 10, "clip": 1, "sensitivity": 1e-4, "delta": 1e-5, "rounds": 50},
+        "the privacy budget of the mechanism; FLIP's comment adds that each round spends it again and "
+        "that its "
+        "defaults are not a defensible budget",
+        _given,
+        compositions.flower_local,
+        "The noise is scaled to `sensitivity`, which is free. What is sent is clipped to `clip`, and "
+        "only that "
+        "bounds how far it can move. A sensitivity of 2 clip / records, which FLIP's comment recommends, "
+        "would need "
+        "an average over records that are each clipped; a locally trained model is no such average. The "
+        "formula is "
+        "proved for epsilon below 1 only, and rounds add up.",
+        (
+            f"{FLOWER}clientapp/mod/localdp_mod.py",
+            f"{FLOWER}common/differential_privacy.py",
+            f"{FLIP}flower/privacy.py",
+            f"{GITHUB}londonaicentre/FLIP/pull/833",
+        ),
+    ),
+    Claim(
+        "flower-fixed",
+        "Flower's server-side and client-side fixed clipping",
+        {"noise_multiplier": 1, "cohort": 20, "clients": 100, "rounds": 50, "weight": 1, "delta": 1e-5},
+        "a noise multiplier of 1.0 or higher is recommended for strong privacy; nothing is accounted",
+        _nothing,
+        compositions.flower_fixed,
+        "The noise on the average is multiplier times clip over the number sampled. Cohorts have a fixed "
+        "size, so "
+        "neighbors are replaced, and the sensitivity is twice the clip norm over that number. FedAvg "
+        "weighs by the "
+        "number of examples: a client of `weight` times an equal share is protected that much less.",
+        (
+            f"{FLOWER}serverapp/strategy/dp_fixed_clipping.py",
+            f"{FLOWER}common/differential_privacy.py",
+            f"{FLOWER}serverapp/strategy/fedavg.py",
+        ),
+    ),
+    Claim(
+        "flower-adaptive",
+        "Flower's adaptive clipping",
+        {"noise_multiplier": 1, "cohort": 20, "clients": 100, "rounds": 50, "delta": 1e-5},
+        "the noise multiplier is split between the updates and the count of clipped ones; nothing is "
+        "accounted",
+        _nothing,
+        compositions.flower_adaptive,
+        "The count of clipped updates is paid for: a replaced client gets exactly the noise of the whole "
+        "multiplier "
+        "over twice the clip norm. A client that is left out gets less than the multiplier says: the "
+        "bits counted "
+        "are 0 or 1, and the split is that of bits centered at 0. Weights count as in flower-fixed.",
+        (
+            f"{FLOWER}serverapp/strategy/dp_adaptive_clipping.py",
+            f"{FLOWER}common/differential_privacy.py",
+        ),
+    ),
+    Claim(
+        "nvflare-svt",
+        "NVFlare's SVTPrivacy at its defaults, for a model of 7 million parameters",
+        {"epsilon": 0.1, "fraction": 0.1, "noise_var": 0.1, "params": 7e6, "rounds": 1, "delta": 1e-5},
+        "the budget of selecting the entries that are sent",
+        _given,
+        compositions.svt,
+        "That epsilon does not cover the noise on what is sent: each of the entries sent costs "
+        "`noise_var` more. The "
+        "filter's log and its documentation say so since 2026; the name of the argument does not. At a "
+        "delta above 0, "
+        "many small releases compose to less than their sum. Not counted: a pass may accept more entries "
+        "than the "
+        "selection pays for, and scalars are sent without noise.",
+        (
+            f"{NVFLARE}nvflare/app_common/filters/svt_privacy.py",
+            f"{NVFLARE}docs/user_guide/admin_guide/security/differential_privacy.rst",
+            f"{GITHUB}NVIDIA/NVFlare/pull/4470",
+        ),
+    ),
+    Claim(
+        "nvflare-percentile",
+        "NVFlare's PercentilePrivacy",
+        {"percentile": 10, "gamma": 0.01, "delta": 1e-5},
+        "a policy of sharing the largest entries; an example of it is called a DP filter",
+        _nothing,
+        compositions.no_noise,
+        "Small entries become 0 and large ones are cut to `gamma`. No noise is added, so two updates are "
+        "told apart "
+        "with certainty wherever what is left of them differs.",
+        (
+            f"{NVFLARE}nvflare/app_common/filters/percentile_privacy.py",
+            f"{NVFLARE}examples/advanced/job_api/pt/fedavg_script_runner_dp_filter_cifar10.py",
+        ),
+    ),
+    Claim(
+        "nvflare-gaussian",
+        "NVFlare's GaussianPrivacy, of its research on gradient leakage",
+        {"sigma0": 0.1, "params": 7e6, "rounds": 1, "delta": 1e-5},
+        "noise relative to a percentile of the update's entries; no guarantee is named",
+        _nothing,
+        compositions.nvflare_gaussian,
+        "Nothing is clipped, so nothing bounds how far an update moves, and the size of the noise is "
+        "computed from "
+        "the update itself. Even if all entries were of one size, the noise would be `sigma0` over the "
+        "root of "
+        "their number.",
+        (f"{NVFLARE}research/quantifying-data-leakage/src/nvflare_gradinv/filters/gaussian_privacy.py",),
+    ),
+    Claim(
+        "fl-bench",
+        "FL-bench's DP-FedAvg, as in a public copy of the repository",
+        {
+            "epsilon": 1, "records": 600, "batch": 32, "epochs": 5, "join_ratio": 0.1, "rounds": 100, "delta": 1e-5,
+        },
+        "the target of a client's privacy budget; beyond it a warning is logged",
+        _given,
+        compositions.fl_bench,
+        "The noise is found for one round of whole epochs, without the number of rounds; the client "
+        "takes one "
+        "Poisson batch an epoch. So a client in few rounds stays below the target, and one in many "
+        "exceeds it. The "
+        "version first reviewed in the linked request found the noise for one step an epoch.",
+        (
+            f"{GITHUB}KarhouTam/FL-bench/pull/200",
+            f"{FL_BENCH_COPY}utils/dp_manager.py",
+            f"{FL_BENCH_COPY}client/dpfedavg.py",
+            f"{FL_BENCH}config/defaults.yaml",
+        ),
+    ),
+    Claim(
+        "flamby",
+        "FLamby's example on Fed-Heart-Disease, its smallest center",
+        {"epsilon": 1, "delta": 1e-4, "records": 30, "batch": 4, "updates": 100, "rounds": 15},
+        "dp_target_epsilon, handed to Opacus with one epoch a round",
+        _given,
+        compositions.flamby,
+        "Opacus is told `epochs=nrounds`, one pass over the data a round, but every round takes "
+        "`num_updates` "
+        "batches. They are drawn from the loader that was there before, shuffled, not from the Poisson "
+        "loader that "
+        "Opacus returns, so that no amplification is proved for them.",
+        (
+            f"{FLAMBY}strategies/utils.py",
+            f"{FLAMBY}strategies/fed_avg.py",
+            f"{FLAMBY}dp_example/create_fed_heart_disease_dp_results.py",
+            f"{FLAMBY}datasets/fed_heart_disease/README.md",
+        ),
+    ),
+    Claim(
+        "pfl",
+        "pfl-research, the benchmark on CIFAR10 with central privacy",
+        {
+            "epsilon": 2, "delta": 1e-6, "population": 1e6, "noise_cohort": 1000, "cohort": 50, "users": 1000,
+            "rounds": 1500,
+        },
+        "of a deployment with that noise cohort and population; the help says that results hold only there",
+        _given,
+        compositions.pfl,
+        "The claim holds for what it is said of. The run itself has fewer users and scales the noise "
+        "down to its "
+        "small cohort, so its model protects those users far less.",
+        (
+            f"{PFL}utils/argument_parsing.py",
+            f"{PFL}image_classification/configs/baseline.yaml",
+            f"{PFL}image_classification/pytorch/train.py",
+        ),
+    ),
+    Claim(
+        "opacus",
+        "Opacus, PrivacyEngine.make_private",
+        {"noise_multiplier": 1.1, "records": 60000, "batch": 256, "epochs": 15, "delta": 1e-5},
+        "by its PRV accountant, for Poisson batches and one record more or less",
+        compositions.opacus_said,
+        compositions.opacus,
+        "The claim holds with the Poisson loader, which is the default. With poisson_sampling=False the same "
+        "accountant runs on, though batches are shuffled; what is certain then is one release of each "
+        "record an "
+        "epoch. The divisor is computed from the number of records, which add-remove would have to hide.",
+        (
+            f"{OPACUS}privacy_engine.py",
+            f"{GITHUB}meta-pytorch/opacus/issues/571",
+        ),
+    ),
+)  # fmt: skip
+
+CLAIMS: dict[str, Claim] = {claim.name: claim for claim in _ALL}
