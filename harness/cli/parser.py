@@ -32,6 +32,15 @@ from harness.simulation.build import DTYPES
 from harness.simulation.snapshot import Diverged
 
 REFUSALS = (UserError, Diverged, DataError, PartitionError, FederationError, TopologyError, CompressionError)
+EXAMPLES = {
+    "algorithm": "{name: fedavg, lr: 0.1}",
+    "data": "{name: adult, sensitive: race}",
+    "partition": "{kind: dirichlet, alpha: 0.3}",
+    "problem": "{kind: fair_classification}",
+    "model": "{name: mlp, hidden: [32]}",
+    "topology": "{kind: ring}",
+    "cohort": "{size: 10}",
+}
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
 
 
@@ -201,12 +210,13 @@ def _stack(text: str) -> int | None:
 def _spec_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below override it")
     for name in SECTIONS:
-        to.add_argument(
-            f"--{name}", metavar="NAME|YAML", help=f"{name}: a name, or YAML such as '{{kind: ...}}'"
-        )
+        to.add_argument(f"--{name}", metavar="NAME|YAML", help=f"a name, or YAML such as '{EXAMPLES[name]}'")
     _strict_option(to)
     to.add_argument(
-        "--clients", type=int, help="number of clients (default: 10, if the partition leaves it open)"
+        "--clients",
+        type=int,
+        metavar="N",
+        help="number of clients (default: 10, if the partition leaves it open)",
     )
     for name in NUMBERS:
         to.add_argument(f"--{name}", type=int, metavar="N")

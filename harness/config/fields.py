@@ -15,6 +15,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
 from datasets.csv import parse_address
@@ -25,7 +26,30 @@ from harness.core.registry import UserError, unknown
 from harness.core.wire.settings import Compression, PrivacySpec, Section
 
 T = TypeVar("T")
-Named = dict[str, Any]
+
+
+class Named(dict[str, Any]):
+    """Settings of a named part of a run, defaults included, and the object that they make.
+
+    It is written to files as a dictionary. The object is made once, when the settings are checked.
+
+    Parameters
+    ----------
+    content : Mapping
+        Name and settings.
+    made : object
+        What they make.
+    """
+
+    def __init__(self, content: Mapping[str, Any], made: Any = None) -> None:
+        super().__init__(content)
+        self.made = made
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        """Let validators make it, and write it as a plain dictionary."""
+        plain = core_schema.plain_serializer_function_ser_schema(dict)
+        return core_schema.is_instance_schema(cls, serialization=plain)
 
 
 class DataSpec(Section):
@@ -128,7 +152,7 @@ class PartitionSpec(Section):
     limit: int | None = Field(default=None, ge=2)
     standardize: bool = True
     selection: float = Field(default=0.0, ge=0, lt=1)
-    settings: Named = Field(default_factory=dict)
+    settings: Named = Field(default_factory=lambda: Named({}))
 
     @model_validator(mode="before")
     @classmethod
@@ -146,11 +170,12 @@ class PartitionSpec(Section):
         if kind in VERTICAL:
             cut = construct(f"partition.{kind}", VERTICAL[kind], own, also=cls.model_fields)
             usual = settings_of(VERTICAL[kind]())  # omitted, because these partitions once had no settings
-            return {**rest, "settings": {k: v for k, v in settings_of(cut).items() if v != usual[k]}}
+            changed = {k: v for k, v in settings_of(cut).items() if v != usual[k]}
+            return {**rest, "settings": Named(changed, cut)}
         if kind not in PARTITIONS:
             raise unknown("partition", kind, [*PARTITIONS, *VERTICAL])
         made = construct(f"partition.{kind}", PARTITIONS[kind], own, also=cls.model_fields)
-        return {**rest, "settings": settings_of(made)}
+        return {**rest, "settings": Named(settings_of(made), made)}
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -219,7 +244,7 @@ def checked(where: str, make: Any) -> Any:
         raise UserError(f"{path}: {message[0].lower()}{message[1:]}{given}") from None
 
 
-def defaults(cls: type) -> Named:
+def defaults(cls: type) -> dict[str, Any]:
     """Return the defaults of a dataclass, without its required fields."""
     values = {}
     for field in fields(cls):

@@ -26,7 +26,7 @@ from harness.config.fields import (
     settings_of,
 )
 from harness.config.yaml import bounded, read, shown
-from harness.core.algorithm import ALGORITHMS, Algorithm
+from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
 from harness.core.wire.settings import Compression, PrivacySpec, Section, steps_of
 from harness.problems import PROBLEMS
@@ -53,7 +53,9 @@ class RunSpec(Section):
 
     data: DataSpec | None = None
     partition: PartitionSpec | None = None
-    problem: Named = Field(default_factory=lambda: {"kind": "classify"})
+    problem: Named = Field(
+        default_factory=lambda: Named({"kind": "classify"}, PROBLEMS["classify"].settings())
+    )
     model: Named | None = None
     algorithm: Named
     privacy: PrivacySpec | None = None
@@ -69,13 +71,15 @@ class RunSpec(Section):
     @classmethod
     def _algorithm(cls, given: object) -> Named:
         name, settings = _named("algorithm", given, "name")
-        return {"name": name, **settings_of(construct(f"algorithm.{name}", ALGORITHMS[name], settings))}
+        made = construct(f"algorithm.{name}", ALGORITHMS[name], settings)
+        return Named({"name": name, **settings_of(made)}, made)
 
     @field_validator("problem", mode="before")
     @classmethod
     def _problem(cls, given: object) -> Named:
         kind, settings = _named("problem", given, "kind")
-        return {"kind": kind, **settings_of(construct(f"problem.{kind}", PROBLEMS[kind].settings, settings))}
+        made: Any = construct(f"problem.{kind}", PROBLEMS[kind].settings, settings)
+        return Named({"kind": kind, **settings_of(made)}, made)
 
     @field_validator("topology", mode="before")
     @classmethod
@@ -85,7 +89,8 @@ class RunSpec(Section):
         kind, settings = _named("topology", given, "kind")
         if kind not in TOPOLOGIES:
             raise unknown("topology", kind, TOPOLOGIES)
-        return {"kind": kind, **settings_of(construct(f"topology.{kind}", TOPOLOGIES[kind], settings))}
+        made = construct(f"topology.{kind}", TOPOLOGIES[kind], settings)
+        return Named({"kind": kind, **settings_of(made)}, made)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -95,7 +100,8 @@ class RunSpec(Section):
         name, settings = _named("model", given, "name")
         if name not in models.names():
             raise unknown("model", name, models.names())
-        return {"name": name, **models.complete(name, settings)}
+        made = models.complete(name, settings)
+        return Named({"name": name, **made}, made)
 
     @model_validator(mode="after")
     def _together(self) -> RunSpec:
@@ -188,18 +194,13 @@ class RunSpec(Section):
         """Number of clients, if the spec determines it."""
         return self.partition.clients if self.partition else None
 
-    def make_algorithm(self) -> Algorithm:
-        """Return the algorithm with its hyper-parameters."""
-        settings = {k: v for k, v in self.algorithm.items() if k != "name"}
-        return ALGORITHMS[self.algorithm["name"]](**settings)
-
     def strictly(self) -> RunSpec:
         """Return the run with ``privacy.strict``; a run without privacy is unchanged."""
         if self.privacy is None:
             return self
         return self.model_copy(update={"privacy": self.privacy.model_copy(update={"strict": True})})
 
-    def _named_settings(self) -> dict[str, tuple[Named, Named]]:
+    def _named_settings(self) -> dict[str, tuple[Named, dict[str, Any]]]:
         """Return settings and defaults of the named parts."""
         named = {
             "algorithm": (self.algorithm, defaults(ALGORITHMS[self.algorithm["name"]])),

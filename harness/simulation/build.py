@@ -13,7 +13,7 @@ from datasets.catalog import load
 from datasets.dataset import Dataset, halves
 from datasets.federation import Federation, federate
 from datasets.partition import PARTITIONS
-from datasets.topology import TOPOLOGIES, mixing_matrix
+from datasets.topology import mixing_matrix
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import DataSpec, PartitionSpec
@@ -151,12 +151,11 @@ def prepare(
         If the data are not available, or parts of the run are incompatible (`Incompatible`).
     """
     execution = execution or Execution()
-    algorithm = spec.make_algorithm()
+    algorithm = spec.algorithm.made
     kind = PROBLEMS[spec.problem["kind"]]
-    settings = kind.settings(**{k: v for k, v in spec.problem.items() if k != "kind"})
-    model = spec.model and (spec.model["name"], {k: v for k, v in spec.model.items() if k != "name"})
+    model = (spec.model["name"], spec.model.made) if spec.model else None
     dtype, computes = DTYPES[spec.precision or "float32"]
-    setting = Setting(settings, make_federation(spec, cache), model or None, spec.seed, computes)
+    setting = Setting(spec.problem.made, make_federation(spec, cache), model, spec.seed, computes)
     problem, federation = kind.build(setting)
     if computes is not None and not models.computes_in(computes, problem.module):
         raise Incompatible(
@@ -178,9 +177,9 @@ def prepare(
     start = viewed.init(rng.stream(spec.seed, "start"))
     mixing = None
     if spec.topology is not None:
-        given = {k: v for k, v in spec.topology.items() if k != "kind"}
-        topology = TOPOLOGIES[spec.topology["kind"]](**given)
-        mixing = mixing_matrix(topology, federation.clients, rng.numpy_stream(spec.seed, "topology"))
+        mixing = mixing_matrix(
+            spec.topology.made, federation.clients, rng.numpy_stream(spec.seed, "topology")
+        )
     for name in ("alpha", "beta"):
         ratio = getattr(spec.compression, name)
         steps = (
@@ -291,17 +290,16 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
     dataset = load_once(data)
     generator = rng.numpy_stream(spec.seed, "partition")
     vertical = part.kind in VERTICAL
-    deal = PARTITIONS["iid"]() if vertical else PARTITIONS[part.kind](**part.settings)
+    deal = PARTITIONS["iid"]() if vertical else part.settings.made
     options: Any = {
         name: getattr(part, name) for name in ("test", "stratify", "limit", "standardize", "selection")
     }
     options["drop_negatives"] = data.drop_negatives
     federation = federate(dataset, deal, 1 if vertical else part.clients, generator, **options)
-    return (
-        VERTICAL[part.kind](**part.settings)(federation, dataset.features, part.clients)
-        if vertical
-        else federation
-    )
+    if not vertical:
+        return federation
+    columns: Federation = part.settings.made(federation, dataset.features, part.clients)
+    return columns
 
 
 @lru_cache(maxsize=2)

@@ -175,6 +175,9 @@ class Simulation:
     def step(self, ids: Tensor | None = None, *, diagnose: bool = False) -> None:
         """Run one round.
 
+        Noise is calibrated for the rounds of a spec. Further rounds are booked and spend more than its budget; see
+        `statement`.
+
         Parameters
         ----------
         ids : Tensor, optional

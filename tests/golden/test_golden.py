@@ -35,7 +35,7 @@ def test_defaults_change_only_with_a_version():
     """Names of runs leave out what is at its default, so a changed default would give one name to two runs."""
     kept, found = json.loads(DEFAULTS.read_text()), usual()
     assert moved(kept, found) == []
-    assert found == kept, "python -m tests.golden.update NAME writes new defaults"
+    assert found == kept, "python -m tests.golden.update --defaults writes them"
 
 
 def test_a_changed_default_is_noticed():

@@ -1,6 +1,7 @@
 """Final numbers of every algorithm on a small task, and the defaults of everything that a run may name.
 
-`python -m tests.golden.update [NAME...]` writes the numbers of these algorithms anew, and all defaults.
+`python -m tests.golden.update NAME...` renews the rows of these algorithms, and all defaults. `--defaults` renews
+the defaults alone, `--all` every row.
 """
 
 from __future__ import annotations
@@ -108,5 +109,14 @@ def write(names: list[str]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     algorithms.load()
+    names = sys.argv[1:]
+    unknown = [name for name in names if name not in (*ALGORITHMS, "--defaults", "--all")]
+    if unknown or not names:
+        wrong = f"no algorithm {unknown[0]!r}" if unknown else "what?"
+        print(f"error: {wrong}; give names of algorithms, --defaults or --all", file=sys.stderr)
+        sys.exit(2)
     write_defaults()
-    write(sys.argv[1:] or list(ALGORITHMS))
+    print(f"wrote {DEFAULTS.name}")
+    if rows := list(ALGORITHMS) if "--all" in names else [name for name in names if name in ALGORITHMS]:
+        write(rows)
+        print(f"wrote {len(rows)} rows of {FILE.name}")

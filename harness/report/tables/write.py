@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from harness.report.data.leaderboard import COUNTS
-from harness.report.tables.columns import columns, rows_of
+from harness.report.tables.columns import Column, Row, columns, rows_of
+from harness.report.tables.text import words
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 # fmt: off
-#: Columns to omit on a narrow terminal, the most dispensable first.
-EXPENDABLE = (
-    "Work", "Pareto", "Down", "Seconds", "Worst client", "DP", "Suite", "Clients", "Rounds", "Δ accuracy", "Gap",
-    "Partition", "Problem", "AUROC", "Variant", "EqOpp gap", "Dataset", "Up",
-)
+#: Figures to omit on a narrow terminal, the most dispensable first.
+FIGURES = ("Work", "Pareto", "Down", "Seconds", "Worst client", "Δ accuracy", "Gap", "AUROC", "EqOpp gap", "Up")
+#: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
+SETTINGS = ("DP", "Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
 # fmt: on
 
 
@@ -120,8 +120,7 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
     rows = rows_of(frame)
     shown, dropped = columns(frame), []
     widths = _widths(frame)
-    complete = bool((frame["done"] == frame["seeds"]).all())  # always show missing runs
-    for heading in (*EXPENDABLE, *(["Runs"] if complete else []), "Model"):
+    for heading in _expendable(frame, shown, rows):
         if sum(widths.values()) + 1 > console.width and widths.pop(heading, None) is not None:
             dropped.append(heading)
     shown = [column for column in shown if column.heading in widths]
@@ -133,9 +132,23 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
     console.print(table)
     console.print(Text(summary(frame)))
     if dropped:
-        console.print(Text(f"Not shown for want of width: {', '.join(dropped)}."))
+        console.print(Text(f"Omitted for lack of width: {', '.join(dropped)}. COLUMNS=200 shows more."))
     for text in reasons(frame):
         console.print(Text(text))
+
+
+def _expendable(frame: pd.DataFrame, shown: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+    """Return the headings that a narrow terminal may omit, the most dispensable first.
+
+    The measure that ranks, the algorithm and the count of missing runs stay. A setting in which rows differ
+    outlives all figures: without it, rows would look like repetitions of each other.
+    """
+    texts = {column.heading: {column.text(row) for row in rows} for column in shown}
+    constant = [name for name in SETTINGS if len(texts.get(name, ())) <= 1]
+    ranks = words(frame["ranked_by"].iloc[0]) if len(frame) else ""
+    complete = bool((frame["done"] == frame["seeds"]).all())
+    figures = [name for name in FIGURES if name != ranks]
+    return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
 
 
 def fits(frame: pd.DataFrame, width: int) -> bool:
