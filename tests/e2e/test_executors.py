@@ -77,7 +77,7 @@ def test_a_run_that_kills_its_worker_is_given_up_alone(tmp_path):
     def end(unit, outcomes):
         found.update(zip(unit, outcomes, strict=True))
 
-    scheduler._share_out(specs, tmp_path, workers, Execution(), None, end)
+    scheduler._distribute(specs, tmp_path, workers, Execution(), None, end)
     assert workers.begun[:2] == [([0, 1, 2], False), ([3, 4, 5], False)]
     assert sorted(workers.begun[2:]) == [([3], True), ([4], True), ([4], True), ([5], True)]
     assert [found[number].status for number in range(6)] == ["done"] * 4 + ["failed", "done"]

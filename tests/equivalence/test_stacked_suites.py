@@ -274,18 +274,18 @@ def test_who_is_done_failed_or_held_by_others_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"compression": {"alpha": 0.5}, "model": "mlp"}, "prunes a model of its own"),
+        ({"compression": {"alpha": 0.5}, "model": "mlp"}, "prunes its own model"),
         ({"privacy": {"unit": "record", "noise_multiplier": 1.0, "clip": 1.0}}, "record"),
         (
             {"algorithm": {"name": "scaffold", "local_epochs": 1}, "cohort": {"size": 3}},
-            "largest client's epochs",
+            "depends on its largest client",
         ),
         (
             {
                 **{"data": None, "partition": None, "model": None, "problem": MM4, "topology": "ring"},
                 "algorithm": {"name": "dream"},
             },
-            "decisions for a run as a whole",
+            "decides per run",
         ),
     ],
 )
