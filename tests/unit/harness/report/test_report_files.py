@@ -138,7 +138,7 @@ def test_the_terminal_table_fits_and_tells_what_it_leaves_out(records, width):
     text = console.file.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
     assert "fedavg" in text and "0.9050" in text and "loss is NaN" in text
-    assert ("Not shown" in text) == (width < 200)
+    assert ("Omitted" in text) == (width < 200)
 
 
 def test_variants_say_just_what_tells_rows_apart():
