@@ -100,7 +100,7 @@ def test_a_long_suite_is_summarized_in_80_columns_with_setting_guarantee_and_spr
 
 
 def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
-    assert "Not shown" in printed(ladder()) and "change, points" in printed(ladder())
+    assert "Omitted" in printed(ladder()) and "change, points" in printed(ladder())
     many = [one for name in ("fedavg", "fedprox", "scaffold", "sagda") for one in ladder(name)]
     assert "scaffold" not in printed(many) and "scaffold" in printed(many, width=250)
 
