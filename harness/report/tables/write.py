@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # fmt: off
 #: Figures to omit on a narrow terminal, the most dispensable first.
-FIGURES = ("Work", "Pareto", "Down", "Seconds", "Worst client", "Δ accuracy", "Gap", "AUROC", "EqOpp gap", "Up")
+FIGURES = ("Work", "Pareto", "Down", "Seconds", "Worst client", "Gap", "AUROC", "EqOpp gap", "Up")
 #: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
 SETTINGS = ("DP", "Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
 # fmt: on
@@ -127,7 +127,13 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
     table = Table()
     for column in shown:
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold")
+    previous = 0.0
     for row in rows:
+        rank = row["rank"]
+        if not pd.isna(rank):
+            if rank < previous:
+                table.add_section()  # ranks begin anew with every task
+            previous = rank
         table.add_row(*(Text(column.text(row)) for column in shown))
     console.print(table)
     console.print(Text(summary(frame)))
@@ -147,7 +153,8 @@ def _expendable(frame: pd.DataFrame, shown: Sequence[Column], rows: Sequence[Row
     constant = [name for name in SETTINGS if len(texts.get(name, ())) <= 1]
     ranks = words(frame["ranked_by"].iloc[0]) if len(frame) else ""
     complete = bool((frame["done"] == frame["seeds"]).all())
-    figures = [name for name in FIGURES if name != ranks]
+    differences = [name for name in texts if name.startswith("Δ")]
+    figures = [name for name in (*differences, *FIGURES) if name != ranks]
     return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
 
 
