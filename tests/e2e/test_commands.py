@@ -447,9 +447,9 @@ def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
     ("options", "message"),
     [
         (["--limit-hours", "1e-9"], "--trim leaves out seeds"),
-        (["--trim"], "give --limit-hours"),
+        (["--trim"], "--trim needs --limit-hours"),
         (["--limit-hours", "nan"], "--limit-hours: a number above 0, given nan"),
-        (["--draws", "3"], "--random KEY=... of what"),
+        (["--draws", "3"], "--draws needs --random KEY=..."),
         (["--sweep", "seed=0..2", "--sweep", "seed=5"], "--sweep seed is given twice"),
         (["--sweep", "seed="], "sweep.seed: the list has no values"),
         (["--executor", "serial", "--jobs", "2"], "executor serial has one job"),
