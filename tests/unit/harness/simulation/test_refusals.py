@@ -96,7 +96,7 @@ PRIVACY = [
     ({"epsilon": 1, "unit": "user"}, r"privacy\.unit: input should be 'client' or 'record', given 'user'"),
     ({"epsilon": 1, "placement": "shuffle"}, r"privacy\.placement: input should be 'local' or 'central'"),
     ({"epsilon": 1, "adjacency": "zero-out"}, r"privacy\.adjacency: input should be 'replace' or"),
-    ({"epsilon": 1, "accountant": "gdp"}, r"privacy\.accountant: input should be 'rdp' or 'prv'"),
+    ({"epsilon": 1, "accountant": "gdp"}, r"privacy\.accountant: input should be 'rdp', 'prv' or 'pld'"),
     ({"epsilon": 1, "sampling": "random"}, r"privacy\.sampling: input should be 'poisson', 'fixed' or"),
     ({"epsilon": 1, "norm": 3}, r"unknown field.*privacy.*norm"),
     ({"epsilon": 1, "unit": "record", "placement": "central"}, "unit record protects every local gradient"),

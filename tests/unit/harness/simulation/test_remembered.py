@@ -72,17 +72,17 @@ def test_what_a_problem_does_not_vouch_for_is_made_anew(forgotten):
     spec, kind = read_spec(SPEC), PROBLEMS["classify"]
     first = prepare(spec)
     again, digest = replace(first.problem), first.federation.digest
-    assert preparation._known(spec, kind, again, digest) is first.problem
+    assert preparation._cached_problem(spec, kind, again, digest) is first.problem
     other = replace(kind, build=lambda setting: kind.build(setting))
-    assert preparation._known(spec, other, again, digest) is again
-    assert preparation._known(spec, kind, again, "of a file that has changed") is again
+    assert preparation._cached_problem(spec, other, again, digest) is again
+    assert preparation._cached_problem(spec, kind, again, "of a file that has changed") is again
     silent = replace(first.problem, constants=None)
-    assert preparation._known(spec, kind, silent, digest) is silent
+    assert preparation._cached_problem(spec, kind, silent, digest) is silent
 
 
 def test_only_a_few_problems_are_remembered(forgotten):
     runs = [prepare(read_spec(SPEC | {"partition": {"kind": "iid", "clients": 2 + n}})) for n in range(6)]
-    assert len(preparation._problems) == preparation.KNOWN
+    assert len(preparation._problems) == preparation.CACHED_PROBLEMS
     assert prepare(runs[-1].spec).problem is runs[-1].problem
     assert prepare(runs[-4].spec).problem is runs[-4].problem
     assert prepare(runs[0].spec).problem is not runs[0].problem

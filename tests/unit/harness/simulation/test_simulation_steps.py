@@ -87,10 +87,11 @@ def telling(monkeypatch):
         begin(self, clients, **options)
         if diagnose:
             shape = clients.ids.shape[:-1]
-            self.diagnostics = {"test_round": torch.full(shape, float(clients.round))}
-            self.diagnostics["test_nan"] = torch.full(shape, torch.nan)
+            self.seen = {"test_round": torch.full(shape, float(clients.round))}
+            self.seen["test_nan"] = torch.full(shape, torch.nan)
 
     monkeypatch.setattr(Channel, "__init__", init)
+    monkeypatch.setattr(Channel, "diagnostics", property(lambda self: getattr(self, "seen", {})))
 
 
 def test_only_rounds_before_an_evaluation_are_diagnosed_and_finite_values_written(telling, tmp_path):

@@ -353,5 +353,5 @@ def test_a_common_lot_and_gossip_want_models_of_one_size(data) -> None:
         finished(ready(data, compression={"alpha": OWN, "beta": 0.5, "select": "random_k"}, model=MLP))
     work = {"name": "k_gt_minimax", "local_steps": 2, "batch_size": 8}
     fields = {"problem": "fair_classification", "topology": "ring", "model": MLP}
-    with pytest.raises(Incompatible, match="one size"):
+    with pytest.raises(Incompatible, match="one model size"):
         finished(ready(data, work, compression={"alpha": OWN}, **fields))
