@@ -255,7 +255,8 @@ class Simulation:
     def snapshot(self, number: int = 0) -> Snapshot:
         """Return the state of one run."""
         cost = {name: int(count.reshape(-1)[number]) for name, count in self.cost.state().items()}
-        values = {name: float(value.reshape(-1)[number]) for name, value in self.diagnostics.items()}
+        # Six digits: an average rounds in its last bits by how it is summed, which the noise that follows hides.
+        values = {name: float(f"{value.reshape(-1)[number]:.6g}") for name, value in self.diagnostics.items()}
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         state, errors = self._state_of(number), self._errors_of(number)
         return Snapshot(self.round, state, cost, self.statement(number), errors, finite)

@@ -12,6 +12,7 @@ from benchmarks.peers import task as tasks
 from benchmarks.peers.measure import described
 from benchmarks.references import PlainLoop
 from benchmarks.workloads import CENTRAL, W1, W2, Ours, Workload
+from harness.core.wire.settings import Privacy
 from harness.problems.classify import classifier
 
 # One batch holds all samples of a client, so that their order does not matter.
@@ -71,7 +72,7 @@ def test_a_peer_the_plain_loop_and_we_make_the_same_round(work: Workload) -> Non
 def test_the_plain_loop_clips_as_we_do() -> None:
     work = SMALL[0]
     plain = PlainLoop(work, 1, clip=0.05)
-    ours = Ours(work, "loop", privacy=replace(CENTRAL, clip=0.05, noise_multiplier=0.0))
+    ours = Ours(work, "loop", privacy=Privacy.of(0.0, clip=0.05, placement="central"))
     plain()
     ours()
     assert 0 < float((plain.vector() - work.start()).norm()) < 0.0501
