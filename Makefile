@@ -1,6 +1,6 @@
 # make quickstart  run the quickstart suite and write its report to results/quickstart
 # make test        run all tests, on two processes
-# make test-fast   run the unit tests without the slow ones: under a minute, for the inner loop
+# make test-fast   run the unit tests without the slow ones, for the inner loop
 # make check       run the linters, the type checker and the contract of the layers
 # make format      format the code and apply safe fixes
 # make clean       delete results and caches

@@ -255,7 +255,7 @@ class Simulation:
     def snapshot(self, number: int = 0) -> Snapshot:
         """Return the state of one run."""
         cost = {name: int(count.reshape(-1)[number]) for name, count in self.cost.state().items()}
-        # Six digits: an average rounds in its last bits by how it is summed, which the noise that follows hides.
+        # Six digits: the last bits of the norm of an average may differ between a stack and a run alone.
         values = {name: float(f"{value.reshape(-1)[number]:.6g}") for name, value in self.diagnostics.items()}
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         state, errors = self._state_of(number), self._errors_of(number)

@@ -70,7 +70,8 @@ class Diagnostics:
 
     def noise_of_average(self, std: float | Tensor, sizes: Tensor, average: Tensor) -> None:
         """Record noise on ``sizes (...)`` coordinates of the average ``(..., n)``."""
-        self._average = self._deviation(std, sizes) * sizes.sqrt(), row_norms(average)
+        signal = torch.linalg.vector_norm(average, dim=-1, dtype=torch.float64)
+        self._average = self._deviation(std, sizes) * sizes.sqrt(), signal
 
     def _deviation(self, std: float | Tensor, like: Tensor) -> Tensor:
         deviation = torch.as_tensor(std, dtype=torch.float64, device=like.device).expand(like.shape)
@@ -108,16 +109,6 @@ class Diagnostics:
             values["noise_to_signal"] = _ratio(noise, signal)
         figures = {name: torch.from_numpy(value).view(lead) for name, value in values.items()}
         return figures | {name: value.cpu().clone().view(lead) for name, value in self._fixed.items()}
-
-
-def row_norms(rows: Tensor) -> Tensor:
-    """Return the norms of rows ``(..., n)``, float64 on the CPU.
-
-    NumPy sums each row by itself. Torch sums a single row in another order than several, so that a run would round
-    differently alone and in a stack.
-    """
-    squares = np.square(rows.detach().cpu().double().contiguous().numpy())
-    return torch.from_numpy(np.asarray(np.sqrt(squares.sum(-1))))
 
 
 def _joined(notes: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:

@@ -10,7 +10,7 @@ from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.execution.client_chunks import Assembly
 from harness.core.wire import masks
-from harness.core.wire.diagnostics import Diagnostics, row_norms
+from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, generators
 from harness.core.wire.message import Message, combined, increments, joined, of_server, restored, split
 from harness.core.wire.pipeline import Order
@@ -88,7 +88,7 @@ class Stages:
                 limits = self.mechanism.limits(message.slot)
                 noted.messages(clipped.norms, self._present(message), clipped.exceeded, limits)
         elif (noted := self._noted(message)) is not None:
-            norms = row_norms(message.joint)
+            norms = torch.linalg.vector_norm(message.joint, dim=-1, dtype=torch.float64)
             noted.messages(norms, self._present(message))
 
     def add_noise(self, message: Message) -> None:
