@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.report.data.results import Cell
 from harness.report.plots.figure import (
@@ -14,11 +13,12 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
+    mean_and_spread,
     panels_of,
     settings_beside,
     write_pictures,
 )
-from harness.report.tables.text import words
+from harness.report.tables.text import telling, without_section, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,9 @@ def accuracy_against_epsilon(
         for place, (key, cells) in enumerate(_lines(panel).items()):
             # The same style in every panel if there are enough styles.
             style = appearance(lines.index(names[key]) if len(lines) <= MOST_LINES else place)
-            points = sorted((budgets.index(budget_of(cell)), *_value(cell, panel.metric)) for cell in cells)
+            points = sorted(
+                (budgets.index(budget_of(cell)), *mean_and_spread(cell, panel.metric)) for cell in cells
+            )
             if len(points) == 1:
                 ax.axhline(points[0][1], color=style["color"], linestyle=style["linestyle"], label=names[key])
                 continue
@@ -152,7 +154,7 @@ def _parts(panel: Panel) -> list[Panel]:
 
 def _scale(panel: Panel) -> tuple[float, float]:
     """Return the limits of a panel's values, including bars."""
-    values = [_value(cell, panel.metric) for cells in _lines(panel).values() for cell in cells]
+    values = [mean_and_spread(cell, panel.metric) for cells in _lines(panel).values() for cell in cells]
     known = [(mean - spread, mean + spread) for mean, spread in values if not math.isnan(mean)]
     low, high = min(low for low, _ in known), max(high for _, high in known)
     margin = 0.05 * (high - low) or 0.05
@@ -161,17 +163,8 @@ def _scale(panel: Panel) -> tuple[float, float]:
 
 def _names(panel: Panel) -> dict[tuple[str, ...], str]:
     """Return the label of every line: its algorithm and the settings that distinguish it."""
-    lines = {key: cells[0].algorithm for key, cells in _lines(panel).items()}
-    common: dict[str, set[str]] = {}
-    for key, name in lines.items():
-        common.setdefault(name, set(key)).intersection_update(key)
-    names = {}
-    for key, name in lines.items():
-        telling = [item.partition("=") for item in key if item not in common[name]]
-        names[key] = " ".join([name, *(f"{field.rpartition('.')[2]}={value}" for field, _, value in telling)])
-    return names
-
-
-def _value(cell: Cell, metric: str) -> tuple[float, float]:
-    values: list[Any] = list(cell.values(metric).values())
-    return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else (math.nan, 0.0)
+    lines = {key: (cells[0].algorithm, key) for key, cells in _lines(panel).items()}
+    return {
+        key: " ".join([lines[key][0], *map(without_section, settings)])
+        for key, settings in telling(lines).items()
+    }

@@ -21,6 +21,7 @@ from harness.report.plots.figure import (
     write_pictures,
 )
 from harness.report.tables.columns import rows_of, variants
+from harness.report.tables.text import telling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,27 +142,25 @@ def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
 
 def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:
     """Return cell -> algorithm and its values of the settings `along` which the cells of a panel differ."""
-    own = {
-        cell.key: {
-            name: value
+    inside = {
+        cell.key: [
+            f"{name}={value}"
             for name, value in cell.settings.items()
             if name == along or name.startswith(f"{along}.")
-        }
+        ]
         for cell in panel
     }
-    telling = {name for flat in own.values() for name in flat if len({f.get(name) for f in own.values()}) > 1}
-    said = {
+    own = telling({key: ("", settings) for key, settings in inside.items()})
+    known = {
         "compression.alpha": "pruned",
         "compression.beta": "dropped",
     }  # algorithms have alphas and betas too
-    texts = {
-        key: " ".join(
-            f"{said.get(name, name.rpartition('.')[2])}={value}"
-            for name, value in flat.items()
-            if name in telling
+    texts = {}
+    for key, items in own.items():
+        pairs = (item.partition("=") for item in items)
+        texts[key] = " ".join(
+            f"{known.get(name, name.rpartition('.')[2])}={value}" for name, _, value in pairs
         )
-        for key, flat in own.items()
-    }
     return {c.key: f"{c.algorithm} {_shorten(texts[c.key])}".strip() for c in panel}
 
 

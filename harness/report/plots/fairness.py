@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.report.data.results import Cell
-from harness.report.plots.figure import COLORS, MOST_LINES, QUIET, STYLE, Panel, Pictures, panels_of, save
+from harness.report.plots.figure import COLORS, QUIET, Pictures, best_of, canvas, panels_of, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,22 +52,16 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two groups.
     """
-    tasks = []
-    for panel in panels_of(records, "accuracy"):
-        best = _best(panel)
-        if len(_groups(best)) > 1:
-            tasks.append((panel, best))
+    every = [(panel, best_of(panel)) for panel in panels_of(records, "accuracy")]
+    tasks = [(panel, best) for panel, best in every if len(_groups(best)) > 1]
     if not tasks:
         return None
-    import matplotlib
-    from matplotlib.figure import Figure
-
     shown = tasks[:MOST_TASKS]
     rows = [[*(_rates(best, rate) for rate in RATES), _clients(best)] for _, best in shown]
     heights = [0.45 + 0.2 * max(len(bars.data[["algorithm", "part"]].drop_duplicates()) for bars in row)
                for row in rows]  # fmt: skip
-    with matplotlib.rc_context(STYLE | {"axes.grid.axis": "x"}):  # type: ignore[arg-type]
-        figure = Figure(figsize=(13.2, sum(heights) + 1.1 * len(rows) + 0.4), layout="constrained")
+    size = (13.2, sum(heights) + 1.1 * len(rows) + 0.4)
+    with canvas(size, **{"axes.grid.axis": "x"}) as figure:
         parts = figure.subfigures(len(rows), 1, height_ratios=[h + 1.1 for h in heights], squeeze=False)[:, 0]
         for part, (panel, _), row in zip(parts, shown, rows, strict=True):
             part.suptitle(" · ".join(panel.title.splitlines()), x=0.005, ha="left", fontsize=10)
@@ -78,16 +72,7 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
             part.legend(entries.values(), entries.keys(), loc="outside lower left", ncols=6, fontsize=8)
         note = "the most accurate setting of each algorithm; bars: one standard deviation over seeds"
         more = f"; {MOST_TASKS} of {len(tasks)} tasks" if len(tasks) > MOST_TASKS else ""
-        figure.supxlabel(note + more, x=0.995, ha="right", **QUIET)
-        return save(figure, path)
-
-
-def _best(panel: Panel) -> dict[str, Cell]:
-    """Return algorithm -> its first cell, which is its best, for at most `MOST_LINES` algorithms."""
-    best: dict[str, Cell] = {}
-    for cell in panel.cells:
-        best.setdefault(cell.algorithm, cell)
-    return dict(list(best.items())[:MOST_LINES])
+        return save(figure, path, note + more)
 
 
 def _groups(best: dict[str, Cell]) -> list[str]:

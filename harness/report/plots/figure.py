@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Cell, Results
 from harness.report.tables.columns import rows_of, task_names
-from harness.report.tables.text import words
+from harness.report.tables.text import telling, words
 from harness.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -96,18 +97,15 @@ def panels_of(
         tasks.setdefault((cell.task, *rest), []).append(cell)
     if along is not None and any(len(own) > 1 for own in tasks.values()):
         tasks = {key: own for key, own in tasks.items() if len(own) > 1}
-    common: dict[str, set[str]] = {}
-    for task, *settings in tasks:
-        common.setdefault(task, set(settings)).intersection_update(settings)
+    differing = telling({key: (key[0], key[1:]) for key in tasks})
     panels: list[Panel] = []
-    for (task, *settings), own in tasks.items():
-        telling = [item for item in settings if item not in common[task]]
-        telling = [item for item in telling if not item.startswith("privacy.") or "epsilon" in item]
+    for key, own in tasks.items():
+        also = [item for item in differing[key] if not item.startswith("privacy.") or "epsilon" in item]
         for choice in dict.fromkeys((metric, *fallback)):
             means = [(fmean(v.values()), cell) for cell in own if (v := cell.values(choice))]
             if means:
                 means.sort(key=lambda entry: entry[0], reverse=better_is_higher(choice))
-                title = _title(names[own[0].key], telling)
+                title = _title(names[own[0].key], also)
                 panels.append(Panel(title, choice, [cell for _, cell in means]))
                 break
         if len(panels) == MOST_PANELS:
@@ -127,13 +125,21 @@ def few(panels: Sequence[Panel]) -> tuple[list[Panel], bool]:
     """
     if all(len(panel.cells) <= MOST_LINES for panel in panels):
         return list(panels), False
-    cut = []
-    for panel in panels:
-        best: dict[str, Cell] = {}
-        for cell in panel.cells:
-            best.setdefault(cell.algorithm, cell)
-        cut.append(panel._replace(cells=list(best.values())[:MOST_LINES]))
-    return cut, True
+    return [panel._replace(cells=list(best_of(panel).values())) for panel in panels], True
+
+
+def best_of(panel: Panel) -> dict[str, Cell]:
+    """Return algorithm -> its first cell, which is its best, for at most `MOST_LINES` algorithms."""
+    best: dict[str, Cell] = {}
+    for cell in panel.cells:
+        best.setdefault(cell.algorithm, cell)
+    return dict(list(best.items())[:MOST_LINES])
+
+
+def mean_and_spread(cell: Cell, measure: str) -> tuple[float, float]:
+    """Return the mean of a measure over seeds and its sample standard deviation; NaN and 0 without values."""
+    values = list(cell.values(measure).values())
+    return (fmean(values), stdev(values) if len(values) > 1 else 0.0) if values else (math.nan, 0.0)
 
 
 def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
@@ -192,21 +198,17 @@ def write_pictures(
     panels: Sequence[Panel],
     draw: Callable[[Axes, Panel], None],
     path: Path,
-    note: str,
+    note: str | None,
     *,
     apart: bool = False,
 ) -> Pictures | None:
     """Draw every panel and write both formats; legends are per panel if `apart` or with many lines, else joint."""
     if not panels:
         return None
-    import matplotlib
-    from matplotlib.figure import Figure
-
     across = 2 if len(panels) == 4 else min(PANELS_A_ROW, len(panels))
     down = math.ceil(len(panels) / across)
     width = max(7.2, 4.4 * across)
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure(layout="constrained")
+    with canvas() as figure:
         axes = list(figure.subplots(down, across, squeeze=False).flat)
         for ax, panel in zip(axes, panels, strict=False):
             draw(ax, panel)
@@ -218,16 +220,15 @@ def write_pictures(
                 entries.setdefault(text, handle)
         if len(panels) > 1 and (apart or len(entries) > MOST_LINES + 2):
             extra = down * max(_legend(ax, int(width / across * LETTERS)) for ax in axes)
-            figure.supxlabel(note, x=0.995, ha="right", **QUIET)
         else:
             columns = int(width * LETTERS / (max(len(text) for text in entries) + 9))
             columns = max(1, min(len(entries), columns))
             figure.legend(entries.values(), entries.keys(), loc="outside lower left", handlelength=3.2,
                           ncols=columns, title=note, title_fontproperties={"size": QUIET["fontsize"]},
                           alignment="left").get_title().set_color(QUIET["color"])  # fmt: skip
-            extra = math.ceil(len(entries) / columns)
+            extra, note = math.ceil(len(entries) / columns), None
         figure.set_size_inches(width, 3.3 * down + 0.2 * extra + 0.3)
-        return save(figure, path)
+        return save(figure, path, note)
 
 
 def _legend(ax: Axes, letters: int) -> int:
@@ -240,8 +241,20 @@ def _legend(ax: Axes, letters: int) -> int:
     return sum(1 + text.count("\n") for text in texts)
 
 
-def save(figure: Figure, path: Path) -> Pictures:
-    """Write PNG and SVG without dates or versions, so that equal records give equal files."""
+@contextmanager
+def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Figure]:
+    """Make a figure in the common style; draw and save it within the context."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE | style):  # type: ignore[arg-type]
+        yield Figure(figsize=size, layout="constrained")
+
+
+def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
+    """Write PNG and SVG without dates or versions, so that equal records give equal files; a note goes below."""
+    if note is not None:
+        figure.supxlabel(note, x=0.995, ha="right", **QUIET)
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
         written.append(path.parent / (path.name + suffix))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
@@ -18,6 +18,7 @@ from harness.report.plots.figure import (
     Pictures,
     appearance,
     label_axes,
+    mean_and_spread,
     panels_of,
     write_pictures,
 )
@@ -123,8 +124,7 @@ def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bo
 
 
 def _point(cell: Cell, metric: str) -> Point:
-    values, sizes = list(cell.values(metric).values()), list(cell.values("bytes").values())
-    return Point(_line(cell), fmean(sizes), fmean(values), stdev(values) if len(values) > 1 else 0.0)
+    return Point(_line(cell), fmean(cell.values("bytes").values()), *mean_and_spread(cell, metric))
 
 
 def _edge(points: Sequence[tuple[float, float]], higher: bool) -> list[tuple[float, float]]:

@@ -14,8 +14,8 @@ from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.budgets import Budget, budget_of
-from harness.report.plots.figure import QUIET, STYLE, Pictures, save
-from harness.report.tables.text import words
+from harness.report.plots.figure import Pictures, canvas, save
+from harness.report.tables.text import telling, without_section, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,12 +67,8 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
     names = _names(rows)
     order = sorted(rows, key=lambda key: (_task(rows[key][0]), _rank(rows[key], measures[0])))
 
-    import matplotlib
-    from matplotlib.figure import Figure
-
     width = LABELS + len(measures) * (len(columns) * COLUMN + GAP)
-    with matplotlib.rc_context(STYLE | {"axes.grid": False}):  # type: ignore[arg-type]
-        figure = Figure(figsize=(width, len(order) * ROW + 1.4), layout="constrained")
+    with canvas((width, len(order) * ROW + 1.4), **{"axes.grid": False}) as figure:
         axes = list(figure.subplots(1, len(measures), squeeze=False).flat)
         for place, (ax, measure) in enumerate(zip(axes, measures, strict=True)):
             _draw(ax, measure, [rows[key] for key in order], columns)
@@ -85,8 +81,7 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
                 if tasks[n] != tasks[n - 1]:
                     ax.axhline(n, color="white", linewidth=3)
         note = "means over seeds; lighter is better; crossed out: refused or failed; empty: does not apply"
-        figure.supxlabel(note, x=0.995, ha="right", **QUIET)
-        return save(figure, path)
+        return save(figure, path, note)
 
 
 def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> None:
@@ -141,19 +136,15 @@ def _task(cell: Cell) -> tuple[str, ...]:
 def _names(rows: Mapping[tuple[str, ...], Sequence[Cell]]) -> dict[tuple[str, ...], str]:
     """Return what a row is called: its algorithm, and what tells its task and settings from others."""
     tasks = {key: _task(its[0]) for key, its in rows.items()}
-    telling = [n for n in range(3) if len({task[n] for task in tasks.values()}) > 1]
-    named: dict[str, list[tuple[str, ...]]] = {}
-    for key, its in rows.items():
-        name = ", ".join([its[0].algorithm, *(tasks[key][n] for n in telling)])
-        named.setdefault(name, []).append(key)
-    found = {}
-    for name, keys in named.items():
-        common = set(keys[0]).intersection(*keys)
-        for key in keys:
-            own = [item.partition("=") for item in key if item not in common]
-            texts = [f"{field.rpartition('.')[2]} {value}" for field, _, value in own]
-            found[key] = ", ".join([name, *texts])
-    return found
+    parts = [n for n in range(3) if len({task[n] for task in tasks.values()}) > 1]
+    named = {
+        key: (", ".join([its[0].algorithm, *(tasks[key][n] for n in parts)]), key)
+        for key, its in rows.items()
+    }
+    return {
+        key: ", ".join([named[key][0], *(without_section(item).replace("=", " ", 1) for item in own)])
+        for key, own in telling(named).items()
+    }
 
 
 def _value(its: Sequence[Cell], column: Column, measure: str) -> float:

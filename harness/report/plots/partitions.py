@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from datasets.client_statistics import unpacked
 from datasets.picture import picture
 from harness.report.data.specs import clients, digest, part_name, partition_text
-from harness.report.plots.figure import QUIET, STYLE, Pictures, save
+from harness.report.plots.figure import STYLE, Pictures, save
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -45,9 +45,7 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     font = {name: value for name, value in STYLE.items() if name.startswith(("font", "svg"))}
     with rc_context(font):  # type: ignore[arg-type]
         figure = picture([unpacked(_title(record), record.held) for record in drawn], TALLEST)
-        if len(found) > MOST:
-            figure.supxlabel(f"{MOST} of {len(found)} partitions", x=0.995, ha="right", **QUIET)
-        return save(figure, path)
+        return save(figure, path, f"{MOST} of {len(found)} partitions" if len(found) > MOST else None)
 
 
 def _title(record: RunRecord) -> str:

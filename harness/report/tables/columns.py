@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
-from harness.report.tables.text import count, is_empty, quantity, size, words, work
+from harness.report.tables.text import count, is_empty, quantity, size, telling, words, work
 
 Row = Mapping[str, Any]
 
@@ -188,17 +188,18 @@ def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
     """
     texts = {row["cell"]: {"partition": _plain("partition")(row)} for row in rows}
     for column, section in (("dataset", "data."), ("problem", "problem.")):
-        own = {
-            row["cell"]: [t for t in str(row["settings"]).split() if t.startswith(section)] for row in rows
-        }
-        common: dict[str, set[str]] = {}
+        own = telling(
+            {
+                row["cell"]: (
+                    str(row[column]),
+                    [t for t in str(row["settings"]).split() if t.startswith(section)],
+                )
+                for row in rows
+            }
+        )
         for row in rows:
-            settings = own[row["cell"]]
-            common.setdefault(str(row[column]), set(settings)).intersection_update(settings)
-        for row in rows:
-            telling = [t[len(section) :] for t in own[row["cell"]] if t not in common[str(row[column])]]
-            name = _plain(column)(row)
-            texts[row["cell"]][column] = f"{name}({', '.join(telling)})" if telling else name
+            name, differs = _plain(column)(row), [t[len(section) :] for t in own[row["cell"]]]
+            texts[row["cell"]][column] = f"{name}({', '.join(differs)})" if differs else name
     return texts
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from harness.metrics import ELSEWHERE
+
+K = TypeVar("K", bound=Hashable)
 
 
 def words(measure: str) -> str:
@@ -45,6 +47,28 @@ def _scaled(value: float | None, units: Sequence[str]) -> str:
         return ""
     step = 0 if value < 1000 else min(len(units) - 1, math.floor(math.log10(value) / 3 + 1e-9))
     return f"{value:.0f} {units[0]}" if step == 0 else f"{value / 1000**step:.3g} {units[step]}"
+
+
+def telling(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
+    """Return the texts of every member that not all members of its group have.
+
+    Parameters
+    ----------
+    members : Mapping
+        Member -> its group, and its texts, such as ``algorithm.lr=0.1``.
+    """
+    common: dict[str, set[str]] = {}
+    for group, texts in members.values():
+        common.setdefault(group, set(texts)).intersection_update(texts)
+    return {
+        key: [text for text in texts if text not in common[group]] for key, (group, texts) in members.items()
+    }
+
+
+def without_section(setting: str) -> str:
+    """Return ``lr=0.1`` for ``algorithm.lr=0.1``."""
+    name, equals, value = setting.partition("=")
+    return f"{name.rpartition('.')[2]}{equals}{value}"
 
 
 def is_empty(value: Any) -> bool:
