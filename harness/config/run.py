@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 import algorithms
 from datasets.partition import PARTITIONS
@@ -67,41 +67,22 @@ class RunSpec(Section):
     seed: int = Field(default=0, ge=0)
     precision: Literal["float32", "float64", "bfloat16"] | None = None
 
-    @field_validator("algorithm", mode="before")
+    @field_validator("algorithm", "problem", "model", "topology", mode="before")
     @classmethod
-    def _algorithm(cls, given: object) -> Named:
-        name, settings = _named("algorithm", given, "name")
-        made = construct(f"algorithm.{name}", ALGORITHMS[name], settings)
-        return Named({"name": name, **settings_of(made)}, made)
-
-    @field_validator("problem", mode="before")
-    @classmethod
-    def _problem(cls, given: object) -> Named:
-        kind, settings = _named("problem", given, "kind")
-        made: Any = construct(f"problem.{kind}", PROBLEMS[kind].settings, settings)
-        return Named({"kind": kind, **settings_of(made)}, made)
-
-    @field_validator("topology", mode="before")
-    @classmethod
-    def _topology(cls, given: object) -> Named | None:
-        if given is None:
+    def _part(cls, given: object, info: ValidationInfo) -> Named | None:
+        """Make a named part from its settings; model and topology may be absent."""
+        section = str(info.field_name)
+        if given is None and section in ("model", "topology"):
             return None
-        kind, settings = _named("topology", given, "kind")
-        if kind not in TOPOLOGIES:
-            raise unknown("topology", kind, TOPOLOGIES)
-        made = construct(f"topology.{kind}", TOPOLOGIES[kind], settings)
-        return Named({"kind": kind, **settings_of(made)}, made)
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _model(cls, given: object) -> Named | None:
-        if given is None:
-            return None
-        name, settings = _named("model", given, "name")
-        if name not in models.names():
-            raise unknown("model", name, models.names())
-        made = models.complete(name, settings)
-        return Named({"name": name, **made}, made)
+        key = "kind" if section in ("problem", "topology") else "name"
+        name, settings = _named(section, given, key)
+        if section == "model":
+            if name not in models.names():
+                raise unknown(section, name, models.names())
+            complete = models.complete(name, settings)
+            return Named({key: name, **complete}, complete)
+        made: Any = construct(f"{section}.{name}", _class_of(section, name), settings)
+        return Named({key: name, **settings_of(made)}, made)
 
     @model_validator(mode="after")
     def _together(self) -> RunSpec:
@@ -278,7 +259,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"no such file: {path}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(f"{path} must hold named fields, such as 'data: adult'")
     return content
@@ -290,3 +271,14 @@ def _named(section: str, given: object, key: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(given, Mapping) or not isinstance(given.get(key), str):
         raise UserError(f"{section}: give a name, or {key} and settings, given {shown(given)}")
     return given[key], {k: v for k, v in given.items() if k != key}
+
+
+def _class_of(section: str, name: str) -> type[Any]:
+    """Return the dataclass that holds the settings of an algorithm, a problem or a topology."""
+    if section == "algorithm":
+        return ALGORITHMS[name]
+    if section == "problem":
+        return PROBLEMS[name].settings
+    if name not in TOPOLOGIES:
+        raise unknown(section, name, TOPOLOGIES)
+    return TOPOLOGIES[name]
