@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import datasets.catalog
@@ -90,9 +91,24 @@ def check_command(given: argparse.Namespace) -> int:
     for name in given.names:
         if name not in ALGORITHMS:
             raise unknown("algorithm", name, ALGORITHMS)
-    rows = [row for name in given.names or ALGORITHMS for row in check(ALGORITHMS[name])]
-    show(rows, given.json, "conformance")
+    rows = []
+    for name in given.names or ALGORITHMS:
+        own = check(ALGORITHMS[name])
+        rows += own
+        if not given.json:
+            _say_checked(name, own, given.verbose)
+    if given.json:
+        print(json.dumps(rows, indent=1))
     return 1 if any(row["result"] == "failed" for row in rows) else 0
+
+
+def _say_checked(name: str, rows: Sequence[dict[str, Any]], verbose: bool) -> None:
+    """Print the number of passed checks, then the failed ones, or all if `verbose`."""
+    failed = [row for row in rows if row["result"] == "failed"]
+    out.print(f"{name}: {len(rows) - len(failed)} of {len(rows)} checks passed", markup=False)
+    for row in rows if verbose else failed:
+        why = f" ({row['why']})" if row["why"] else ""
+        out.print(f"  {row['result']}: {row['check']}{why}", markup=False)
 
 
 def audit_command(given: argparse.Namespace) -> int:

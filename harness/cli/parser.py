@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -26,7 +26,7 @@ from harness.cli.epsilon import epsilon_command, epsilon_options
 from harness.cli.report import export_command, leaderboard_command, report_command
 from harness.cli.run import plan_command, run_command, status_command, suite_command
 from harness.config import plugins
-from harness.core.registry import UserError
+from harness.core.registry import UserError, unknown
 from harness.executors.scheduler import EXECUTORS
 from harness.simulation.build import DTYPES
 from harness.simulation.snapshot import Diverged
@@ -42,14 +42,38 @@ EXAMPLES = {
     "cohort": "{size: 10}",
 }
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
+VERBOSE = "report what is loaded; with check: list every check"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses arguments like the rest of the harness: in one line, with the nearest valid name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError instead of printing the usage and ending the process."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and refuse unknown options here, where those of the command are known."""
+        given, left = super().parse_known_args(args, namespace)
+        if left and left[0].startswith("-"):
+            raise unknown("option", left[0].partition("=")[0], self._option_string_actions)
+        if left:
+            self.error(f"unexpected argument {left[0]!r}")
+        return given, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            kind = "command" if isinstance(action, argparse._SubParsersAction) else "argument"
+            raise unknown(" ".join(["value of", *action.option_strings]) if action.option_strings else kind,
+                          value, action.choices)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    given = parser().parse_args(arguments)
     torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
-    logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
     try:
+        given = parser().parse_args(arguments)
+        logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
         plugins.load(given.plugin)
         code: int = given.do(given)
     except REFUSALS as error:
@@ -69,11 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="python -m harness",
         description="Measure what privacy and compression cost in federated learning.",
     )
-    top.add_argument("--verbose", action="store_true", help="report what is loaded")
+    top.add_argument("--verbose", action="store_true", help=VERBOSE)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, do: Any, help: str) -> argparse.ArgumentParser:
@@ -115,27 +139,14 @@ def parser() -> argparse.ArgumentParser:
     board = command(
         "leaderboard", leaderboard_command, "print and write the comparison table of a results folder"
     )
-    board.add_argument("dir", type=Path, metavar="DIR")
-    board.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
-    board.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
-    board.add_argument("--baseline", help="algorithm to compare with, paired by seed")
-    board.add_argument(
-        "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
-    )
+    report = command("report", report_command, "write table, pictures and HTML page of a results folder")
+    for each in (board, report):
+        _ranking_options(each)
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
     board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
     board.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per cell")
     board.add_argument("--json", action="store_true", help="print JSON")
-
-    report = command("report", report_command, "write table, pictures and HTML page of a results folder")
-    report.add_argument("dir", type=Path, metavar="DIR")
-    report.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
-    report.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
-    report.add_argument("--baseline", help="algorithm to compare with, paired by seed")
-    report.add_argument(
-        "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
-    )
     report.add_argument(
         "--pivot",
         action="append",
@@ -195,6 +206,7 @@ def parser() -> argparse.ArgumentParser:
                 metavar="FILE.py",
                 help="file that registers algorithms, metrics, data sets or partitions (repeatable)",
             )
+            one.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
     return top
 
 
@@ -229,6 +241,16 @@ def _spec_options(to: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="set any field by its dotted path (repeatable)",
+    )
+
+
+def _ranking_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument("dir", type=Path, metavar="DIR")
+    to.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
+    to.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
+    to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
+    to.add_argument(
+        "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
     )
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from harness.cli.arguments import SECTIONS
 from harness.cli.console import log, out
-from harness.config.report import Pivot, ReportSpec, read_stored, read_target
+from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.core.registry import UserError
 from harness.report import (
     Results,
@@ -86,10 +86,17 @@ def _write(frame: pd.DataFrame, path: Path | None, write: Callable[[pd.DataFrame
 def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
     """Return the report settings of the suite, overridden by the options given."""
     stored = read_stored(Store(given.dir).report_settings(given.suite)) if given.suite else ReportSpec()
+    target = read_target(given.target)
+    for measure in (given.by, target and target.measure):
+        if measure and not known(measure) and measure in Results(Store(given.dir).some_records()).metrics:
+            raise UserError(
+                f"metric {measure!r} belongs to a plugin that is not loaded, so it is not known whether higher is "
+                "better; give --plugin FILE.py"
+            )
     options: dict[str, Any] = {
         "by": given.by,
         "baseline": given.baseline,
-        "target": read_target(given.target),
+        "target": target,
         "pivots": tuple(Pivot(*pivot) for pivot in pivots),
     }
     return replace(stored, **{name: value for name, value in options.items() if value})

@@ -171,9 +171,14 @@ class ReportSpec:
         }
 
 
+def known(measure: str) -> bool:
+    """Return whether a measure is a metric or a cost, so that its direction is known."""
+    return described(measure) is not None or measure in COSTS
+
+
 def check_measure(what: str, name: str) -> None:
     """Raise UserError with the nearest name unless a measure exists."""
-    if described(name) is None and name not in COSTS:
+    if not known(name):
         raise unknown(what, name, [*METRICS, *COSTS])
 
 
@@ -257,7 +262,7 @@ def read_choice(given: Any) -> Choice | None:
         raise UserError(f"{where}.show: a list of measures, given {shown(show)}")
     choice = Choice(str(given.get("by")), near[0] if near else None, tuple(map(str, show)))
     for name in (choice.by, *choice.show, *(guard for guard, _ in near)):
-        if described(name) is None and name not in COSTS:
+        if not known(name):
             raise unknown(f"measure of {where}", name, [*METRICS, "selection_...", "train_...", *COSTS])
     if len(near) > 1 or any(not isinstance(off, int | float) or off < 0 for _, off in near):
         raise UserError(f"{where}.near: one measure and a distance of at least 0, given {given['near']!r}")

@@ -16,6 +16,7 @@ from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.metrics import METRICS, RECALLED
 from harness.simulation.build import identify
+from tests.support.written import written
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "plugin.py"
@@ -62,14 +63,6 @@ def write(path, content):
     return str(path)
 
 
-def records(folder):
-    found = {}
-    for path in (folder / "runs").iterdir():
-        lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
-        found[path.name] = [{k: v for k, v in line.items() if k != "timing"} for line in lines]
-    return found
-
-
 def forget():
     """Be as a process that has loaded no plugin, and read no results."""
     for kind, name in [*plugins.PLUGGED]:
@@ -90,12 +83,20 @@ def test_algorithm_metric_and_data_of_a_plugin_go_into_one_run(tmp_path, capsys)
     assert main(["run", "--spec", run, "--plugin", str(EXAMPLE), "--out", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert 0 <= told["metrics"]["median_client"] <= 1
-    written = json.loads((tmp_path / "out" / "runs" / told["id"] / "spec.json").read_text())
+    kept = json.loads((tmp_path / "out" / "runs" / told["id"] / "spec.json").read_text())
     version = plugins.loaded()[-1].version
-    assert written["plugins"] == {"algorithm": version, "data": version} and version.startswith("sha256:")
+    assert kept["plugins"] == {"algorithm": version, "data": version} and version.startswith("sha256:")
     assert main(["leaderboard", out, "--by", "median_client", "--plugin", str(EXAMPLE), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["median_client_mean"] == pytest.approx(told["metrics"]["median_client"])
+    forget()
+    for option in (["--by", "median_client"], ["--target", "median_client=0.5"]):
+        for command in ("leaderboard", "report"):
+            assert main([command, out, *option]) == 2
+            assert "metric 'median_client' belongs to a plugin" in (said := capsys.readouterr().err)
+            assert "give --plugin FILE.py" in said
+    assert main(["leaderboard", out, "--by", "median_clients"]) == 2
+    assert "unknown measure to rank by 'median_clients'" in capsys.readouterr().err
 
 
 def test_a_partition_of_a_plugin_deals_by_its_own_settings(tmp_path, capsys):
@@ -116,8 +117,8 @@ def test_worker_processes_load_plugins(tmp_path):
     assert main([*given, str(tmp_path / "one"), "--jobs", "1"]) == 0
     command = [sys.executable, "-m", "harness", *given, str(tmp_path / "two"), "--jobs", "2"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
-    assert len(records(tmp_path / "one")) == 4
-    assert records(tmp_path / "one") == records(tmp_path / "two")
+    assert len(written(tmp_path / "one")) == 4 * 3
+    assert written(tmp_path / "one") == written(tmp_path / "two")
 
 
 def test_a_worker_runs_the_plugin_bytes_that_were_loaded(tmp_path):
@@ -170,7 +171,7 @@ def test_an_interrupted_run_resumes_only_with_its_plugin(tmp_path, capsys):
     assert main(command) == 2
     assert "unknown" in capsys.readouterr().err
     assert main([*command, "--plugin", str(EXAMPLE)]) == 0
-    assert records(tmp_path / "out") == records(tmp_path / "straight")
+    assert written(tmp_path / "out") == written(tmp_path / "straight")
 
 
 def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.metrics import better_is_higher, described
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, digest, largest_ratio, part_name, partition_text
+from harness.report.tables.columns import rows_of, task_names
 from harness.report.tables.text import size, words
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
 MOST_ROWS = 8  # more protected cells are counted, not listed
+MOST_TASKS = 6  # likewise
 #: Explanations of noise placement and privacy unit; see docs/privacy.md.
 PLACEMENTS = {
     "central": "the server adds the noise, to averages of clipped messages",
@@ -77,12 +79,27 @@ def print_summary(
         print_table(frame, console)
     if comparison is not None:
         print_comparison(comparison, console)
+        if others := _other_tasks(frame, comparison.plain.task):
+            more = f" and {len(others) - MOST_TASKS} more" if len(others) > MOST_TASKS else ""
+            _say(console, f"Not compared here: {'; '.join(others[:MOST_TASKS])}{more}.")
     if not shown:
         done, asked = int(frame["done"].sum()), int(frame["seeds"].sum())
         algorithms = frame["algorithm"].nunique()
         _say(console, f"{done} of {asked} runs finished; {algorithms} algorithms, {len(frame)} rows.")
         for text in reasons(frame):
             _say(console, text)
+
+
+def _other_tasks(frame: pd.DataFrame, task: str) -> list[str]:
+    """Name the tasks of a leaderboard except one, by the parts in which tasks differ."""
+    rows = rows_of(frame)
+    names = task_names(rows)
+    tasks = {row["task"]: names[row["cell"]] for row in rows}
+    parts = [
+        part for part in ("dataset", "problem", "partition") if len({own[part] for own in tasks.values()}) > 1
+    ]
+    texts = (", ".join(own[part] or "none" for part in parts) for key, own in tasks.items() if key != task)
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 def compare_protection(

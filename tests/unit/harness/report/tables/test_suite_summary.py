@@ -13,11 +13,11 @@ DENSE = {"alpha": 0.0, "beta": 0.0, "codec": "float32"}
 CENTRAL = {"unit": "client", "placement": "central", "delta": 1e-5, "clip": 0.5}
 
 
-def run(seed, accuracy, algorithm="fedavg", epsilon=None, status="done", **compression):
-    """Return a record of one run on Adult."""
+def run(seed, accuracy, algorithm="fedavg", epsilon=None, status="done", data="adult", **compression):
+    """Return a record of one run, on Adult unless said otherwise."""
     privacy = epsilon and CENTRAL | {"epsilon": epsilon}
     spec = {
-        "data": {"name": "adult"},
+        "data": {"name": data},
         "partition": {"kind": "dirichlet", "clients": 100, "alpha": 0.5, "at_least": 5},
         "problem": {"kind": "classify"},
         "model": {"name": "logistic"},
@@ -103,6 +103,15 @@ def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
     assert "Omitted" in printed(ladder()) and "change, points" in printed(ladder())
     many = [one for name in ("fedavg", "fedprox", "scaffold", "sagda") for one in ladder(name)]
     assert "scaffold" not in printed(many) and "scaffold" in printed(many, width=250)
+
+
+def test_the_tasks_that_are_not_compared_are_named():
+    others = [run(0, 0.8, data=name, epsilon=e) for name in ("digits", "wine") for e in (None, 8)]
+    told = " ".join(printed([*ladder(), *others]).split())
+    assert "Measured on adult" in told and "Not compared here: digits; wine." in told
+    assert "Not compared here" not in printed(ladder())
+    many = [run(0, 0.8, data=f"set{n}") for n in range(8)]
+    assert "set5 and 2 more." in printed([*ladder(), *many])
 
 
 def test_more_rows_than_a_screen_holds_are_counted():

@@ -1,0 +1,65 @@
+"""What cannot be parsed is refused in one line, with the nearest valid name."""
+
+import logging
+
+import pytest
+
+from harness.cli.parser import main
+
+
+def refusal(arguments, capsys):
+    """Return the message of a refused command line."""
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("leaderbord results", "unknown command 'leaderbord'. Did you mean 'leaderboard'? Allowed: audit, "),
+        ("run --algoritm fedavg", "unknown option '--algoritm'. Did you mean '--algorithm'?"),
+        ("run --algoritm=fedavg", "unknown option '--algoritm'. Did you mean '--algorithm'?"),
+        ("leaderboard results --bye loss", "unknown option '--bye'. Did you mean '--by'?"),
+        ("--verbse list models", "unknown option '--verbse'. Did you mean '--verbose'?"),
+        ("list algorithm", "unknown argument 'algorithm'. Did you mean 'algorithms'?"),
+        ("data ftech digits", "unknown command 'ftech'. Did you mean 'fetch'? Allowed: draw, fetch, list."),
+        ("run --precision float46", "unknown value of --precision 'float46'. Did you mean 'float64'?"),
+        ("suite quickstart --executor process", "of --executor 'process'. Did you mean 'processes'?"),
+        ("status results more", "unexpected argument 'more'; see python -m harness status --help"),
+        ("status", "the following arguments are required: DIR; see python -m harness status --help"),
+        (
+            "run --rounds many",
+            "argument --rounds: invalid int value: 'many'; see python -m harness run --help",
+        ),
+    ],
+)
+def test_arguments_that_are_none_name_the_nearest(line, said, capsys):
+    assert said in refusal(line.split(), capsys)
+
+
+@pytest.mark.parametrize("line", ["--verbose list models --json", "list models --json --verbose"])
+def test_verbose_may_stand_before_and_after_the_command(line, monkeypatch, capsys):
+    levels = []
+    monkeypatch.setattr(logging, "basicConfig", lambda level, **options: levels.append(level))
+    assert main(line.split()) == 0
+    assert main(["list", "models", "--json"]) == 0
+    assert levels == [logging.INFO, logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("{name: fedavg, lr: [1}", "is not valid YAML: line 1, column 22: expected ',' or ']', but got '}'"),
+        ("{name: fedavg", "is not valid YAML: line 1, column 14: expected ',' or '}'"),
+    ],
+)
+def test_yaml_that_is_none_is_repeated_once(option, said, capsys):
+    told = refusal(["run", "--algorithm", option, "--data", "digits"], capsys)
+    assert said in told and told.count("fedavg") == 1
+
+
+def test_a_run_file_that_cannot_be_read_is_named_once(tmp_path, capsys):
+    told = refusal(["run", "--spec", str(tmp_path)], capsys)
+    assert "cannot be read: Is a directory" in told and told.count(tmp_path.name) == 1
