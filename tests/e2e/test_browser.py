@@ -78,8 +78,8 @@ def seen(page, script, width=DESKTOP, dark=False, hash=""):
     return json.loads(html.unescape(re.search(r"<pre id=\"told\">(.*?)</pre>", shown.stdout, re.S)[1]))
 
 
-@pytest.fixture
-def page(tmp_path):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
     """Two tasks; one cell is private, one has a failure, one is skipped and one missing; reasons attack."""
     grouped = [
         {"group": g, "n": 50, "positives": 20, "accuracy": a, "tpr": a} for g, a in (("f", 0.6), ("m", 0.8))
@@ -96,7 +96,7 @@ def page(tmp_path):
     runs.append(undone(spec("fedbio"), "missing"))
     runs.append(undone(spec("scaffold", partition=partition(5.0)), "skipped", ATTACK))
     look = ReportSpec(baseline="fedavg", pivots=(Pivot("partition.alpha", "algorithm.name"),))
-    return write_report(runs, tmp_path, look)["index.html"]
+    return write_report(runs, tmp_path_factory.mktemp("page"), look)["index.html"]
 
 
 ROWS = """

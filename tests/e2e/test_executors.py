@@ -1,13 +1,11 @@
 """Who computes never shows in the files, also when one of them dies on the way."""
 
-import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -26,27 +24,18 @@ from harness.executors.ray import _work
 from harness.executors.scheduler import Outcome, run_all
 from harness.simulation.build import Execution, identify
 from harness.storage.store import Store
+from tests.support.written import saved, wait_for, written
 
 ROOT = Path(__file__).parents[2]
 ALONE = Execution(stack=1)
 LONG = [read_spec(CANCER | {"rounds": 1500, "eval_every": 50, "seed": seed}) for seed in range(3)]
 
 
-def results(root):
-    """Return what the runs have written, without timings."""
-    found = {}
-    for folder in sorted((root / "runs").iterdir()):
-        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        ends = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        found[folder.name] = [{k: v for k, v in one.items() if k != "timing"} for one in (*lines, *ends)]
-    return found
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     root = tmp_path_factory.mktemp("alone")
     run_all(LONG, root, execution=ALONE)
-    return results(root)
+    return written(root)
 
 
 class Mortals:
@@ -105,19 +94,12 @@ def when(condition, then):
     """Do something in a thread as soon as a condition holds; returns the thread."""
 
     def watch():
-        until = time.monotonic() + 90
-        while not condition() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_for(condition)
         then()
 
     thread = threading.Thread(target=watch)
     thread.start()
     return thread
-
-
-def under_way(root, some):
-    """Whether so many runs have something to lose."""
-    return lambda: len(list(root.glob("runs/*/checkpoint.pt"))) >= some
 
 
 def kill_a_worker(root, killed):
@@ -134,12 +116,12 @@ def kill_a_worker(root, killed):
 @pytest.mark.slow
 def test_a_killed_worker_delays_its_own_run_only(tmp_path, alone):
     killed, begun = [], []
-    killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
+    killer = when(saved(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
     outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE, begin=begun.extend)
     killer.join()
     assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
     assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2])  # one run was handed out twice
-    assert results(tmp_path) == alone
+    assert written(tmp_path) == alone
 
 
 def test_a_worker_that_died_idle_is_replaced(tmp_path):
@@ -227,7 +209,7 @@ quiet = pytest.mark.filterwarnings(
 @pytest.mark.slow
 def test_a_cluster_with_a_killed_worker_writes_the_same_files(cluster, tmp_path, alone):
     killed, begun = [], []
-    killer = when(under_way(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
+    killer = when(saved(tmp_path, 2), lambda: kill_a_worker(tmp_path, killed))
     outcomes = run_all(
         LONG,
         tmp_path,
@@ -240,7 +222,7 @@ def test_a_cluster_with_a_killed_worker_writes_the_same_files(cluster, tmp_path,
     killer.join()
     assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
     assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2])  # two at once: one a CPU of the cluster
-    assert results(tmp_path) == alone
+    assert written(tmp_path) == alone
 
 
 @quiet
@@ -248,14 +230,14 @@ def test_a_cluster_with_a_killed_worker_writes_the_same_files(cluster, tmp_path,
 def test_a_node_that_is_lost_costs_its_run_a_moment(cluster, tmp_path, alone):
     """A third node goes; its run waits for the claim of the worker that is dying with it."""
     node, begun = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20), []
-    loss = when(under_way(tmp_path, 3), lambda: cluster.remove_node(node, allow_graceful=False))
+    loss = when(saved(tmp_path, 3), lambda: cluster.remove_node(node, allow_graceful=False))
     outcomes = run_all(
         LONG, tmp_path, jobs=3, executor="ray", address=cluster.address, execution=ALONE, begin=begun.extend
     )
     loss.join()
     assert [outcome.status for outcome in outcomes] == ["done"] * 3
     assert sorted(begun) in ([0, 0, 1, 2], [0, 1, 1, 2], [0, 1, 2, 2])
-    assert results(tmp_path) == alone
+    assert written(tmp_path) == alone
 
 
 @quiet

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from killing import CANCER, tiny
 
 from harness.executors.scheduler import run_all
 from harness.simulation.build import Execution
+from tests.support.written import saved, untimed, wait_for
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 6
@@ -23,16 +23,10 @@ DELAYS = (0.15, 0.4, 0.6, 0.85)  # of the undisturbed run's duration
 
 def files(root):
     """Return all that a results folder holds, without timings: names of all files, contents of the results."""
-
-    def plain(value):
-        if isinstance(value, dict):
-            return {key: plain(part) for key, part in value.items() if key != "timing"}
-        return [plain(part) for part in value] if isinstance(value, list) else value
-
     found = {}
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text() or "null"]
-        found[str(path.relative_to(root))] = [plain(json.loads(line)) for line in lines]
+        found[str(path.relative_to(root))] = [untimed(json.loads(line)) for line in lines]
     return found
 
 
@@ -100,13 +94,6 @@ def test_a_suite_killed_at_any_time_ends_like_one_that_was_not(starter, undistur
         assert files(root) == expected
 
 
-def wait_for(condition, seconds=90):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never came to that"
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["all", "the parent"])
 def test_a_killed_suite_leaves_no_worker_and_resumes(whom, tmp_path):
@@ -121,7 +108,7 @@ def test_a_killed_suite_leaves_no_worker_and_resumes(whom, tmp_path):
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    wait_for(lambda: len(list(tmp_path.glob("out/runs/*/checkpoint.pt"))) == 2)
+    wait_for(saved(tmp_path / "out", 2))
     os.killpg(process.pid, signal.SIGKILL) if whom == "all" else process.kill()
     process.communicate(timeout=60)  # workers hold the pipe: it ends when all have gone
     assert process.returncode == -signal.SIGKILL

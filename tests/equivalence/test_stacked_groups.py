@@ -1,13 +1,14 @@
 """Runs that compare sensitive groups write the same files side by side as apart."""
 
 import pytest
-from test_stacked_suites import APART, STACKED, files, stacked
+from test_stacked_suites import APART, STACKED, stacked
 
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_all
 from harness.simulation.build import prepare
 from harness.simulation.stacking import signature
 from tests.support.runs import table
+from tests.support.written import written
 
 STEPS = {"local_steps": 2, "batch_size": 8}
 UNEVEN, EVEN = {"kind": "dirichlet", "alpha": 0.5, "clients": 5}, {"kind": "iid", "clients": 5}
@@ -42,7 +43,7 @@ def test_stacked_runs_write_what_the_runs_apart_write(what, tmp_path):
         outcomes = run_all(specs, tmp_path / name, execution=execution)
         assert {outcome.status for outcome in outcomes} == {"done"}
     assert sorted(stacked(tmp_path / "stacked")) == beside
-    assert files(tmp_path / "stacked") == files(tmp_path / "apart")
+    assert written(tmp_path / "stacked") == written(tmp_path / "apart")
 
 
 def test_stacks_need_validation_batches_of_one_width(tmp_path):

@@ -16,6 +16,7 @@ from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import obstacle, signature, stack_setups, stack_size
 from harness.storage.store import Store
 from tests.support.runs import BL2, MM4
+from tests.support.written import written
 
 APART, STACKED = Execution(stack=1), Execution(stack=8)
 NOISY = {"kind": "random_quadratic", "samples": 8, "noise": 0.5, "clients": 4}
@@ -85,16 +86,6 @@ def runs(what, seeds=3, **fields):
     ]
 
 
-def files(root):
-    """Return all that runs have written, without timings."""
-    found = {}
-    for folder in sorted((root / "runs").iterdir()):
-        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        ends = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        found[folder.name] = [{k: v for k, v in one.items() if k != "timing"} for one in (*lines, *ends)]
-    return found
-
-
 def stacked(root):
     """Return beside how many runs each was done."""
     return [json.loads(p.read_text())["timing"]["stacked"] for p in sorted(root.glob("runs/*/done.json"))]
@@ -107,9 +98,11 @@ def test_stacked_runs_write_what_the_runs_apart_write(what, tmp_path):
         run_all(runs(what), tmp_path / name, execution=execution)
     assert stacked(tmp_path / "apart") == [1, 1, 1]
     assert stacked(tmp_path / "stacked") == [3, 3, 3]
-    found = files(tmp_path / "stacked")
-    assert found == files(tmp_path / "apart")
-    assert len({json.dumps(run[1:3]) for run in found.values()}) == (1 if what == "bilevel" else 3)
+    found = written(tmp_path / "stacked")
+    assert found == written(tmp_path / "apart")
+    assert len({json.dumps(lines[1:3]) for path, lines in found.items() if path.endswith(".jsonl")}) == (
+        1 if what == "bilevel" else 3
+    )
 
 
 UNLIKE = {
@@ -128,7 +121,7 @@ def test_runs_with_batches_of_other_widths_separate_and_say_so(what, tmp_path, c
     for name, execution in (("apart", APART), ("stacked", STACKED)):
         run_all(specs, tmp_path / name, execution=execution)
     assert stacked(tmp_path / "stacked") == [1, 1, 1]
-    assert files(tmp_path / "stacked") == files(tmp_path / "apart")
+    assert written(tmp_path / "stacked") == written(tmp_path / "apart")
     assert (
         "3 runs continue unstacked from their checkpoints: stacked runs have batches of different"
         in caplog.text
@@ -169,7 +162,7 @@ def test_a_killed_stack_is_taken_up_in_any_other(what, again, tmp_path, monkeypa
     )
     assert min(seen) == 4  # nobody began again
     assert set(stacked(tmp_path / "broken")) == {min(again, 4)}
-    assert files(tmp_path / "broken") == files(tmp_path / "straight")
+    assert written(tmp_path / "broken") == written(tmp_path / "straight")
 
 
 def test_runs_at_different_rounds_resume_apart(tmp_path, monkeypatch):
@@ -181,7 +174,7 @@ def test_runs_at_different_rounds_resume_apart(tmp_path, monkeypatch):
             run_all(some, tmp_path / "broken", execution=STACKED, progress=kill(round))
     run_all(specs, tmp_path / "broken", execution=STACKED)
     assert sorted(stacked(tmp_path / "broken")) == [1, 2, 2]
-    assert files(tmp_path / "broken") == files(tmp_path / "straight")
+    assert written(tmp_path / "broken") == written(tmp_path / "straight")
 
 
 def test_an_interrupted_stack_saves_every_run(tmp_path, monkeypatch):
@@ -201,7 +194,7 @@ def test_an_interrupted_stack_saves_every_run(tmp_path, monkeypatch):
     checkpoints = list((tmp_path / "broken").glob("runs/*/checkpoint.pt"))
     assert [torch.load(path)["round"] for path in checkpoints] == [3] * 3
     run_all(specs, tmp_path / "broken", execution=STACKED)
-    assert files(tmp_path / "broken") == files(tmp_path / "straight")
+    assert written(tmp_path / "broken") == written(tmp_path / "straight")
 
 
 def spoil(monkeypatch, seeds, at):
@@ -227,7 +220,7 @@ def test_a_diverging_run_leaves_the_stack(what, lost, tmp_path, monkeypatch):
         failed = [n for n, outcome in enumerate(outcomes) if outcome.status == "failed"]
         assert failed == list(lost)
         assert all("diverged" in outcomes[n].reason and "round 4" in outcomes[n].reason for n in failed)
-    assert files(tmp_path / "stacked") == files(tmp_path / "apart")
+    assert written(tmp_path / "stacked") == written(tmp_path / "apart")
     assert stacked(tmp_path / "stacked") == [3 - len(lost)] * (3 - len(lost))
 
 
@@ -246,9 +239,10 @@ def test_a_failing_run_does_not_fail_its_neighbors(tmp_path, monkeypatch):
     outcomes = run_all(specs, tmp_path / "stacked", execution=STACKED)
     assert [outcome.status for outcome in outcomes] == ["done", "failed", "done"]
     assert outcomes[1].reason == "ZeroDivisionError: seed 1"
-    found, straight = files(tmp_path / "stacked"), files(tmp_path / "straight")
+    found, straight = written(tmp_path / "stacked"), written(tmp_path / "straight")
     for outcome in (outcomes[0], outcomes[2]):
-        assert found[outcome.id] == straight[outcome.id]
+        own = [path for path in straight if outcome.id in path]
+        assert len(own) == 3 and all(found[path] == straight[path] for path in own)
 
 
 def test_who_is_done_failed_or_held_by_others_is_left_alone(tmp_path):
@@ -362,8 +356,11 @@ def test_runs_of_unlike_budgets_go_side_by_side(what, tmp_path):
     run_all(specs, tmp_path / "apart", execution=APART)
     run_all(specs, tmp_path / "stacked", execution=STACKED)
     assert set(stacked(tmp_path / "stacked")) == {6}
-    assert files(tmp_path / "stacked") == files(tmp_path / "apart")
-    spent = {one[-2]["privacy"]["epsilon_total"] for one in files(tmp_path / "apart").values()}
+    assert written(tmp_path / "stacked") == written(tmp_path / "apart")
+    ends = [
+        content for path, (content, *_) in written(tmp_path / "apart").items() if path.endswith("done.json")
+    ]
+    spent = {end["privacy"]["epsilon_total"] for end in ends}
     assert len(spent) == 3, "every budget has noise of its own"
 
 
@@ -383,7 +380,7 @@ def test_a_killed_stack_of_several_budgets_resumes_in_any_other(again, tmp_path,
     )
     assert min(seen) == 4  # nobody began again
     assert set(stacked(tmp_path / "broken")) == {min(again, 6)}
-    assert files(tmp_path / "broken") == files(tmp_path / "straight")
+    assert written(tmp_path / "broken") == written(tmp_path / "straight")
 
 
 def test_noise_free_and_adaptive_runs_stack_with_their_own_kind():
