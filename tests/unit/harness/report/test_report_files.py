@@ -388,6 +388,12 @@ class Page(HTMLParser):
         self.text += data
 
 
+def page_of(records, folder, **options):
+    """Return the page without pictures, which take seconds to draw."""
+    write_page(records, leaderboard(records), (), folder / "page.html", **options)
+    return Page((folder / "page.html").read_text())
+
+
 def test_a_report_has_every_file_and_leaves_nothing_else(records, tmp_path):
     written = write_report(records, tmp_path / "out")
     tables = {"leaderboard.csv", "leaderboard.md", "index.html"}
@@ -402,6 +408,7 @@ def test_a_report_of_nothing_is_a_page(tmp_path):
     assert "No runs yet." in page.text
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing_from_elsewhere(records, tmp_path):
     page = Page(write_report(records, tmp_path)["index.html"].read_text())
     for tag, attributes in page.tags:
@@ -416,17 +423,15 @@ def test_the_page_escapes_reasons_column_names_and_commands(tmp_path):
     """The label of a CSV file is the user's text and stands in the spec; reasons and commands hold it too."""
     data = {"name": "csv", "path": "a.csv", "label": ATTACK, "sensitive": None, "options": {}}
     runs = [done(spec(data=data), accuracy=0.5), undone(spec("ditto", data=data), "failed", ATTACK)]
-    frame = leaderboard(runs)
     commands = {cell_key(run): f"python -m harness run --data 'csv:a.csv?label={ATTACK}'" for run in runs}
-    write_page(runs, frame, (), tmp_path / "a.html", commands=commands, provenance={ATTACK: ATTACK})
-    page = Page((tmp_path / "a.html").read_text())
+    page = page_of(runs, tmp_path, commands=commands, provenance={ATTACK: ATTACK})
     assert [tag for tag, _ in page.tags].count("script") == 1  # the page's own
     assert page.text.count(ATTACK) >= 6
 
 
 def test_the_page_shows_statuses_reasons_specs_and_commands(records, tmp_path):
     commands = {cell_key(records[0]): "python -m harness run --algorithm fedavg"}
-    page = Page(write_report(records, tmp_path, commands=commands)["index.html"].read_text())
+    page = page_of(records, tmp_path, commands=commands)
     for part in (
         "needs groups | and pipes",
         "1 run missing",
@@ -475,11 +480,11 @@ def test_whatever_stands_in_a_record_is_text_on_the_page(reason, setting, label,
 
 
 def test_the_page_says_that_diagnostics_were_not_released(records, tmp_path):
-    assert "released" not in Page(write_report(records, tmp_path)["index.html"].read_text()).text
+    assert "released" not in page_of(records, tmp_path).text
     line = diagnosed(
         evaluation(20, accuracy=0.5), clipped_share=0.25, noise_to_signal=1.5, update_norm_p50=3.0
     )
-    page = Page(write_report([*records, done(spec("fedprox"), line)], tmp_path)["index.html"].read_text())
+    page = page_of([*records, done(spec("fedprox"), line)], tmp_path)
     text = " ".join(page.text.split())
     assert "Clipped and Noise/signal are the simulator's knowledge" in text and "it was not released" in text
     assert " 0.25 " in text and " 1.5 " in text
@@ -489,7 +494,7 @@ def test_every_run_of_a_cell_has_its_command_on_the_page(tmp_path):
     """The store names seeds in order; the command is that of the first, with the other's seed."""
     runs = [done(spec(seed=seed), accuracy=0.5) for seed in (1, 0)]
     commands = {cell_key(runs[0]): "python -m harness run --seed 0 --rounds 20"}
-    page = Page(write_report(runs, tmp_path, commands=commands)["index.html"].read_text())
+    page = page_of(runs, tmp_path, commands=commands)
     assert "--seed 0 --rounds 20\npython -m harness run --seed 1 --rounds 20" in page.text
 
 
