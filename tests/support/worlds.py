@@ -105,6 +105,63 @@ def run_algorithm(
     return Outcome(run.state, run.cost, run.privacy_log.ledger)
 
 
+def settled(
+    name: str | Algorithm,
+    problem: Problem,
+    federation: Federation,
+    start: dict[str, Tensor] | None = None,
+    mixing: Tensor | None = None,
+    period: int = 1,
+    **settings: Any,
+) -> Any:
+    """Return the state in which a method comes to rest on a quadratic problem, from its start values.
+
+    A round with full batches is an affine map of the state, z -> M z + m. Arnoldi's method finds M on the
+    directions in which the state moves, in as many rounds as there are such directions, and with it the fixed
+    point. Its eigenvalues there must lie inside the unit circle, so that rounds converge, and one round must leave
+    the fixed point as it is, which it would not if the map were not affine. With a period, so many rounds are the
+    map.
+    """
+    options: dict[str, Any] = {"mixing": mixing, "start": start}
+    run = Simulation(problem, federation, make_algorithm(name, **settings), None, EXACT, (0,), **options)
+    kind, shapes = type(run.state), [part.shape for part in run.state]
+
+    def flat() -> Tensor:
+        return torch.cat([part.reshape(-1) for part in run.state])
+
+    def after_a_round(point: Tensor) -> Tensor:
+        parts = point.split([shape.numel() for shape in shapes])
+        run.state = kind(*(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
+        for _ in range(period):
+            run.step()
+        return flat()
+
+    run.step()  # the first round of a method may be special
+    point = flat()
+    moved = after_a_round(point) - point
+    basis, columns = moved[None] / moved.norm(), []
+    while len(columns) < len(basis):
+        image = after_a_round(point + basis[-1]) - point - moved
+        column = basis @ image
+        image = image - column @ basis
+        again = basis @ image  # or the basis would not be orthogonal
+        image, column = image - again @ basis, column + again
+        if (rest := image.norm()) > 1e-5:  # else it is rounding
+            basis, column = torch.cat([basis, image[None] / rest]), torch.cat([column, rest[None]])
+        columns.append(column)
+    turn = point.new_zeros(len(basis), len(basis))
+    for place, column in enumerate(columns):
+        turn[: len(column), place] = column
+    assert torch.linalg.eigvals(turn).abs().max() < 1, "rounds do not converge"
+    left = torch.eye(len(basis), dtype=point.dtype) - turn
+    for _ in range(5):  # once, but for rounding
+        inside = basis @ moved
+        point = point + moved + (torch.linalg.solve(left, inside) - inside) @ basis
+        moved = after_a_round(point) - point
+    assert moved.abs().max() < 1e-10, "a round is not affine"
+    return run.state
+
+
 def federation_of(
     features: Sequence[Tensor],
     labels: Sequence[Tensor] | None = None,

@@ -9,7 +9,7 @@ import torch
 from algorithms.decentralized.k_gt_minimax import KGTMinimax
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.problems.quadratic import Minimax
-from tests.support.worlds import close, quadratic_minimax, run_algorithm
+from tests.support.worlds import close, quadratic_minimax, run_algorithm, settled
 
 SETTINGS = {"lr_x": 0.02, "lr_y": 0.02, "server_lr": 0.5, "local_steps": 5}
 
@@ -26,9 +26,8 @@ def test_all_nodes_reach_the_saddle_and_corrections_balance(kind, zero_init):
 
     For client 1: P x + B y + c = -1.5 - .25 + 2 = .25; B x - Q y + d = -1.5 + .25 + 0 = -1.25.
     """
-    state = run_algorithm(
-        "k_gt_minimax", *quadratic_minimax(), 550, mixing=weights(kind), zero_init=zero_init, **SETTINGS
-    ).state
+    settings = {"zero_init": zero_init, **SETTINGS}
+    state = settled("k_gt_minimax", *quadratic_minimax(), mixing=weights(kind), **settings)
     assert close(state.x, [-1.5] * 4)
     assert close(state.y, [-0.25] * 4)
     assert close(state.cx, [-0.25, 1.75, 0.0, -1.5], 1e-5)

@@ -17,6 +17,7 @@ from tests.support.worlds import (
     quadratic_minimax,
     random_federation,
     run_algorithm,
+    settled,
 )
 
 SERVER = [name for name in ALGORITHMS if ALGORITHMS[name].meta.family == "minimax"]
@@ -114,12 +115,13 @@ def test_a_partial_cohort_leaves_the_others_rows_alone_and_runs(name):
     assert all(int(part.ndim) == 1 for part in after[0]) or max(before) == 2
 
 
-@pytest.mark.slow
 def test_average_prev_changes_the_path_not_the_fixed_point():
-    settings = {"data": quadratic_minimax(), "batch_size": None, "alpha": 0.3, "beta": 0.3}
-    plain = states("fedsgda_m", 400, 1, lr_x=0.05, lr_y=0.05, **settings)
-    averaged = states("fedsgda_m", 400, 1, lr_x=0.05, lr_y=0.05, average_prev=True, **settings)
-    assert close(averaged[-1], (-1.5, -0.25), 1e-8) and close(plain[-1], (-1.5, -0.25), 1e-8)
+    settings = {"batch_size": None, "alpha": 0.3, "beta": 0.3}
+    for prev in (False, True):
+        steps = {"lr_x": 0.05, "lr_y": 0.05, "local_steps": 1, "average_prev": prev}
+        state = settled("fedsgda_m", *quadratic_minimax(), **steps, **settings)
+        assert close(torch.cat([state.x, state.y]), (-1.5, -0.25), 1e-8)
+    settings["data"] = quadratic_minimax()
     local = [states("fedsgda_m", 3, 3, average_prev=prev, **settings)[-1] for prev in (False, True)]
     assert float((local[0] - local[1]).abs().max()) > 1e-6
 
@@ -142,15 +144,15 @@ def miniature(rule):
 @pytest.mark.parametrize("name", [*PLAIN, "fednest"])
 @pytest.mark.parametrize(
     ("rule", "expected", "rounds"),
-    [(project_simplex, (1.25, 0.375, 0.625), 700), (renorm, (1.142038, 0.428981, 0.571019), 320)],
+    [(project_simplex, (1.25, 0.375, 0.625), 230), (renorm, (1.142038, 0.428981, 0.571019), 120)],
 )
 def test_the_simplex_rule_decides_the_limit(name, rule, expected, rounds):
     """Saddle: equal losses, x^2 = (x - 2)^2 + 1, so x = 1.25; y_1 x + y_2 (x - 2) = 0, so y_2 = x / 2.
 
     Cutting off and dividing by the sum stops where L_c is proportional to y_c: y_2 = x / 2 again, and
-    L_1 / L_2 = y_1 / y_2, at x = 1.142038.
+    L_1 / L_2 = y_1 / y_2, at x = 1.142038. Both hold for any step size; descent ascent is fastest near 0.25.
     """
-    settings = {**PLAIN.get(name, {}), "lr_x": 0.05, "lr_y": 0.05}
+    settings = {**PLAIN.get(name, {}), "lr_x": 0.2, "lr_y": 0.2}
     found = states(name, rounds, 1, None, miniature(rule), **settings)[-1]
     assert close(found, expected, 2e-6)
 
