@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.config.report import COSTS_TO_TARGET, Target
 from harness.config.run import completed
 from harness.metrics import better_is_higher
-from harness.report.data.specs import PARTITION_FIELDS, flatten, part_name
+from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, part_name
 from harness.report.data.tidy import COUNTS, diagnostics, origin, plugged, spec_key, tabulated
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class Results:
         for run in self.runs:
             groups.setdefault(keys[run.rows.start], []).append(run)
         order = {key: tuple(sorted(runs, key=lambda run: run.seed)) for key, runs in sorted(groups.items())}
-        firsts = {key: runs[0].record for key, runs in order.items()}
-        settings, variants = _settings(firsts), _variants(firsts)
+        fullest = {key: _fullest([run.record for run in runs]) for key, runs in order.items()}
+        settings, variants = _settings(fullest), _variants(fullest)
         return [
             Cell(key, tasks[runs[0].rows.start], runs, settings[key] | variants[key], variants[key])
             for key, runs in order.items()
@@ -209,10 +209,10 @@ class Cell:
         """Name of the suite; empty for single runs."""
         return self.runs[0].record.suite
 
-    @property
+    @cached_property
     def spec(self) -> dict[str, Any]:
-        """Spec of the first seed; the others differ in the seed alone."""
-        return self.runs[0].record.spec
+        """Spec of a run; the others differ in the seed, and in newer settings that older records lack."""
+        return _fullest(self.records).spec
 
     @cached_property
     def algorithm(self) -> str:
@@ -259,23 +259,28 @@ class Cell:
         return max(claims, key=lambda own: _infinite_if_none(own.get("epsilon_total")), default=None)
 
 
-def _settings(firsts: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
+def _fullest(records: Sequence[RunRecord]) -> RunRecord:
+    """Return the first of the records with the most settings."""
+    return max(records, key=lambda record: sum(1 for _ in dotted(record.spec)))
+
+
+def _settings(fullest: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
     """Return cell key -> settings as text.
 
     Settings that only some records have, as others are older, get their defaults in the others.
     """
-    own = {key: flatten(record.spec) for key, record in firsts.items()}
+    own = {key: flatten(record.spec) for key, record in fullest.items()}
     recorded = {name for flat in own.values() for name in flat}
-    whole = {key: flatten(completed(record.spec, plugged(record))) for key, record in firsts.items()}
+    whole = {key: flatten(completed(record.spec, plugged(record))) for key, record in fullest.items()}
     return {
         key: {name: value for name, value in whole[key].items() if name in recorded} | own[key] for key in own
     }
 
 
-def _variants(firsts: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
+def _variants(fullest: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
     """Return cell key -> the data and versions in which it differs from other cells of its spec."""
     families: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, record in firsts.items():
+    for key, record in fullest.items():
         families.setdefault(spec_key(record), {})[key] = origin(record)
     found: dict[str, dict[str, str]] = {}
     for members in families.values():

@@ -1,0 +1,179 @@
+"""What a run has written is read back as written, or the run is damaged; nothing in between."""
+
+import json
+import os
+import random
+import shutil
+
+import pytest
+
+from harness.cli.parser import main
+from harness.config.run import read_spec
+from harness.executors.scheduler import run_one
+from harness.report import leaderboard
+from harness.simulation.build import Execution
+from harness.storage import seals
+from harness.storage.files import Damaged
+from harness.storage.seals import checksum, read_sealed, write_sealed
+from harness.storage.store import Store
+from harness.storage.verification import verify
+
+SPEC = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 4},
+    "model": "logistic",
+    "algorithm": {"name": "fedavg", "lr": 0.1, "local_steps": 2},
+    "rounds": 3,
+    "eval_every": 1,
+}
+SEALED = ("spec.json", "rounds.jsonl", "predictions.csv", "done.json")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A results folder with one finished run and its predictions."""
+    root = tmp_path_factory.mktemp("finished")
+    assert run_one(read_spec(SPEC), root, Execution(), save_predictions=True).status == "done"
+    return root
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """Return a copy of it that may be damaged, and the folder of its run."""
+    root = tmp_path / "copy"
+    shutil.copytree(finished, root)
+    (folder,) = Store(root).run_folders()
+    return root, folder
+
+
+def told(root):
+    """Return all that tables are made of, and how the run stands."""
+    (record,) = Store(root).records()
+    return record, (record.spec, record.rounds, record.final, record.digest, record.versions, record.held)
+
+
+def damages(whole, flips, cuts):
+    """Yield contents with one bit turned, and shortened ones."""
+    draw = random.Random(7)
+    for _ in range(flips):
+        place, bit = draw.randrange(len(whole)), draw.randrange(8)
+        yield whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :]
+    for _ in range(cuts):
+        yield whole[: draw.randrange(len(whole))]
+
+
+@pytest.mark.parametrize("name", SEALED)
+def test_no_damage_to_a_finished_run_goes_unnoticed(copy, name):
+    root, folder = copy
+    whole, (before, expected) = (folder.path / name).read_bytes(), told(root)
+    assert before.status == "done"
+    for content in damages(whole, 40, 10):
+        (folder.path / name).write_bytes(content)
+        record, found = told(root)
+        assert record.status == "damaged" and record.rounds == [] and name in record.reason
+        if name != "spec.json":
+            assert (record.spec, record.digest) == (before.spec, before.digest)
+    (folder.path / name).write_bytes(whole)
+    assert told(root)[1] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEALED)
+def test_no_damage_to_a_finished_run_changes_a_table(copy, name):
+    """400 bits turned and 100 cuts in each file."""
+    root, folder = copy
+    whole, expected = (folder.path / name).read_bytes(), leaderboard(Store(root).records())
+    for content in damages(whole, 400, 100):
+        (folder.path / name).write_bytes(content)
+        found = leaderboard(Store(root).records())
+        assert found["damaged"].sum() == 1 and found["accuracy_mean"].isna().all()
+    (folder.path / name).write_bytes(whole)
+    assert leaderboard(Store(root).records()).equals(expected)
+
+
+@pytest.mark.parametrize("name", ["spec.json", "rounds.jsonl", "predictions.csv"])
+def test_a_missing_file_is_damage(copy, name):
+    root, folder = copy
+    (folder.path / name).unlink()
+    assert folder.standing() == ("damaged", f"{name} is missing")
+    assert told(root)[0].status == "damaged"
+
+
+def test_a_run_cannot_take_the_place_of_another(copy):
+    root, folder = copy
+    other = folder.path.with_name("0123456789abcdef")
+    folder.path.rename(other)
+    record, _ = told(root)
+    assert record.status == "damaged" and "belongs to run" in record.reason
+
+
+def test_a_lost_seal_is_damage_and_an_old_run_is_read(copy):
+    """A run of an earlier version has no versions in its spec.json, so it never had a seal."""
+    root, folder = copy
+    _, expected = told(root)
+    done = read_sealed(folder.path / "done.json")[0]
+    (folder.path / "done.json").write_text(json.dumps(done))
+    assert told(root)[0].reason == "done.json has lost its seal"
+    started = json.loads((folder.path / "spec.json").read_text())
+    del started["versions"], started["timing"]
+    (folder.path / "spec.json").write_text(json.dumps(started))
+    record, found = told(root)
+    assert record.status == "done" and found[1:3] == expected[1:3]
+    assert [verdict.state for verdict in verify(Store(root))] == ["not sealed"]
+
+
+def test_a_damaged_run_is_told_left_out_and_made_again(copy, capsys, caplog):
+    root, folder = copy
+    path = folder.path / "rounds.jsonl"
+    expected, seen = told(root)[1], leaderboard(Store(root).records())
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    assert main(["status", str(root)]) == 1
+    assert "damaged" in capsys.readouterr().out
+    assert main(["verify", "--results", str(root)]) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rounds.jsonl is damaged" in said and "1 runs and suites: 1 damaged" in said
+    assert main(["leaderboard", str(root)]) == 0
+    assert "0/1, 1 damaged" in capsys.readouterr().out and "is damaged and left out" in caplog.text
+    assert run_one(read_spec(SPEC), root, Execution()).status == "done"
+    assert (folder.path / "rounds.jsonl.damaged").exists()
+    again = leaderboard(Store(root).records())
+    assert again.drop(columns="seconds").equals(seen.drop(columns="seconds"))
+    assert told(root)[1][0] == expected[0]
+    assert main(["verify", "--results", str(root)]) == 0
+
+
+def test_a_suite_file_is_sealed(tmp_path):
+    store = Store(tmp_path).open()
+    store.write_suite("one", {"suite": "one", "profile": "", "cells": [], "report": {"by": "auroc"}})
+    path = tmp_path / "one" / "suite.json"
+    assert store.report_settings("one") == {"by": "auroc"}
+    path.write_text(path.read_text().replace("auroc", "eqopp"))
+    with pytest.raises(Damaged, match=r"suite\.json is damaged"):
+        store.report_settings("one")
+    assert [verdict.faults for verdict in verify(store)] == [("suite.json is damaged",)]
+
+
+def test_a_seal_leaves_the_content_as_it_is(tmp_path):
+    content = {"a": seals.BLANK, "timing": {"seconds": 1.5}, "b": [1, "é"]}
+    digest = write_sealed(tmp_path / "x.json", content, {"other": "0"})
+    found, seal = read_sealed(tmp_path / "x.json")
+    assert found == content and seal["other"] == "0"
+    assert digest == checksum(tmp_path / "x.json")
+
+
+def test_a_file_is_read_once_unless_it_changes(tmp_path, monkeypatch):
+    """Also where a change shows in nothing but the time of change, as size and folder entry stay."""
+    path = tmp_path / "x"
+    path.write_text("one")
+    os.utime(path, (1, 1))
+    opened = []
+    digest = seals.hashlib.file_digest
+    monkeypatch.setattr(seals.hashlib, "file_digest", lambda *given: opened.append(1) or digest(*given))
+    first = checksum(path)
+    assert checksum(path) == first and len(opened) == 1
+    path.write_text("two")
+    os.utime(path, (2, 2))
+    assert checksum(path) != first
+    path.write_text("six")  # young: it may change again within one tick of the clock
+    assert len({checksum(path), first}) == 2
+    assert len(opened) == 3
