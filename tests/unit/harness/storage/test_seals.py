@@ -10,10 +10,11 @@ import pytest
 from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_one
+from harness.metrics import evaluate, read_predictions
 from harness.report import leaderboard
 from harness.simulation.build import Execution
 from harness.storage import seals
-from harness.storage.files import Damaged
+from harness.storage.files import Damaged, Unwritable
 from harness.storage.seals import checksum, read_sealed, write_sealed
 from harness.storage.store import Store
 from harness.storage.verification import verify
@@ -69,7 +70,7 @@ def test_no_damage_to_a_finished_run_goes_unnoticed(copy, name):
     assert before.status == "done"
     for content in damages(whole, 40, 10):
         (folder.path / name).write_bytes(content)
-        record, found = told(root)
+        record, _ = told(root)
         assert record.status == "damaged" and record.rounds == [] and name in record.reason
         if name != "spec.json":
             assert (record.spec, record.digest) == (before.spec, before.digest)
@@ -177,3 +178,36 @@ def test_a_file_is_read_once_unless_it_changes(tmp_path, monkeypatch):
     path.write_text("six")  # young: it may change again within one tick of the clock
     assert len({checksum(path), first}) == 2
     assert len(opened) == 3
+
+
+def recomputed(folder):
+    """Return the figures that follow from a run's predictions."""
+    return evaluate(read_predictions(folder.path / "predictions.csv"), SPEC["partition"]["clients"])
+
+
+def test_predictions_recompute_the_figures_of_their_run(finished, tmp_path):
+    """Written with the run, and asked for when it is done; then the seal holds them too."""
+    (folder,) = Store(finished).run_folders()
+    metrics = folder.end()["metrics"]
+    assert recomputed(folder) == metrics
+    assert run_one(read_spec(SPEC), tmp_path, Execution()).status == "done"
+    (later,) = Store(tmp_path).run_folders()
+    assert run_one(read_spec(SPEC), tmp_path, Execution(), save_predictions=True).status == "done"
+    assert recomputed(later) == metrics == later.end()["metrics"]
+    assert later.has_predictions and later.status == "done"
+    (later.path / "predictions.csv").write_text("client,y_true\n")
+    assert later.standing() == ("damaged", "predictions.csv is damaged")
+
+
+def test_predictions_of_other_figures_are_refused(tmp_path):
+    """The run was recorded with other noise than a repetition draws."""
+    spec = read_spec(SPEC | {"privacy": {"noise_multiplier": 1.0, "clip": 1.0}})
+    assert run_one(spec, tmp_path, Execution(secure_rng=True)).status == "done"
+    (folder,) = Store(tmp_path).run_folders()
+    before = folder.end()
+    with pytest.raises(
+        Unwritable, match=r"predictions\.csv is not written: repeated, the run ends with accuracy"
+    ):
+        run_one(spec, tmp_path, Execution(), save_predictions=True)
+    assert not (folder.path / "predictions.csv").exists()
+    assert folder.status == "done" and folder.end() == before
