@@ -1,6 +1,7 @@
 """The command line: ``python -m harness COMMAND``.
 
-Exit codes: 0 success, 1 some run failed, 2 invalid request, 130 interrupted (the same command resumes).
+Exit codes: 0 success, 1 some run failed, 2 invalid request or damaged files, 130 interrupted (the same command
+resumes).
 """
 
 from __future__ import annotations
@@ -156,7 +157,11 @@ def parser() -> argparse.ArgumentParser:
         "verify", verify_command, "compare the files of a results folder with their checksums; 2 if damaged"
     )
     verified.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (default: results)"
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="results folder (default: results)",
     )
     verified.add_argument("--json", action="store_true", help="print JSON")
 

@@ -54,5 +54,7 @@ def _verdict(folder: RunFolder) -> Verdict:
             faults.append("predictions.csv is not sealed; --save-predictions writes it again")
         return Verdict(place, "damaged" if faults else "sound" if sealed else "not sealed", tuple(faults))
     if status == "interrupted" and (folder.path / "checkpoint.pt").exists() and folder.load() is None:
-        faults.append("checkpoint.pt is damaged, or the lines of rounds.jsonl that it counts; the run starts again")
+        faults.append(
+            "checkpoint.pt is damaged, or the lines of rounds.jsonl that it counts; the run starts again"
+        )
     return Verdict(place, "damaged" if faults else "unfinished", tuple(faults))

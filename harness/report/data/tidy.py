@@ -74,18 +74,18 @@ def tabulated(records: Sequence[RunRecord]) -> tuple[pd.DataFrame, dict[str, str
     return pd.DataFrame({name: columns[name].array for name in [*order, *KEYS]}), column
 
 
-def cell_key(record: RunRecord) -> str:
+def cell_key(record: RunRecord, made: Mapping[str, Any] | None = None) -> str:
     """Return the digest that the runs of a cell share, which differ in nothing but their seed: 12 digits.
 
     It covers suite, profile, spec, data and versions of the code. Settings at their defaults count as not given, as
-    records of earlier versions lack newer settings.
+    records of earlier versions lack newer settings. ``made`` is the record's `origin`, if it is known.
     """
-    return shared_key(record)
+    return shared_key(record, (), made)
 
 
-def task_key(record: RunRecord) -> str:
+def task_key(record: RunRecord, made: Mapping[str, Any] | None = None) -> str:
     """Return the digest shared by all cells that a record is compared with: 12 hexadecimal digits."""
-    return shared_key(record, {"algorithm", *record.spec} - TASK)
+    return shared_key(record, {"algorithm", *record.spec} - TASK, made)
 
 
 def spec_key(record: RunRecord) -> str:
@@ -93,10 +93,13 @@ def spec_key(record: RunRecord) -> str:
     return digest([record.suite, record.profile, _essential(record, ())])
 
 
-def shared_key(record: RunRecord, without: Collection[str] = ()) -> str:
+def shared_key(
+    record: RunRecord, without: Collection[str] = (), made: Mapping[str, Any] | None = None
+) -> str:
     """Return the digest of all that determines a run, without its seed and some sections of its spec."""
-    made = {name: value for name, value in origin(record).items() if name.rpartition(".")[2] not in without}
-    return digest([record.suite, record.profile, _essential(record, without), made])
+    made = origin(record) if made is None else made
+    kept = {name: value for name, value in made.items() if name.rpartition(".")[2] not in without}
+    return digest([record.suite, record.profile, _essential(record, without), kept])
 
 
 def origin(record: RunRecord) -> dict[str, Any]:
@@ -144,8 +147,9 @@ def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run(record: RunRecord) -> dict[str, Any]:
     """Return the columns shared by all evaluations of a run."""
-    run = {name: getattr(record, name) for name in RUN} | flat_spec(record.spec) | origin(record)
-    return run | {"cell": cell_key(record), "task": task_key(record)}
+    made = origin(record)
+    run = {name: getattr(record, name) for name in RUN} | flat_spec(record.spec) | made
+    return run | {"cell": cell_key(record, made), "task": task_key(record, made)}
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, Any]:
