@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.config.report import COSTS_TO_TARGET, Target
 from harness.config.run import completed
 from harness.metrics import better_is_higher
-from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, part_name
+from harness.report.data.specs import PARTITION_FIELDS, flatten, part_name
 from harness.report.data.tidy import COUNTS, diagnostics, origin, plugged, spec_key, tabulated
 
 if TYPE_CHECKING:
@@ -261,7 +261,11 @@ class Cell:
 
 def _fullest(records: Sequence[RunRecord]) -> RunRecord:
     """Return the first of the records with the most settings."""
-    return max(records, key=lambda record: sum(1 for _ in dotted(record.spec)))
+
+    def size(record: RunRecord) -> int:
+        return sum(len(part) if isinstance(part, Mapping) else 1 for part in record.spec.values())
+
+    return max(records, key=size)
 
 
 def _settings(fullest: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:

@@ -124,8 +124,8 @@ def plugged(record: RunRecord) -> Collection[str]:
 
 def _essential(record: RunRecord, without: Collection[str]) -> dict[str, Any]:
     """Return a spec without seed, settings at their defaults, some sections, and the path of data with a digest."""
-    whole = essential(record.spec, plugged(record))
-    spec = {name: part for name, part in whole.items() if name not in ("seed", *without)}
+    wanted = {name: part for name, part in record.spec.items() if name not in ("seed", *without)}
+    spec = essential(wanted, plugged(record))
     if record.digest and "data" in spec:
         spec["data"] = {name: value for name, value in spec["data"].items() if name != "path"}
     return spec
