@@ -48,6 +48,9 @@ class Dataset:
     continuous : Tensor or None
         ``(F,)`` bool, True on the columns that `federate` standardizes with statistics of the training samples.
         None for images, which are normalized with constants when loaded.
+    exact : Tensor or None
+        The continuous columns in float64 where the source has more digits than float32 holds; they are standardized
+        before they are rounded. None: standardize ``x``.
     columns : Mapping[str, ndarray]
         Raw columns ``(n,)`` (text or numbers) for partitions by a natural attribute; empty for images.
     """
@@ -63,6 +66,7 @@ class Dataset:
     official_test: Tensor | None = None
     features: tuple[str, ...] = ()
     continuous: Tensor | None = None
+    exact: Tensor | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -369,7 +369,7 @@ def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str
     """Return the features with standardized columns, and the statistics taken as public."""
     if dataset.continuous is None or not dataset.continuous.any():
         return dataset.x, ()
-    columns = dataset.x[:, dataset.continuous].double()
+    columns = dataset.x[:, dataset.continuous].double() if dataset.exact is None else dataset.exact
     std, mean = torch.std_mean(columns[torch.from_numpy(train)], dim=0, correction=0)
     x = dataset.x.clone()
     # A constant column is only centered.

@@ -1,6 +1,7 @@
 """The command line: ``python -m harness COMMAND``.
 
-Exit codes: 0 success, 1 some run failed, 2 invalid request, 130 interrupted (the same command resumes).
+Exit codes: 0 success, 1 some run failed, 2 invalid request or damaged files, 130 interrupted (the same command
+resumes).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from harness.cli.console import log
 from harness.cli.epsilon import epsilon_command, epsilon_options
 from harness.cli.report import export_command, leaderboard_command, report_command
 from harness.cli.run import plan_command, run_command, status_command, suite_command
+from harness.cli.verify import verify_command
 from harness.config import plugins
 from harness.core.registry import UserError, unknown
 from harness.executors.scheduler import EXECUTORS
@@ -161,6 +163,18 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per evaluation")
     export.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per evaluation")
     export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
+
+    verified = command(
+        "verify", verify_command, "compare the files of a results folder with their checksums; 2 if damaged"
+    )
+    verified.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="results folder (default: results)",
+    )
+    verified.add_argument("--json", action="store_true", help="print JSON")
 
     listing = command("list", list_command, "list algorithms, data sets, metrics, models, ...")
     listing.add_argument("what", choices=LISTS)

@@ -132,7 +132,7 @@ def command_of(record: RunRecord) -> str:
             short = {k: v for k, v in value.items() if v is not None and v != [] and v != {}}
             settings = short.pop("settings", {})
             parts.append(f"--{name} {shlex.quote(json.dumps(short | settings))}")
-    for name in ("rounds", "eval_every", "seed"):
+    for name in (name for name in ("rounds", "eval_every", "seed") if name in record.spec):
         parts.append(f"--{name.replace('_', '-')} {record.spec[name]}")
     for name in ("privacy", "compression", "precision"):
         if record.spec.get(name) is not None:

@@ -15,17 +15,16 @@ from harness.cli.arguments import given_execution, given_spec, given_suite
 from harness.cli.console import figures, log, out, print_rows, progress_bar, short
 from harness.cli.progress import SuiteProgress, ago, amount
 from harness.cli.report import write_all
-from harness.config.run import RunSpec
+from harness.config.run import RunSpec, run_id, versions
 from harness.config.suite import names as suite_names
 from harness.config.sweep import Combination
 from harness.core.registry import UserError, unknown
 from harness.executors.scheduler import choose, cores, run_all, run_one
 from harness.metrics import written_down
-from harness.simulation.build import Execution, identify, prepare
+from harness.simulation.build import Execution, data_digest, identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.plan import affordable, plan, vetted
 from harness.simulation.status import overview
-from harness.storage.files import read_json
 from harness.storage.store import Store
 
 MAX_ROWS = 60  # of a status; more runs are counted by algorithm
@@ -55,7 +54,7 @@ def run_command(given: argparse.Namespace) -> int:
     if outcome.status != "done":
         log.print(f"{id} {outcome.status}: {outcome.reason or 'in another process'}", markup=False)
         return 1
-    final = read_json(store.folder(id).path / "done.json")
+    final = store.folder(id).end()
     if given.json:
         print(json.dumps({"id": id, **final}))
     else:
@@ -82,14 +81,7 @@ def suite_command(given: argparse.Namespace) -> int:
     workers = given.jobs or (1 if executor == "serial" else cores())
     cells = _within_limit(given, cells, workers, store, execution)
     specs = [cell.spec for cell in cells if cell.spec is not None]
-    listed = [
-        {
-            "id": identify(cell.spec) if cell.spec else None,
-            "spec": cell.spec.model_dump(mode="json") if cell.spec else {"seed": 0, **cell.given},
-            "reason": cell.reason,
-        }
-        for cell in cells
-    ]
+    listed = [_listed(cell) for cell in cells]
     store.write_suite(
         chosen.name,
         {
@@ -122,6 +114,20 @@ def suite_command(given: argparse.Namespace) -> int:
         log.print(f"{elsewhere} runs are in another process; repeat the command when they are done")
     write_all(store, chosen.name, report)
     return 1 if board.ends["failed"] or elsewhere else 0
+
+
+def _listed(cell: Combination) -> dict[str, Any]:
+    """Return what a suite records of a combination."""
+    if cell.spec is None:
+        return {"id": None, "spec": {"seed": 0, **cell.given}, "reason": cell.reason}
+    spec, digest = cell.spec.model_dump(mode="json"), data_digest(cell.spec)
+    return {
+        "id": run_id(spec, digest, versions(spec)),
+        "spec": spec,
+        "reason": cell.reason,
+        "digest": digest,
+        "versions": versions(spec),
+    }
 
 
 def _suite_command(given: argparse.Namespace) -> str | None:
@@ -187,8 +193,8 @@ def status_command(given: argparse.Namespace) -> int:
         others = [row for row in rows if row["status"] not in ("done", "missing", "skipped")]
         if others:
             left = f", the first {MAX_ROWS} of {len(others)}" if len(others) > MAX_ROWS else ""
-            print_rows(_readable(others[:MAX_ROWS]), f"running or failed{left}")
-    return 1 if counts["failed"] else 0
+            print_rows(_readable(others[:MAX_ROWS]), f"running, failed or damaged{left}")
+    return 1 if counts["failed"] or counts["damaged"] else 0
 
 
 def _by_algorithm(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import to_jsonable_python
 
 import algorithms
+from datasets.csv import VERSION as CSV_VERSION
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import (
+    SECTIONS,
     CohortSpec,
     DataSpec,
     Named,
@@ -32,6 +36,14 @@ from harness.core.wire.settings import Compression, PrivacySpec, Section, steps_
 from harness.problems import PROBLEMS
 
 algorithms.load()
+
+#: Sections that name a part, and the field that holds the name.
+NAMES = {
+    "algorithm": "name", "data": "name", "model": "name",
+    "partition": "kind", "problem": "kind", "topology": "kind",
+}  # fmt: skip
+PLUGGABLE = ("problem", "data", "partition")  # besides algorithms; metrics are no part of a run
+USUAL_PROBLEM = "classify"
 
 
 class RunSpec(Section):
@@ -54,7 +66,7 @@ class RunSpec(Section):
     data: DataSpec | None = None
     partition: PartitionSpec | None = None
     problem: Named = Field(
-        default_factory=lambda: Named({"kind": "classify"}, PROBLEMS["classify"].settings())
+        default_factory=lambda: Named({"kind": USUAL_PROBLEM}, PROBLEMS[USUAL_PROBLEM].settings())
     )
     model: Named | None = None
     algorithm: Named
@@ -181,31 +193,6 @@ class RunSpec(Section):
             return self
         return self.model_copy(update={"privacy": self.privacy.model_copy(update={"strict": True})})
 
-    def _named_settings(self) -> dict[str, tuple[Named, dict[str, Any]]]:
-        """Return settings and defaults of the named parts."""
-        named = {
-            "algorithm": (self.algorithm, defaults(ALGORITHMS[self.algorithm["name"]])),
-            "problem": (self.problem, defaults(PROBLEMS[self.problem["kind"]].settings)),
-        }
-        if self.model is not None:
-            named["model"] = (self.model, models.complete(self.model["name"], {}))
-        if self.topology is not None:
-            named["topology"] = (self.topology, defaults(TOPOLOGIES[self.topology["kind"]]))
-        if self.partition is not None:
-            kind = {**PARTITIONS, **VERTICAL}[self.partition.kind]
-            named["partition"] = (self.partition.settings, defaults(kind))
-        return named
-
-    def plugins(self) -> dict[str, str]:
-        """Return the sections that name a part of a plugin, with the version of its code."""
-        named = {
-            "algorithm": self.algorithm["name"],
-            "problem": self.problem["kind"],
-            "data": self.data.name if self.data else "",
-            "partition": self.partition.kind if self.partition else "",
-        }
-        return {key: PLUGGED[key, name] for key, name in named.items() if (key, name) in PLUGGED}
-
     def identity(self, digest: str) -> str:
         """Return the run's identity: a hash of everything that determines its result.
 
@@ -217,22 +204,122 @@ class RunSpec(Section):
         digest : str
             Digest of the data read.
         """
-        partitions = {**PARTITIONS, **VERTICAL}
-        versions = {
-            "algorithm": ALGORITHMS[self.algorithm["name"]].meta.version,
-            "problem": PROBLEMS[self.problem["kind"]].version,
-            "partition": partitions[self.partition.kind].version if self.partition else 1,
-            **({"plugins": plugins} if (plugins := self.plugins()) else {}),
-        }
-        spec = self.model_dump(mode="json", exclude_defaults=True)
-        for section, (settings, usual) in self._named_settings().items():
-            for key, value in settings.items():
-                if key in usual and value == usual[key]:
-                    spec.get(section, {}).pop(key, None)
-        if "data" in spec:
-            spec["data"].pop("path", None)  # the digest identifies the data
-        text = json.dumps({"spec": spec, "data": digest, "versions": versions}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        spec = self.model_dump(mode="json")
+        return run_id(spec, digest, versions(spec))
+
+
+def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) -> str:
+    """Return the identity of a run by its recorded spec, the digest of its data, and the versions of its code."""
+    named = essential(spec)
+    if "data" in named:
+        named["data"].pop("path", None)  # the digest identifies the data
+    text = json.dumps({"spec": named, "data": digest, "versions": versions}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the versions of the code that a recorded spec names; empty if a part of it is not registered.
+
+    ``plugins`` holds the versions of the plugins of named parts, and is absent without any. ``data`` is the version
+    of the CSV reader; other data sets have none, as their digests name what was read.
+    """
+    names = {section: _name(section, spec.get(section)) for section in ("algorithm", *PLUGGABLE)}
+    names["problem"] = names["problem"] or USUAL_PROBLEM
+    partitions = {"": 1, **{name: kind.version for name, kind in {**PARTITIONS, **VERTICAL}.items()}}
+    if not (names["algorithm"] in ALGORITHMS and names["problem"] in PROBLEMS):
+        return {}
+    if names["partition"] not in partitions:
+        return {}
+    plugins = {key: PLUGGED[key, name] for key, name in names.items() if (key, name) in PLUGGED}
+    return {
+        "algorithm": ALGORITHMS[names["algorithm"]].meta.version,
+        "problem": PROBLEMS[names["problem"]].version,
+        "partition": partitions[names["partition"]],
+        **({"data": CSV_VERSION} if names["data"] == "csv" else {}),
+        **({"plugins": plugins} if plugins else {}),
+    }
+
+
+def essential(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[str, Any]:
+    """Return a recorded spec without the settings at their defaults, which older records may lack.
+
+    Parts that are not registered, as in skipped combinations, keep all their settings.
+
+    Parameters
+    ----------
+    spec : Mapping
+        The spec.
+    plugged : Collection[str]
+        Sections that name a part of a plugin. It keeps all settings, so that the result does not depend on whether
+        the plugin is loaded.
+    """
+    usual, found = _usual_fields(RunSpec), {}
+    for section, value in spec.items():
+        if section in usual and value == usual[section]:
+            continue
+        if isinstance(value, Mapping):
+            omitted = _usual_settings(section, value, plugged)
+            value = {key: own for key, own in value.items() if key not in omitted or own != omitted[key]}
+            if not value:
+                continue
+        found[section] = value
+    return found
+
+
+def completed(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[str, Any]:
+    """Return a recorded spec with the defaults of the settings that it lacks in its sections; see `essential`."""
+    return {
+        section: {**_usual_settings(section, value, plugged), **value}
+        if isinstance(value, Mapping)
+        else value
+        for section, value in spec.items()
+    }
+
+
+def _usual_settings(section: str, part: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
+    """Return the defaults of a section and of what it names."""
+    fields = _usual_fields(SECTIONS[section]) if section in SECTIONS else {}
+    name = "" if section in plugged else _name(section, part)
+    if section == "model":
+        return {**fields, **(_usual_model(name) if name in models.names() else {})}
+    kinds: dict[str, Any] = {
+        "algorithm": ALGORITHMS,
+        "problem": PROBLEMS,
+        "topology": TOPOLOGIES,
+        "partition": PARTITIONS if name in PARTITIONS else VERTICAL,
+    }
+    if name not in kinds.get(section, ()):
+        return fields
+    made = kinds[section][name]
+    return {**fields, **_usual_values(made.settings if section == "problem" else made)}
+
+
+def _name(section: str, part: object) -> str:
+    """Return the name in a recorded section; empty without one."""
+    name = part.get(NAMES.get(section, "")) if isinstance(part, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+@cache
+def _usual_fields(cls: type[Section]) -> dict[str, Any]:
+    """Return the defaults of a section, as they are recorded."""
+    optional = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
+    usual = {name: field.get_default(call_default_factory=True) for name, field in optional.items()}
+    written: dict[str, Any] = to_jsonable_python(usual)
+    written.pop("settings", None)  # those of a partition are recorded beside its fields
+    return written
+
+
+@cache
+def _usual_values(cls: type) -> dict[str, Any]:
+    written: dict[str, Any] = to_jsonable_python(defaults(cls))
+    return written
+
+
+@cache
+def _usual_model(name: str) -> dict[str, Any]:
+    written: dict[str, Any] = to_jsonable_python(models.complete(name, {}))
+    return written
 
 
 def read_spec(given: Mapping[str, Any]) -> RunSpec:

@@ -90,8 +90,10 @@ def run_together(
         spec, folder = specs[number], folders[number]
         predictions = folder.path / "predictions.csv" if save_predictions else None
         observe = partial(progress, spec) if progress else None
-        output = None if folder.status == "done" else folder
-        return Recorder(prepare(spec, execution, federations), output, observe, predictions)
+        setup = prepare(spec, execution, federations)
+        if folder.status == "done":
+            return Recorder(setup, None, observe, predictions, finished=folder)
+        return Recorder(setup, folder, observe, predictions)
 
     def failed(number: int, error: Exception) -> Outcome:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -123,12 +125,15 @@ def run_together(
             except Busy:
                 outcomes[number] = Outcome(ids[number], "running")
                 continue
-            again = save_predictions and not (folder.path / "predictions.csv").exists()
-            if folder.status == "done" and not again:
+            status, reason = folder.standing()
+            if status == "done" and not (save_predictions and not folder.has_predictions):
                 outcomes[number] = Outcome(ids[number], "done")
-            elif folder.status == "failed" and not retry:
-                outcomes[number] = Outcome(ids[number], *folder.standing())
+            elif status == "failed" and not retry:
+                outcomes[number] = Outcome(ids[number], status, reason)
             else:
+                if status == "damaged":
+                    log.warning("%s is damaged and begins again: %s", folder.path, reason)
+                    folder.set_aside()
                 folder.retry()
                 try:
                     ready[number] = recorder(number)

@@ -185,7 +185,10 @@ def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) ->
     cells = {name: empty if column is None else column.tolist() for name, column in table.items()}
     if p.loss is not None:
         cells["loss"] = p.loss.tolist()
-    with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with (
+        replacing(Path(path), durable=True) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")  # writes a float by repr, hence exactly
         writer.writerow(cells)
         writer.writerows(zip(*cells.values(), strict=True))

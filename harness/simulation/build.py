@@ -270,9 +270,14 @@ def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None
         )
 
 
+def data_digest(spec: RunSpec) -> str:
+    """Return the digest of a run's data, which are loaded."""
+    return load_once(spec.data).digest if spec.data is not None else prepare(spec).federation.digest
+
+
 def identify(spec: RunSpec) -> str:
     """Return a run's identity; loads its data but trains nothing."""
-    return spec.identity(load_once(spec.data).digest) if spec.data is not None else prepare(spec).id
+    return spec.identity(data_digest(spec))
 
 
 def make_federation(spec: RunSpec, cache: dict[str, Federation] | None = None) -> Federation | None:

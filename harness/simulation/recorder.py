@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from datasets.client_statistics import count
 from datasets.topology import directed_edges, spectral_gap
+from harness.config.run import versions as versions_of
 from harness.metrics import Predictions, by_group, write_predictions
 from harness.simulation.build import Setup
 from harness.simulation.claims import public_information
@@ -19,6 +20,7 @@ from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import PARTS, Checkpoint, split
 from harness.storage.environment import machine, versions
+from harness.storage.files import Unwritable
 from harness.storage.store import RunFolder
 
 MAX_COUNTS = 20_000  # sample counts by client and class or group that are recorded per run
@@ -39,6 +41,8 @@ class Recorder:
         Called with the round and the last evaluation after every round.
     predictions : Path, optional
         File for the final predictions.
+    finished : RunFolder, optional
+        A finished run, repeated for its predictions; nothing else is written.
 
     Attributes
     ----------
@@ -58,6 +62,7 @@ class Recorder:
         folder: RunFolder | None = None,
         progress: Progress | None = None,
         predictions: Path | None = None,
+        finished: RunFolder | None = None,
     ) -> None:
         self.setup = setup
         saved = folder.load() if folder else None
@@ -65,6 +70,7 @@ class Recorder:
         self.lines: int = self.checkpoint["lines"] if self.checkpoint else 0
         self.spent: float = self.checkpoint["seconds"] if self.checkpoint else 0.0
         self._folder, self._progress, self._predictions = folder, progress, predictions
+        self._finished = finished
         self._line: dict[str, Any] = {}
         self._last: Predictions | None = None
 
@@ -73,10 +79,11 @@ class Recorder:
         self.setup = setup
         if self._folder:
             data = {"source": setup.federation.source, "digest": setup.federation.digest}
-            plugged = {"plugins": plugins} if (plugins := setup.spec.plugins()) else {}
             spec = setup.spec.model_dump(mode="json")
-            self._folder.start({"id": setup.id, **data, **plugged, "spec": spec, **_held(setup)})
             self._folder.keep(self.lines)
+            self._folder.start(
+                {"id": setup.id, **data, "versions": versions_of(spec), "spec": spec, **_held(setup)}
+            )
 
     def evaluate(self, run: Simulation, number: int) -> bool:
         """Evaluate one run of a simulation and record the result; return False if the run has diverged."""
@@ -108,6 +115,12 @@ class Recorder:
         if self._progress:
             self._progress(round, self._line)
 
+    @property
+    def written(self) -> Checkpoint:
+        """What a checkpoint says about the evaluations so far."""
+        digest = {"digest": self._folder.digest} if self._folder else {}
+        return {"lines": self.lines, "seconds": self.spent, **digest}
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint on disk."""
         if self._folder:
@@ -117,7 +130,11 @@ class Recorder:
         """Record the end of one run of a simulation."""
         setup, predictions = self.setup, self._last
         if self._predictions and predictions is not None:
+            if self._finished:
+                self._compare(self._finished.end())
             write_predictions(predictions, self._predictions)
+            if self._finished:
+                self._finished.seal_predictions()
         final = {k: v for k, v in self._line.items() if k != "timing"} | {"clients": setup.federation.clients}
         # Parameters of a predictor are no result, but the variables of an outer problem are.
         if setup.problem.predict is None or setup.problem.kind == "bilevel":
@@ -130,6 +147,18 @@ class Recorder:
         if self._folder:
             self._folder.finish(final)
         self.end = final
+
+    def _compare(self, recorded: Mapping[str, Any]) -> None:
+        """Refuse predictions from which other figures would follow than those recorded."""
+        now, then = self._line["metrics"], recorded["metrics"]
+        differing = [name for name in then if then[name] != now.get(name)]
+        if differing:
+            shown = ", ".join(f"{name} {now.get(name)} instead of {then[name]}" for name in differing[:2])
+            raise Unwritable(
+                f"{self._predictions} is not written: repeated, the run ends with {shown}. It was recorded "
+                "on another machine, by another way to compute, or with noise that cannot be repeated; to have "
+                "predictions, remove its folder and run it with --save-predictions"
+            )
 
     def fail(self, error: Diverged) -> None:
         """Record that the run has diverged."""
@@ -151,7 +180,7 @@ class PendingCheckpoint:
 
     def __init__(self, recorders: tuple[Recorder, ...], setup: Setup, checkpoint: Checkpoint) -> None:
         self._journals, self._setup, self._checkpoint = recorders, setup, checkpoint
-        self._written = [{"lines": recorder.lines, "seconds": recorder.spent} for recorder in recorders]
+        self._written = [recorder.written for recorder in recorders]
 
     def save(self) -> None:
         """Write the checkpoint of every run into its folder."""

@@ -52,7 +52,8 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
             }
             continue
         folder = store.folder(id)
-        (status, reason), now, written = folder.standing(), run_status(folder), folder.written
+        (status, reason), written = folder.standing(), folder.written
+        now = RunStatus() if status == "damaged" else run_status(folder)
         yield row | {
             "status": status,
             "round": now.round,

@@ -1,8 +1,14 @@
-"""Atomic file writes, and one-line errors for files that cannot be read or written."""
+"""Atomic and durable file writes, and one-line errors for files that cannot be read or written.
+
+A durable write survives a power cut once it has returned: the content is on the disk before the name is, and the
+name before the function returns.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,48 +22,106 @@ class Unwritable(UserError):
     """A folder that cannot be written. No run is marked as failed, and all can continue later."""
 
 
-def read_json(path: Path, *needed: str) -> dict[str, Any]:
-    """Read a JSON file that holds an object with the needed fields.
+class Damaged(UserError):
+    """A file that does not hold what was written."""
 
-    Raises
-    ------
-    UserError
-        If the file is damaged.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or any(name not in content for name in needed):
-        raise UserError(
+    def __init__(self, path: Path) -> None:
+        super().__init__(
             f"{path} is damaged; remove it, or the folder of the run that it belongs to, and repeat the command "
             "that wrote it"
         )
+
+
+def read_json(path: Path, *needed: str) -> dict[str, Any]:
+    """Read a JSON file that holds an object with the needed fields; raise `Damaged` otherwise."""
+    return parse_json(path, path.read_bytes(), *needed)
+
+
+def parse_json(path: Path, raw: bytes, *needed: str) -> dict[str, Any]:
+    """Return the object in a JSON file that has been read; see `read_json`."""
+    try:
+        content = json.loads(raw.decode("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or any(name not in content for name in needed):
+        raise Damaged(path)
     return content
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
     """Write a JSON file atomically."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(content, indent=1) + "\n", durable=durable)
 
 
-def write_text(path: Path, content: str) -> None:
+def write_text(path: Path, content: str, *, durable: bool = False) -> None:
     """Write a text file atomically."""
-    with replacing(path) as temporary:
+    with replacing(path, durable=durable) as temporary:
         temporary.write_text(content, encoding="utf-8")
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` on success."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with writing(path):
             yield temporary
-            temporary.replace(path)
+            if durable:
+                sync(temporary)
+            rename(temporary, path)
+            if durable:
+                sync_folder(path.parent)
     finally:
         with suppress(OSError):  # otherwise the next holder of the claim removes it
             temporary.unlink(missing_ok=True)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of a file; durable only after `sync`."""
+    with writing(path), open(path, "ab") as file:
+        file.write(content)
+
+
+def rename(path: Path, target: Path) -> None:
+    """Rename a file; durable only after `sync_folder`."""
+    path.replace(target)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it exists; durable only after `sync_folder`."""
+    path.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it durably, where they are missing."""
+    if path.is_dir():
+        return
+    if not path.parent.exists():
+        make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    _sync(path)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk; without effect where a file system refuses it."""
+    try:
+        _sync(path)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
+            raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

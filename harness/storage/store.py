@@ -3,15 +3,22 @@
 ::
 
     DIR/store.json                 format of the folder
-    DIR/runs/<id>/spec.json        spec, source of the data, and sample counts of clients
+    DIR/runs/<id>/spec.json        spec, source and digest of the data, versions, and sample counts of clients
                   rounds.jsonl     one line per evaluation
-                  checkpoint.pt    replaced by rename; removed when the run is done
-                  done.json        or failed.json
+                  checkpoint.pt    replaced by rename; removed when the run is done; names the run, and holds the
+                                   checksum of the lines of rounds.jsonl that it counts
+                  predictions.csv  if asked for
+                  done.json        or failed.json; holds the checksums of the files above
                   claim            locked by the process that runs it
+                  *.damaged        files of a damaged run, kept when it was begun again
     DIR/<suite>/suite.json         runs of the suite, and skipped combinations
 
-Values that differ between executions of a run (seconds, hardware, versions) are in objects called ``timing``, so
-files can be compared without them.
+Values that differ between executions of a run (seconds, hardware, versions, checksums) are in objects called
+``timing``, so files can be compared without them.
+
+Readers compare the files of an ended run with its checksums. A run whose files differ is damaged: its figures are
+left out, and it is not done. Runs of earlier versions have no checksums and are read as they are. Files are on the
+disk before the end of the run is written, and so are the lines that a checkpoint counts.
 
 A claim is an exclusive `flock`; readers take a shared lock for a moment to see whether it is held. On a shared
 folder this works only if the file system shares locks: NFS from version 4, or older versions with a lock manager,
@@ -20,31 +27,26 @@ but not mounts with ``nolock``.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
-import pickle
 import re
-import time
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
-
-import torch
+from typing import Any
 
 from harness.core.registry import UserError
-from harness.storage.files import read_json, replacing, write_json, write_text, writing
+from harness.storage.files import Damaged, make_folder, read_json, write_json, writing
+from harness.storage.run_folder import Busy, RunFolder
+from harness.storage.seals import read_sealed, write_sealed
+
+__all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store"]
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", "done.json", "failed.json", "predictions.csv")
-POLL_SECONDS = 0.05  # between attempts to take a claim
-TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
+MOST_WARNINGS = 10  # of damaged runs, one line each
+#: Shown in place of the spec of a run whose description is damaged.
+UNKNOWN_SPEC = {"algorithm": "unknown", "seed": 0}
 
 
 @dataclass(frozen=True)
@@ -60,19 +62,21 @@ class RunRecord:
     spec : dict
         The validated spec.
     status : str
-        done, failed, skipped, running, interrupted or missing.
+        done, failed, damaged, skipped, running, interrupted or missing.
     reason : str or None
-        Why it failed or was skipped.
+        Why it failed or was skipped, or what is damaged.
     source : str
         Source of the data.
     rounds : list of dict
-        Evaluations in order.
+        Evaluations in order; none of a damaged run.
     final : dict
         Content of ``done.json``.
     digest : str
         SHA-256 of the data.
     held : dict
         Sample counts of clients (`datasets.client_statistics`); empty if not recorded.
+    versions : dict
+        Versions of the code that determined the result (`harness.config.run.versions`); empty if not recorded.
     """
 
     id: str | None
@@ -86,183 +90,7 @@ class RunRecord:
     final: dict[str, Any] = field(default_factory=dict)
     digest: str = ""
     held: dict[str, Any] = field(default_factory=dict)
-
-
-class Busy(Exception):
-    """Another process holds the claim of a run."""
-
-
-class RunFolder:
-    """The files of one run.
-
-    Parameters
-    ----------
-    path : Path
-        ``DIR/runs/<id>``.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def status(self) -> str:
-        """Done, failed, running, interrupted or missing; determined without writing."""
-        if (self.path / "done.json").exists():
-            return "done"
-        if (self.path / "failed.json").exists():
-            return "failed"
-        if not self.path.exists():
-            return "missing"
-        return "running" if self._held() else "interrupted"
-
-    def standing(self) -> tuple[str, str | None]:
-        """Return the status and, for a failed run, the reason; also while another process retries it."""
-        status = self.status
-        if status == "failed":
-            try:
-                return status, str(read_json(self.path / "failed.json", "reason")["reason"])
-            except FileNotFoundError:
-                return self.standing()
-        return status, None
-
-    def _held(self) -> bool:
-        """Whether a process holds the claim."""
-        try:
-            with open(self.path / "claim", encoding="utf-8") as file:
-                return not _locked(file, fcntl.LOCK_SH)
-        except FileNotFoundError:
-            return False
-
-    @contextmanager
-    def claim(self, patience: float = 0.0) -> Iterator[None]:
-        """Hold the claim of the run; the system releases it if this process dies.
-
-        Parameters
-        ----------
-        patience : float
-            Seconds to wait for another holder, such as a dying worker.
-
-        Raises
-        ------
-        Busy
-            If another process holds it.
-        """
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / "claim", "a+", encoding="utf-8")  # noqa: SIM115
-        with file:
-            until = time.monotonic() + patience
-            while not _locked(file, fcntl.LOCK_EX):
-                # Readers take a shared lock for a moment; only another holder excludes a shared lock.
-                if not _locked(file, fcntl.LOCK_SH) and time.monotonic() >= until:
-                    raise Busy(str(self.path))
-                fcntl.flock(file, fcntl.LOCK_UN)
-                time.sleep(POLL_SECONDS)
-            self._tidy()
-            yield
-
-    def _tidy(self) -> None:
-        """Remove leftovers of a killed holder."""
-        with writing(self.path):
-            for name in FILES:
-                for rest in self.path.glob(f".{name}.*"):
-                    rest.unlink()
-            if (self.path / "done.json").exists():
-                (self.path / "checkpoint.pt").unlink(missing_ok=True)
-
-    def start(self, spec: Mapping[str, Any]) -> None:
-        """Write the spec of the run."""
-        write_json(self.path / "spec.json", spec)
-
-    def rounds(self) -> list[dict[str, Any]]:
-        """Return the evaluations up to the first incomplete line, which a crash may leave."""
-        lines: list[dict[str, Any]] = []
-        for line in _read(self.path / "rounds.jsonl").splitlines(keepends=True):
-            evaluation = _parsed(line)
-            if evaluation is None:
-                break
-            lines.append(evaluation)
-        return lines
-
-    def last(self) -> dict[str, Any] | None:
-        """Return the last complete line, reading only the end of the file; None if there is none."""
-        try:
-            with open(self.path / "rounds.jsonl", "rb") as file:
-                size, wanted = file.seek(0, 2), TAIL_BYTES
-                while True:
-                    first = file.seek(max(0, size - wanted))
-                    lines = file.read(size - first).splitlines(keepends=True)
-                    complete = lines if first == 0 else lines[1:]  # the first may be cut off
-                    for line in reversed(complete):
-                        evaluation = _parsed(line.decode(errors="replace"))
-                        if evaluation is not None:
-                            return evaluation
-                    if first == 0:
-                        return None
-                    wanted *= 8
-        except FileNotFoundError:
-            return None
-
-    @property
-    def written(self) -> float | None:
-        """Time of the last write, in seconds since 1970; None before the first."""
-        times = []
-        for name in FILES:
-            with suppress(FileNotFoundError):
-                times.append((self.path / name).stat().st_mtime)
-        return max(times, default=None)
-
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Add one evaluation."""
-        path = self.path / "rounds.jsonl"
-        with writing(path), open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def keep(self, count: int) -> None:
-        """Keep the first ``count`` evaluations; later ones are repeated from the checkpoint."""
-        lines = "".join(json.dumps(line) + "\n" for line in self.rounds()[:count])
-        write_text(self.path / "rounds.jsonl", lines)
-
-    def save(self, checkpoint: Mapping[str, Any]) -> None:
-        """Replace the checkpoint."""
-        with replacing(self.path / "checkpoint.pt") as temporary, open(temporary, "wb") as file:
-            torch.save(dict(checkpoint), file)
-
-    def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint, or None if it is missing or damaged.
-
-        Checksums are compared first, because torch does not check them.
-        """
-        path = self.path / "checkpoint.pt"
-        try:
-            with zipfile.ZipFile(path) as archive:
-                if archive.testzip() is not None:
-                    return None
-            checkpoint = torch.load(path, weights_only=True)
-        except FileNotFoundError:
-            return None
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
-            log.info("%s is damaged (%s); the run starts again", path, error)
-            return None
-        except (RuntimeError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError):
-            log.info("%s holds no checkpoint; the run starts again", path)
-            return None
-        valid = isinstance(checkpoint, dict) and isinstance(checkpoint.get("lines"), int)
-        return checkpoint if valid and len(self.rounds()) >= checkpoint["lines"] else None
-
-    def finish(self, final: Mapping[str, Any]) -> None:
-        """Mark the run as done."""
-        write_json(self.path / "done.json", final)
-        self._tidy()
-
-    def fail(self, reason: Mapping[str, Any]) -> None:
-        """Mark the run as failed."""
-        write_json(self.path / "failed.json", reason)
-
-    def retry(self) -> None:
-        """Remove the failure of a run, so that it can be run again."""
-        with writing(self.path / "failed.json") as path:
-            path.unlink(missing_ok=True)
+    versions: dict[str, Any] = field(default_factory=dict)
 
 
 class Store:
@@ -294,9 +122,9 @@ class Store:
     def open(self) -> Store:
         """Create the folder if it does not exist."""
         with writing(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
         if not (self.root / "store.json").exists():
-            write_json(self.root / "store.json", {"format": FORMAT})
+            write_json(self.root / "store.json", {"format": FORMAT}, durable=True)
         return self
 
     @property
@@ -316,28 +144,35 @@ class Store:
     def write_suite(self, suite: str, content: Mapping[str, Any]) -> None:
         """Write the runs of a suite."""
         with writing(self.root / suite) as folder:
-            folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.root / suite / "suite.json", content)
+            make_folder(folder)
+        write_sealed(self.root / suite / "suite.json", content)
 
     def report_settings(self, suite: str) -> dict[str, Any]:
         """Return the report settings of a suite; empty if there are none."""
         path = self.root / suite / "suite.json"
-        return dict(read_json(path).get("report", {})) if path.exists() else {}
+        return dict(read_sealed(path)[0].get("report", {})) if path.exists() else {}
 
     def cells(self, suite: str | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield the cells of each suite (or of one) with its name and profile, then runs without a suite."""
         known: set[str | None] = set()
         for path in sorted(self.root.glob("*/suite.json")):
-            content = read_json(path, "suite", "profile", "cells")
+            content, _ = read_sealed(path, "suite", "profile", "cells")
             if suite is not None and content["suite"] != suite:
                 continue
             for cell in content["cells"]:
                 known.add(cell["id"])
                 yield content["suite"], content["profile"], cell
         if suite is None:
-            for path in sorted((self.root / "runs").glob("*/spec.json")):
-                if path.parent.name not in known:
-                    yield "", "", {"id": path.parent.name, "spec": read_json(path, "spec")["spec"]}
+            for folder in self.run_folders():
+                if folder.path.name not in known:
+                    yield "", "", {"spec": UNKNOWN_SPEC, **_started(folder), "id": folder.path.name}
+
+    def run_folders(self) -> list[RunFolder]:
+        """Return the folders of all runs that have begun."""
+        begun = {
+            path.parent for name in ("spec.json", "done.json") for path in self.root.glob(f"runs/*/{name}")
+        }
+        return [RunFolder(path) for path in sorted(begun)]
 
     def some_records(self, suite: str | None = None) -> list[RunRecord]:
         """Return the records like `records`; raise UserError if there are none."""
@@ -353,47 +188,36 @@ class Store:
         return self._record("", "", {"id": id, "spec": spec})
 
     def records(self, suite: str | None = None) -> list[RunRecord]:
-        """Return all runs: those of each suite (or of one), then runs without a suite."""
-        return [self._record(*one) for one in self.cells(suite)]
+        """Return all runs: those of each suite (or of one), then runs without a suite; warn of damaged ones."""
+        records = [self._record(*one) for one in self.cells(suite)]
+        damaged = {str(record.id): record.reason for record in records if record.status == "damaged"}
+        for id, reason in list(damaged.items())[:MOST_WARNINGS]:
+            log.warning("%s is damaged and left out: %s", self.root / "runs" / id, reason)
+        if len(damaged) > MOST_WARNINGS:
+            log.warning("%d runs are damaged and left out; the command verify lists them", len(damaged))
+        return records
 
     def _record(self, suite: str, profile: str, cell: Mapping[str, Any]) -> RunRecord:
         if cell["id"] is None:
             return RunRecord(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [])
         folder = self.folder(cell["id"])
         status, reason = folder.standing()
-        final = read_json(folder.path / "done.json") if status == "done" else {}
-        started = (
-            read_json(folder.path / "spec.json", "source") if (folder.path / "spec.json").exists() else {}
-        )
+        started = cell if "source" in cell else {**cell, **_started(folder)}
+        plugins = {"plugins": started["plugins"]} if "plugins" in started else {}  # of earlier versions
         return RunRecord(
             *(cell["id"], suite, profile, cell["spec"], status, reason, started.get("source", "")),
-            rounds=folder.rounds(),
-            final=final,
+            rounds=[] if status == "damaged" else folder.rounds(),
+            final=folder.end() if status == "done" else {},
             digest=started.get("digest", ""),
             held=started.get("held", {}),
+            versions=started.get("versions", plugins),
         )
 
 
-def _locked(file: IO[str], kind: int) -> bool:
-    """Take a lock; return False if another process's lock excludes it."""
+def _started(folder: RunFolder) -> dict[str, Any]:
+    """Return what was written when a run began; empty if it has not, or if that is damaged."""
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    """Return an evaluation; None if the line is damaged or incomplete."""
-    try:
-        content = json.loads(line) if line.endswith("\n") else None
-    except json.JSONDecodeError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
+        content, _ = read_sealed(folder.path / "spec.json", "spec", "source")
+    except (FileNotFoundError, Damaged):
+        return {}
+    return content if content.get("id", folder.path.name) == folder.path.name else {}

@@ -16,8 +16,7 @@ from harness.config.run import read_spec
 from harness.executors.scheduler import run_all
 from harness.simulation import loop
 from harness.simulation.build import Execution
-from harness.storage import files, store
-from harness.storage.store import RunFolder
+from harness.storage import files, run_folder, store
 from tests.support.runs import MM4
 
 CANCER = {
@@ -61,8 +60,8 @@ class Bomb:
             os.killpg(0, signal.SIGKILL)
 
     def plant(self):
-        """Before and after each write, between a temporary file and its replacing, and within a line."""
-        honest, replace, append = store.writing, Path.replace, RunFolder.append
+        """Before and after each write, sync and renaming, and within a line."""
+        honest, append = files.writing, files.append
 
         class Writing:
             def __init__(inner, path):
@@ -77,20 +76,21 @@ class Bomb:
                 self.tick()
                 return done
 
-        def replacing(path, target):
-            self.tick()
-            return replace(path, target)
+        def counted(step):
+            def stepping(*given):
+                self.tick()
+                step(*given)
 
-        def appending(folder, line):
-            def half():
-                with open(folder.path / "rounds.jsonl", "a") as file:
-                    file.write(json.dumps(line)[:20])
+            return stepping
 
-            self.tick(half)
-            append(folder, line)
+        def appending(path, content):
+            self.tick(lambda: append(path, content[:20]))
+            append(path, content)
 
-        files.writing = store.writing = Writing
-        Path.replace, RunFolder.append = replacing, appending
+        files.writing = run_folder.writing = store.writing = Writing
+        files.append = appending
+        for name in ("rename", "remove", "sync", "sync_folder"):
+            setattr(files, name, counted(getattr(files, name)))
 
 
 def carry_out(request):

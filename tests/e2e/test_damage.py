@@ -262,20 +262,29 @@ DAMAGED = [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000]
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_run_mends_its_damaged_description(content, begun, run, expected, capsys):
     (begun.path / "spec.json").write_bytes(content)
-    assert main(["status", str(begun.path.parents[1])]) == 2
-    assert "spec.json is damaged; remove it" in capsys.readouterr().err
+    assert main(["status", str(begun.path.parents[1])]) == 1
+    assert "spec.json is damaged" in capsys.readouterr().out
     assert run(begun.path.parents[1])[0] == 0
     assert timeless(begun.path.parents[1]) == expected
 
 
-@pytest.mark.parametrize("name", ["done.json", "failed.json", "store.json"])
-def test_a_damaged_end_is_named_and_can_be_removed(name, begun, run, expected):
-    path = begun.path.parents[1] / name if name == "store.json" else begun.path / name
+def test_a_damaged_format_is_named_and_can_be_removed(begun, run, expected):
+    path = begun.path.parents[1] / "store.json"
     path.write_bytes(b'{"metr')
     code, said = run(begun.path.parents[1])
-    assert code == 2 and f"{name} is damaged; remove it" in said
+    assert code == 2 and "store.json is damaged; remove it" in said
     path.unlink()
     assert run(begun.path.parents[1])[0] == 0
+    assert timeless(begun.path.parents[1]) == expected
+
+
+@pytest.mark.parametrize("name", ["done.json", "failed.json"])
+def test_a_run_with_a_damaged_end_begins_again(name, begun, run, expected):
+    """What was there is kept beside it."""
+    (begun.path / name).write_bytes(b'{"metr')
+    assert begun.standing() == ("damaged", f"{name} is damaged")
+    assert run(begun.path.parents[1])[0] == 0
+    assert (begun.path / f"{name}.damaged").read_bytes() == b'{"metr'
     assert timeless(begun.path.parents[1]) == expected
 
 

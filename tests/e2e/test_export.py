@@ -10,6 +10,7 @@ import yaml
 
 from harness.cli.parser import main
 from harness.report import tidy
+from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
 
 MM4 = {"kind": "quadratic_minimax", "P": [1, 2], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
@@ -46,9 +47,9 @@ def folder(tmp_path_factory):
     for spec, code in ((saddle, 0), (wild, 1)):
         path.write_text(yaml.safe_dump(spec))
         assert main(["run", "--spec", str(path), "--out", out]) == code
-    content = json.loads((root / "results" / "ladder" / "suite.json").read_text())
+    content, _ = read_sealed(root / "results" / "ladder" / "suite.json")
     content["cells"].append(content["cells"][0] | {"id": "0123456789abcdef"})
-    (root / "results" / "ladder" / "suite.json").write_text(json.dumps(content))
+    Store(root / "results").write_suite("ladder", content)
     return root / "results"
 
 

@@ -58,7 +58,7 @@ def undisturbed(starter, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_suite_killed_at_any_write_ends_like_one_that_was_not(starter, undisturbed, tmp_path):
-    """Before and after writes, between a temporary file and its replacing, and within a line."""
+    """Before and after writes, syncs and renamings, and within a line."""
     told, expected = undisturbed
     for kill in range(KILLS):
         root, at = tmp_path / str(kill), 1 + (2 * kill + 1) * told["count"] // (2 * KILLS)

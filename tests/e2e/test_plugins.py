@@ -85,7 +85,7 @@ def test_algorithm_metric_and_data_of_a_plugin_go_into_one_run(tmp_path, capsys)
     assert 0 <= told["metrics"]["median_client"] <= 1
     kept = json.loads((tmp_path / "out" / "runs" / told["id"] / "spec.json").read_text())
     version = plugins.loaded()[-1].version
-    assert kept["plugins"] == {"algorithm": version, "data": version} and version.startswith("sha256:")
+    assert kept["versions"]["plugins"] == {"algorithm": version, "data": version} and version.startswith("sha256:")
     assert main(["leaderboard", out, "--by", "median_client", "--plugin", str(EXAMPLE), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["median_client_mean"] == pytest.approx(told["metrics"]["median_client"])
@@ -319,7 +319,7 @@ def test_an_installed_package_is_a_plugin_whose_version_counts(tmp_path):
         made = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True)
         assert made.returncode == 0, made.stderr
         (spec,) = (folder / "out").glob("runs/*/spec.json")
-        assert json.loads(spec.read_text())["plugins"]["algorithm"] == f"ours {version}"
+        assert json.loads(spec.read_text())["versions"]["plugins"]["algorithm"] == f"ours {version}"
         names.append(spec.parent.name)
     assert names[0] != names[1]
 

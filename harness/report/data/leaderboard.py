@@ -20,7 +20,8 @@ from harness.config.report import COSTS_TO_TARGET, Target, check_measure
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results, telling_settings
-from harness.report.data.specs import clients, digest, largest_ratio, part_name, partition_text
+from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
+from harness.report.data.tidy import shared_key
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -35,12 +36,12 @@ COLUMNS = (
     "adjacency", "sampling", "accountant", "noise_multiplier", "epsilon_nominal", "epsilon_asked", "releases",
     "data_source", "profile", "settings", "accuracy_ci95", "ranked_by", "baseline", "paired_difference",
     "paired_ci95", "pareto", "reasons", "missing", "task", "cell", "oracle_calls", "spectral_gap", "target",
-    "reached", *COSTS_TO_TARGET,
+    "reached", *COSTS_TO_TARGET, "damaged",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
     "rounds", "clients", "seeds", "bytes_up", "bytes_down", "flops", "done", "failed", "skipped", "missing",
-    "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET,
+    "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET, "damaged",
 )
 TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
@@ -65,7 +66,7 @@ def leaderboard(
     baseline: str | None = None,
     target: Target | None = None,
 ) -> pd.DataFrame:
-    """Return one row per cell, that is per spec without its seed.
+    """Return one row per cell: runs that differ in nothing but their seed, not in data or code either.
 
     Parameters
     ----------
@@ -93,7 +94,8 @@ def leaderboard(
         ``accuracy_ci95`` half widths of 95 % t intervals.
         The privacy columns are those of the seed with the largest epsilon; ``epsilon_asked`` is the spec's.
         ``pareto`` marks the cells that no other of the task dominates in accuracy, bytes (both ways) and
-        epsilon. ``seeds`` is the number asked for; ``missing`` counts the runs not finished yet. ``settings``
+        epsilon. ``seeds`` is the number asked for; ``missing`` counts the runs not finished yet, ``damaged``
+        those whose files are not what was written, which count as not finished. ``settings``
         holds the hyper-parameters and what else tells the cell from its neighbors; ``task`` and ``cell`` are
         digests of what is ranked together and of the row itself.
 
@@ -155,7 +157,7 @@ def _description(cell: Cell) -> dict[str, Any]:
     spec, statuses = cell.spec, [record.status for record in cell.records]
     asked, compression = spec.get("privacy") or {}, spec.get("compression") or {}
     given = cell.privacy() or {}
-    counted = {status: statuses.count(status) for status in ("done", "failed", "skipped")}
+    counted = {status: statuses.count(status) for status in ("done", "failed", "skipped", "damaged")}
     row: dict[str, Any] = {
         "suite": cell.suite,
         "profile": cell.records[0].profile,
@@ -274,9 +276,8 @@ def _add_paired_differences(
 
 def _setting(cell: Cell, topology: bool = True) -> str:
     """Return a digest of all that two algorithms must share to be compared seed by seed."""
-    spec = {k: v for k, v in cell.spec.items() if k not in {"seed", "algorithm", "topology"}}
-    network = cell.spec.get("topology") if topology else None
-    return digest([cell.suite, cell.records[0].profile, spec, network])
+    without = ("algorithm",) if topology and cell.spec.get("topology") else ("algorithm", "topology")
+    return shared_key(cell.records[0], without)
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -10,15 +10,17 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from harness.config.report import COSTS_TO_TARGET, Target
+from harness.config.run import completed
 from harness.metrics import better_is_higher
 from harness.report.data.specs import PARTITION_FIELDS, flatten, part_name
-from harness.report.data.tidy import COUNTS, diagnostics, tabulated
+from harness.report.data.tidy import COUNTS, diagnostics, origin, plugged, spec_key, tabulated
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from harness.storage.store import RunRecord
 
+DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
 SHOWN = frozenset(
     {
@@ -94,9 +96,12 @@ class Results:
         groups: dict[str, list[Run]] = {}
         for run in self.runs:
             groups.setdefault(keys[run.rows.start], []).append(run)
+        order = {key: tuple(sorted(runs, key=lambda run: run.seed)) for key, runs in sorted(groups.items())}
+        fullest = {key: _fullest([run.record for run in runs]) for key, runs in order.items()}
+        settings, variants = _settings(fullest), _variants(fullest)
         return [
-            Cell(key, tasks[runs[0].rows.start], tuple(sorted(runs, key=lambda run: run.seed)))
-            for key, runs in sorted(groups.items())
+            Cell(key, tasks[runs[0].rows.start], runs, settings[key] | variants[key], variants[key])
+            for key, runs in order.items()
         ]
 
     @cached_property
@@ -172,21 +177,27 @@ class Run:
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs of one spec, one per seed, in the order of their seeds.
+    """Runs of one spec on the same data by the same code, one per seed, in the order of their seeds.
 
     Attributes
     ----------
     key : str
-        Digest of suite, profile and everything of the spec but the seed.
+        Digest of suite, profile, data, versions and everything of the spec but the seed.
     task : str
         Digest of suite, profile, data, partition and problem: the cells of one task are ranked together.
     runs : tuple[Run, ...]
         At least one.
+    settings : Mapping[str, str]
+        All settings as text, by dotted names, with `variant`.
+    variant : Mapping[str, str]
+        Data and versions that tell the cell from another of the same spec; empty if there is none.
     """
 
     key: str
     task: str
     runs: tuple[Run, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    variant: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def records(self) -> list[RunRecord]:
@@ -198,15 +209,10 @@ class Cell:
         """Name of the suite; empty for single runs."""
         return self.runs[0].record.suite
 
-    @property
-    def spec(self) -> dict[str, Any]:
-        """Spec of the first seed; the others differ in the seed alone."""
-        return self.runs[0].record.spec
-
     @cached_property
-    def settings(self) -> dict[str, str]:
-        """All settings as text, by dotted names."""
-        return flatten(self.spec)
+    def spec(self) -> dict[str, Any]:
+        """Spec of a run; the others differ in the seed, and in newer settings that older records lack."""
+        return _fullest(self.records).spec
 
     @cached_property
     def algorithm(self) -> str:
@@ -251,6 +257,50 @@ class Cell:
             {name: math.inf if value == "inf" else value for name, value in own.items()} for own in given
         ]
         return max(claims, key=lambda own: _infinite_if_none(own.get("epsilon_total")), default=None)
+
+
+def _fullest(records: Sequence[RunRecord]) -> RunRecord:
+    """Return the first of the records with the most settings."""
+
+    def size(record: RunRecord) -> int:
+        return sum(len(part) if isinstance(part, Mapping) else 1 for part in record.spec.values())
+
+    return max(records, key=size)
+
+
+def _settings(fullest: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
+    """Return cell key -> settings as text.
+
+    Settings that only some records have, as others are older, get their defaults in the others.
+    """
+    own = {key: flatten(record.spec) for key, record in fullest.items()}
+    recorded = {name for flat in own.values() for name in flat}
+    whole = {key: flatten(completed(record.spec, plugged(record))) for key, record in fullest.items()}
+    return {
+        key: {name: value for name, value in whole[key].items() if name in recorded} | own[key] for key in own
+    }
+
+
+def _variants(fullest: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
+    """Return cell key -> the data and versions in which it differs from other cells of its spec."""
+    families: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, record in fullest.items():
+        families.setdefault(spec_key(record), {})[key] = origin(record)
+    found: dict[str, dict[str, str]] = {}
+    for members in families.values():
+        values: dict[str, set[str]] = {}
+        for name in {name for own in members.values() for name in own}:
+            values[name] = {str(own.get(name)) for own in members.values()}
+        telling = sorted(name for name, different in values.items() if len(different) > 1)
+        for key, own in members.items():
+            found[key] = {name: _origin_text(name, own.get(name)) for name in telling}
+    return found
+
+
+def _origin_text(name: str, value: object) -> str:
+    if value is None:
+        return "unknown"
+    return str(value)[:DIGEST_LETTERS] if name == "data.digest" else str(value).replace(" ", "_")
 
 
 def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:

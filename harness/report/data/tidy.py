@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from harness.config.run import essential, run_id, versions
 from harness.report.data.specs import digest, dotted
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ NAMED = {
     "data": "name", "model": "name", "algorithm": "name",
     "partition": "kind", "problem": "kind", "topology": "kind",
 }  # fmt: skip
+TASK = {"data", "partition", "problem"}  # sections that cells share if they are ranked together
 LARGEST_INTEGER = 2**63 - 1  # a column with a larger one holds floats
 
 
@@ -37,12 +39,13 @@ def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
     -------
     pd.DataFrame
         Columns: ``id``, ``suite``, ``profile``, ``status``, ``reason`` and ``source`` of the run; its spec by
-        dotted names (``algorithm.lr``; lists as JSON); ``round``, ``bytes_up``, ``bytes_down``, ``flops``,
-        ``oracle_calls`` and ``seconds`` up to the evaluation; the privacy statement (``epsilon_release``,
-        ``epsilon_total``, ``delta``, ..., by dotted names where it holds a list per party); diagnostics
-        (``clipped_share``, ``noise_to_signal``, ...) where a run recorded them; every metric by its name
-        (``metrics.NAME`` if another column has that name); last ``cell`` and ``task``, digests that runs averaged
-        together and cells ranked together share. Missing means "does not apply" or "not recorded", never zero.
+        dotted names (``algorithm.lr``; lists as JSON), with ``data.digest`` and ``versions.*`` (see `origin`);
+        ``round``, ``bytes_up``, ``bytes_down``, ``flops``, ``oracle_calls`` and ``seconds`` up to the evaluation;
+        the privacy statement (``epsilon_release``, ``epsilon_total``, ``delta``, ..., by dotted names where it
+        holds a list per party); diagnostics (``clipped_share``, ``noise_to_signal``, ...) where a run recorded
+        them; every metric by its name (``metrics.NAME`` if another column has that name); last ``cell`` and
+        ``task``, digests that runs averaged together and cells ranked together share. Missing means "does not
+        apply" or "not recorded", never zero.
     """
     return tabulated(list(records))[0]
 
@@ -71,17 +74,61 @@ def tabulated(records: Sequence[RunRecord]) -> tuple[pd.DataFrame, dict[str, str
     return pd.DataFrame({name: columns[name].array for name in [*order, *KEYS]}), column
 
 
-def cell_key(record: RunRecord) -> str:
-    """Return the digest of a record's spec without its seed: 12 hexadecimal digits."""
-    return digest([record.suite, record.profile, {k: v for k, v in record.spec.items() if k != "seed"}])
+def cell_key(record: RunRecord, made: Mapping[str, Any] | None = None) -> str:
+    """Return the digest that the runs of a cell share, which differ in nothing but their seed: 12 digits.
+
+    It covers suite, profile, spec, data and versions of the code. Settings at their defaults count as not given, as
+    records of earlier versions lack newer settings. ``made`` is the record's `origin`, if it is known.
+    """
+    return shared_key(record, (), made)
 
 
-def task_key(record: RunRecord) -> str:
+def task_key(record: RunRecord, made: Mapping[str, Any] | None = None) -> str:
     """Return the digest shared by all cells that a record is compared with: 12 hexadecimal digits."""
-    spec = record.spec
-    return digest(
-        [record.suite, record.profile, spec.get("data"), spec.get("partition"), spec.get("problem")]
-    )
+    return shared_key(record, {"algorithm", *record.spec} - TASK, made)
+
+
+def spec_key(record: RunRecord) -> str:
+    """Return the digest of suite, profile and spec without the seed; cells of other data or code may share it."""
+    return digest([record.suite, record.profile, _essential(record, ())])
+
+
+def shared_key(
+    record: RunRecord, without: Collection[str] = (), made: Mapping[str, Any] | None = None
+) -> str:
+    """Return the digest of all that determines a run, without its seed and some sections of its spec."""
+    made = origin(record) if made is None else made
+    kept = {name: value for name, value in made.items() if name.rpartition(".")[2] not in without}
+    return digest([record.suite, record.profile, _essential(record, without), kept])
+
+
+def origin(record: RunRecord) -> dict[str, Any]:
+    """Return what determines a run besides its spec: ``data.digest`` and ``versions.*``, as far as they are known.
+
+    Earlier versions did not record versions of algorithms. They are known if the id of the run follows from those
+    of today; otherwise such runs count as equal among themselves, and as other than runs with versions.
+    """
+    known: Mapping[str, Any] = record.versions
+    if "algorithm" not in known and record.id and record.digest:
+        today = versions(record.spec)
+        known = today if run_id(record.spec, record.digest, today) == record.id else known
+    found = {f"versions.{name}": value for name, value in dotted(known)}
+    return {"data.digest": record.digest, **found} if record.digest else found
+
+
+def plugged(record: RunRecord) -> Collection[str]:
+    """Return the sections of a record's spec that name parts of plugins."""
+    plugins: Mapping[str, Any] = record.versions.get("plugins", {})
+    return plugins.keys()
+
+
+def _essential(record: RunRecord, without: Collection[str]) -> dict[str, Any]:
+    """Return a spec without seed, settings at their defaults, some sections, and the path of data with a digest."""
+    wanted = {name: part for name, part in record.spec.items() if name not in ("seed", *without)}
+    spec = essential(wanted, plugged(record))
+    if record.digest and "data" in spec:
+        spec["data"] = {name: value for name, value in spec["data"].items() if name != "path"}
+    return spec
 
 
 def flat_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,8 +147,9 @@ def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run(record: RunRecord) -> dict[str, Any]:
     """Return the columns shared by all evaluations of a run."""
-    run = {name: getattr(record, name) for name in RUN} | flat_spec(record.spec)
-    return run | {"cell": cell_key(record), "task": task_key(record)}
+    made = origin(record)
+    run = {name: getattr(record, name) for name in RUN} | flat_spec(record.spec) | made
+    return run | {"cell": cell_key(record, made), "task": task_key(record, made)}
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,16 @@ from harness.report.plots.fairness import fairness
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.overview import overview
 from harness.report.plots.partitions import partitions
-from harness.report.tables.columns import Column, columns, diagnostics, rows_of, runs, task_names, variants
+from harness.report.tables.columns import (
+    UNDONE,
+    Column,
+    columns,
+    diagnostics,
+    rows_of,
+    runs,
+    task_names,
+    variants,
+)
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
 from harness.report.tables.text import quantity, words
@@ -219,7 +228,7 @@ def write_page(
         title=", ".join(sorted(set(frame["suite"]))) or "nothing yet",
         summary=summary(frame),
         reasons=reasons(frame),
-        counts={name: int(frame[name].sum()) for name in ("done", "failed", "skipped", "missing")},
+        counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
         columns=shown,
         rows=[_row(row, shown, names) | {"facets": own} for row, own in zip(rows, facets, strict=True)],
         facets=_choices(facets),
@@ -242,7 +251,7 @@ def _facets(row: Mapping[str, Any]) -> dict[str, str]:
     texts["protection"] = "none" if pd.isna(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
     epsilon = row["epsilon_total"] if pd.isna(row["epsilon_asked"]) else row["epsilon_asked"]
     texts["epsilon"] = "none" if pd.isna(row["dp_unit"]) else quantity(epsilon, 3) or "unknown"
-    undone = [status for status in ("failed", "skipped", "missing") if row[status]]
+    undone = [status for status in UNDONE if row[status]]
     texts["status"] = "complete" if not undone else "some " + undone[0] if row["done"] else undone[0]
     return texts
 

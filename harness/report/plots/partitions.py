@@ -36,7 +36,7 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     found: dict[str, RunRecord] = {}
     for record in sorted(records, key=lambda r: (int(r.spec["seed"]), digest(r.spec))):
         if record.held:
-            found.setdefault(digest([record.spec["data"], record.spec["partition"]]), record)
+            found.setdefault(digest([record.spec["data"], record.spec["partition"], record.digest]), record)
     if not found:
         return None
     from matplotlib import rc_context

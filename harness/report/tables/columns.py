@@ -12,6 +12,8 @@ from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.text import count, is_empty, quantity, size, telling, words, work
 
+UNDONE = ("failed", "skipped", "damaged", "missing")
+
 Row = Mapping[str, Any]
 
 
@@ -151,7 +153,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
 
 def runs(row: Row) -> str:
     """Return the status of a cell's runs as ``3/5, 1 failed, 1 missing``."""
-    rest = [f"{row[status]} {status}" for status in ("failed", "skipped", "missing") if row[status]]
+    rest = [f"{row[status]} {status}" for status in UNDONE if row[status]]
     return ", ".join([f"{row['done']}/{row['seeds']}", *rest])
 
 

@@ -17,6 +17,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import half_width
 from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
+from harness.report.data.tidy import shared_key
 from harness.report.tables.pivot import Grid, Place, written
 from harness.report.tables.text import words
 
@@ -59,11 +60,14 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
     """
     tasks: dict[str, list[Run]] = {}
     flats: dict[str, dict[str, str]] = {}
-    for run in Results.of(records).runs:
+    results = Results.of(records)
+    variants = {run.rows.start: dict(cell.variant) for cell in results.cells for run in cell.runs}
+    for run in results.runs:
+        variant = variants[run.rows.start]
         shared = {name: part for name, part in run.record.spec.items() if name not in OWN}
-        key = digest([run.record.suite, run.record.profile, shared])
+        key = digest([shared_key(run.record, OWN), variant])
         tasks.setdefault(key, []).append(run)
-        flats.setdefault(key, flatten(shared))
+        flats.setdefault(key, flatten(shared) | variant)
     common = set.intersection(*(set(flat.items()) for flat in flats.values())) if flats else set()
     published = [(flatten(one.where), one) for one in choice.published]
     grids = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import DIGEST_LETTERS, Cell, Results
 from harness.report.tables.text import count, quantity, size, words
 
 if TYPE_CHECKING:
@@ -113,7 +113,10 @@ def _fixed(cell: Cell, pivot: Pivot) -> Settings:
         tuned |= pivot.measure in COSTS_TO_TARGET and name in ("rounds", "eval_every")
         return name in ("seed", *pivot[:2]) or section in whole or tuned
 
-    own = {name: value for name, value in cell.settings.items() if not moving(name)}
+    own = {name: value for name, value in cell.settings.items() if name in cell.variant or not moving(name)}
+    record = cell.records[0]
+    if record.digest and not any(name.startswith("data.") for name in pivot[:2]):
+        own["data.digest"] = record.digest[:DIGEST_LETTERS]
     return tuple(sorted({"suite": cell.suite, "profile": cell.records[0].profile, **own}.items()))
 
 

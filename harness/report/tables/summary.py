@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher, described
 from harness.report.data.results import Cell, Results
-from harness.report.data.specs import clients, digest, largest_ratio, part_name, partition_text
+from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
+from harness.report.data.tidy import shared_key
 from harness.report.tables.columns import rows_of, task_names
 from harness.report.tables.text import size, words
 from harness.report.tables.write import fits, print_table, reasons
@@ -192,9 +193,8 @@ def label(cell: Cell) -> str:
 
 
 def _family(cell: Cell) -> str:
-    """Return a digest of the spec without seed, privacy and compression."""
-    spec = {k: v for k, v in cell.spec.items() if k not in {"seed", "privacy", "compression"}}
-    return digest([cell.runs[0].record.suite, cell.runs[0].record.profile, spec])
+    """Return a digest of all but seed, privacy and compression."""
+    return shared_key(cell.runs[0].record, ("privacy", "compression"))
 
 
 def _protected(cell: Cell) -> bool:

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets import DataError, load
+from datasets.federation import federate
+from datasets.partition import Iid
 
 TABLE = """age,city,member,sex,income
 30,Ulm,1,f,high
@@ -182,3 +184,23 @@ def test_an_option_beside_the_address_must_agree(table):
     assert load(f"csv:{path}?label=income", label="income").classes == ("high", "low")
     with pytest.raises(DataError, match="label is given twice"):
         load(f"csv:{path}?label=income", label="sex")
+
+
+@pytest.mark.parametrize("missing", ["error", "fill", "drop"])
+def test_small_differences_of_large_numbers_are_standardized(table, missing):
+    """A time in seconds has ten digits, float32 holds seven: 1.7e9 + n would be the same for 64 n in a row."""
+    numbers = np.random.default_rng(0).normal(size=200)
+    hole = "" if missing == "error" else "?,1,a\n"
+    found = []
+    for offset in (0, 1_700_000_000):
+        rows = "".join(f"{x + offset!r},{n},{'ab'[n % 2]}\n" for n, x in enumerate(numbers.tolist()))
+        data = load("csv", path=table("t,n,y\n" + rows + hole), label="y", missing=missing)
+        found.append(federate(data, Iid(), 4, np.random.default_rng(1)).pool.x)
+    assert found[0].dtype == torch.float32
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert len(found[1][:, 0].unique()) > 190
+
+
+def test_numbers_beyond_single_precision_are_refused(table):
+    with pytest.raises(DataError, match=r"one above 3\.4e\+38"):
+        load("csv", path=table("x,y\n1,a\n1e39,b\n"), label="y")

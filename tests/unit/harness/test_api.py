@@ -73,7 +73,7 @@ def test_a_diverged_run_keeps_its_reason_and_reruns_on_request(tmp_path):
     record = harness.run(wild, tmp_path)
     assert record.status == "failed" and "diverged" in record.reason
     folder = Store(tmp_path).folder(record.id)
-    (folder.path / "failed.json").write_text(json.dumps({"reason": "something passing"}))
+    folder.fail({"reason": "something passing"})
     assert harness.run(wild, tmp_path).reason == "something passing"
     assert "diverged" in harness.run(wild, tmp_path, retry=True).reason
 

@@ -383,12 +383,12 @@ def test_a_changed_default_renames_the_runs_that_use_it():
 def test_a_new_setting_renames_no_run(monkeypatch):
     """Settings at their defaults are left out one by one, also those of algorithms, models and partitions."""
     before = name(WHOLE)
-    usual = spec_module.defaults
+    usual = spec_module._usual_values
 
     def without(cls):
         return {key: value for key, value in usual(cls).items() if key != "server_lr"}
 
-    monkeypatch.setattr(spec_module, "defaults", without)
+    monkeypatch.setattr(spec_module, "_usual_values", without)
     assert name(WHOLE) != before  # the setting then stands in the name
     shorter = read_spec(WHOLE).model_copy(
         update={"algorithm": {k: v for k, v in read_spec(WHOLE).algorithm.items() if k != "server_lr"}}

@@ -15,7 +15,8 @@ from harness.cli.progress import LINES, SuiteProgress
 from harness.config.run import read_spec
 from harness.executors.scheduler import Outcome
 from harness.simulation.status import RunStatus, Watch, overview, run_status
-from harness.storage.store import TAIL_BYTES, Store
+from harness.storage.run_folder import TAIL_BYTES
+from harness.storage.store import Store
 
 SPEC = {
     "data": "breast-cancer",

@@ -70,6 +70,40 @@ def test_a_checkpoint_comes_back_bit_by_bit(folder):
     assert sorted(path.name for path in folder.path.iterdir()) == ["checkpoint.pt", "rounds.jsonl"]
 
 
+def test_a_checkpoint_of_another_run_counts_as_none(folder, caplog):
+    folder.append({"round": 0})
+    folder.save({"round": 4, "lines": 1})
+    other = RunFolder(folder.path.with_name("def"))
+    folder.path.rename(other.path)
+    assert other.load() is None
+    assert "is of run abc; this run starts again" in caplog.text
+
+
+def test_a_checkpoint_does_not_go_on_from_other_lines(folder, caplog):
+    """The lines are as many, and one of them says something else than when they were counted."""
+    for line in lines(2):
+        folder.append(line)
+    folder.save({"round": 4, "lines": 2})
+    folder.append({"round": 2, "metrics": {"accuracy": 0.2}})
+    path = folder.path / "rounds.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"0.2", b"0.7"))
+    assert folder.load()["lines"] == 2  # the third line is repeated anyway
+    path.write_bytes(whole.replace(b"0.1", b"0.7"))
+    assert folder.load() is None
+    assert "rounds.jsonl is damaged; the run starts again" in caplog.text
+
+
+def test_lines_that_are_changed_behind_a_run_are_noticed_at_its_end(folder):
+    """What counts is what the run has said, not what has become of it."""
+    folder.append({"round": 0, "metrics": {"accuracy": 0.5}})
+    path = folder.path / "rounds.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.9"))
+    folder.append({"round": 1})
+    folder.finish({"round": 1})
+    assert folder.standing() == ("damaged", "rounds.jsonl is damaged")
+
+
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint", b"PK\x03\x04 half an archive"])
 def test_a_damaged_checkpoint_counts_as_none(folder, damage):
     (folder.path / "checkpoint.pt").write_bytes(damage)

@@ -1,0 +1,336 @@
+"""The files of one run: evaluations, checkpoint and end."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import pickle
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from harness.storage import files, seals
+from harness.storage.files import Damaged, writing
+from harness.storage.seals import read_sealed, write_sealed
+
+log = logging.getLogger(__name__)
+
+ENDS = {"done.json": "done", "failed.json": "failed"}
+NEEDED = {"done.json": (), "failed.json": ("reason",)}
+FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", *ENDS, "predictions.csv")
+POLL_SECONDS = 0.05  # between attempts to take a claim
+TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
+
+
+class Busy(Exception):
+    """Another process holds the claim of a run."""
+
+
+class RunFolder:
+    """The files of one run.
+
+    Parameters
+    ----------
+    path : Path
+        ``DIR/runs/<id>``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Checksums of what this object has written, whatever becomes of the files.
+        self._lines: Any = None
+        self._spec: str | None = None
+
+    @property
+    def status(self) -> str:
+        """Done, failed, damaged, running, interrupted or missing; determined without writing."""
+        return self.standing()[0]
+
+    def standing(self) -> tuple[str, str | None]:
+        """Return the status and, for a failed or damaged run, the reason; also while another process retries it."""
+        for name, status in ENDS.items():
+            if (self.path / name).exists():
+                try:
+                    found = self.faults()
+                    reason = None if found or status == "done" else self.end(name)["reason"]
+                except FileNotFoundError:
+                    return self.standing()
+                if found and not (self.path / name).exists():  # being repeated just now
+                    return self.standing()
+                return ("damaged", _told(found)) if found else (status, reason and str(reason))
+        if not self.path.exists():
+            return "missing", None
+        if self._held():
+            return "running", None
+        found = self.faults()
+        return ("damaged", _told(found)) if found else ("interrupted", None)
+
+    def faults(self) -> dict[str, str]:
+        """Return what is wrong with the files, by their names.
+
+        Lines of an unfinished run are compared when it is resumed.
+        """
+        for name in ENDS:
+            if (self.path / name).exists():
+                return seals.faults(self.path, name, *NEEDED[name])
+        try:
+            read_sealed(self.path / "spec.json", "spec", "source")
+        except FileNotFoundError:
+            return {}
+        except Damaged:
+            return {"spec.json": "is damaged"}
+        return {}
+
+    def end(self, name: str = "done.json") -> dict[str, Any]:
+        """Return the content of ``done.json`` or ``failed.json``."""
+        return read_sealed(self.path / name, *NEEDED[name])[0]
+
+    def _held(self) -> bool:
+        """Whether a process holds the claim."""
+        try:
+            with open(self.path / "claim", encoding="utf-8") as file:
+                return not _locked(file, fcntl.LOCK_SH)
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def claim(self, patience: float = 0.0) -> Iterator[None]:
+        """Hold the claim of the run; the system releases it if this process dies.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds to wait for another holder, such as a dying worker.
+
+        Raises
+        ------
+        Busy
+            If another process holds it.
+        """
+        with writing(self.path):
+            files.make_folder(self.path)
+            file = open(self.path / "claim", "a+", encoding="utf-8")  # noqa: SIM115
+        with file:
+            until = time.monotonic() + patience
+            while not _locked(file, fcntl.LOCK_EX):
+                # Readers take a shared lock for a moment; only another holder excludes a shared lock.
+                if not _locked(file, fcntl.LOCK_SH) and time.monotonic() >= until:
+                    raise Busy(str(self.path))
+                fcntl.flock(file, fcntl.LOCK_UN)
+                time.sleep(POLL_SECONDS)
+            self._tidy()
+            yield
+
+    def _tidy(self) -> None:
+        """Remove leftovers of a killed holder."""
+        with writing(self.path):
+            for name in FILES:
+                for rest in self.path.glob(f".{name}.*"):
+                    rest.unlink()
+            if (self.path / "done.json").exists():
+                files.remove(self.path / "checkpoint.pt")
+
+    def start(self, spec: Mapping[str, Any]) -> None:
+        """Write the spec of the run."""
+        with writing(self.path / "predictions.csv") as path:
+            files.remove(path)  # of a run that did not come to its end
+        self._spec = write_sealed(self.path / "spec.json", spec)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return the evaluations up to the first incomplete line, which a crash may leave."""
+        lines: list[dict[str, Any]] = []
+        for line in self._raw().decode(errors="replace").splitlines(keepends=True):
+            evaluation = _parsed(line)
+            if evaluation is None:
+                break
+            lines.append(evaluation)
+        return lines
+
+    def last(self) -> dict[str, Any] | None:
+        """Return the last complete line, reading only the end of the file; None if there is none."""
+        try:
+            with open(self.path / "rounds.jsonl", "rb") as file:
+                size, wanted = file.seek(0, 2), TAIL_BYTES
+                while True:
+                    first = file.seek(max(0, size - wanted))
+                    lines = file.read(size - first).splitlines(keepends=True)
+                    complete = lines if first == 0 else lines[1:]  # the first may be cut off
+                    for line in reversed(complete):
+                        evaluation = _parsed(line.decode(errors="replace"))
+                        if evaluation is not None:
+                            return evaluation
+                    if first == 0:
+                        return None
+                    wanted *= 8
+        except FileNotFoundError:
+            return None
+
+    @property
+    def written(self) -> float | None:
+        """Time of the last write, in seconds since 1970; None before the first."""
+        times = []
+        for name in FILES:
+            with suppress(FileNotFoundError):
+                times.append((self.path / name).stat().st_mtime)
+        return max(times, default=None)
+
+    @property
+    def digest(self) -> str:
+        """Checksum of the evaluations that were added, whatever has become of the file."""
+        written = hashlib.sha256(self._raw()) if self._lines is None else self._lines
+        return str(written.hexdigest())
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add one evaluation."""
+        text = (json.dumps(line) + "\n").encode()
+        if self._lines is None:
+            self._lines = hashlib.sha256(self._raw())
+        files.append(self.path / "rounds.jsonl", text)
+        self._lines.update(text)
+
+    def keep(self, count: int) -> None:
+        """Keep the first ``count`` evaluations; later ones are repeated from the checkpoint."""
+        path, kept = self.path / "rounds.jsonl", self._first(count)
+        if not path.exists():
+            files.append(path, kept)
+        elif self._raw() != kept:
+            with files.replacing(path, durable=True) as temporary:
+                temporary.write_bytes(kept)
+        self._lines = hashlib.sha256(kept)
+
+    def save(self, checkpoint: Mapping[str, Any]) -> None:
+        """Replace the checkpoint.
+
+        It names the run, and holds the checksum of the evaluations that it counts, unless `checkpoint` has one.
+        """
+        own = {"id": self.path.name, "digest": self.digest, **checkpoint}
+        self._sync_lines()
+        path = self.path / "checkpoint.pt"
+        with files.replacing(path, durable=True) as temporary, open(temporary, "wb") as file:
+            torch.save(own, file)
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the checkpoint; None if it is missing, damaged, or not of this run and its evaluations.
+
+        Checksums are compared first, because torch does not check them.
+        """
+        path = self.path / "checkpoint.pt"
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    return None
+            checkpoint = torch.load(path, weights_only=True)
+        except FileNotFoundError:
+            return None
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError) as error:
+            log.info("%s is damaged (%s); the run starts again", path, error)
+            return None
+        except (RuntimeError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError):
+            log.info("%s holds no checkpoint; the run starts again", path)
+            return None
+        if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("lines"), int):
+            log.info("%s holds no checkpoint; the run starts again", path)
+            return None
+        if checkpoint.get("id") != self.path.name:
+            log.warning("%s is of run %s; this run starts again", path, checkpoint.get("id", "(not named)"))
+            return None
+        lines = self._first(checkpoint["lines"])
+        whole = lines.count(b"\n") == checkpoint["lines"]
+        if not whole or hashlib.sha256(lines).hexdigest() != checkpoint.get("digest"):
+            log.warning("%s: rounds.jsonl is damaged; the run starts again", self.path)
+            return None
+        return checkpoint
+
+    def finish(self, final: Mapping[str, Any]) -> None:
+        """Mark the run as done."""
+        self._end("done.json", final)
+        self._tidy()
+
+    def fail(self, reason: Mapping[str, Any]) -> None:
+        """Mark the run as failed."""
+        self._end("failed.json", reason)
+
+    def _end(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write the end of the run, which seals its other files."""
+        self._sync_lines()
+        others = {
+            "spec.json": self._spec,
+            "rounds.jsonl": self._lines and self.digest,
+            "predictions.csv": None,
+        }
+        for other, digest in others.items():
+            if digest is None and (self.path / other).exists():
+                others[other] = seals.checksum(self.path / other)
+        known = {other: digest for other, digest in others.items() if digest is not None}
+        write_sealed(self.path / name, content, {seals.RUN: self.path.name, **known})
+
+    def seal_predictions(self) -> None:
+        """Add the predictions to the seal of a finished run."""
+        content, seal = read_sealed(self.path / "done.json")
+        if seal:
+            added = seals.checksum(self.path / "predictions.csv")
+            write_sealed(self.path / "done.json", content, {**seal, "predictions.csv": added})
+
+    @property
+    def has_predictions(self) -> bool:
+        """Whether a finished run has predictions that belong to it."""
+        _, seal = read_sealed(self.path / "done.json")
+        return (self.path / "predictions.csv").exists() and (not seal or "predictions.csv" in seal)
+
+    def set_aside(self) -> None:
+        """Rename the files of a damaged run to ``*.damaged``, its end first, so that it begins again."""
+        for name in (*ENDS, "rounds.jsonl", "predictions.csv", "spec.json"):
+            with writing(self.path / name) as path, suppress(FileNotFoundError):
+                files.rename(path, path.with_name(f"{name}.damaged"))
+
+    def _raw(self) -> bytes:
+        """Return the content of rounds.jsonl, also before there is one."""
+        try:
+            return (self.path / "rounds.jsonl").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _first(self, count: int) -> bytes:
+        """Return the first lines of rounds.jsonl, or all if there are fewer."""
+        return b"".join(line + b"\n" for line in self._raw().split(b"\n")[:-1][:count])
+
+    def _sync_lines(self) -> None:
+        path = self.path / "rounds.jsonl"
+        with writing(path), suppress(FileNotFoundError):
+            files.sync(path)
+
+    def retry(self) -> None:
+        """Remove the failure of a run, so that it can be run again."""
+        with writing(self.path / "failed.json") as path:
+            files.remove(path)
+
+
+def _locked(file: IO[str], kind: int) -> bool:
+    """Take a lock; return False if another process's lock excludes it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """Return an evaluation; None if the line is damaged or incomplete."""
+    try:
+        content = json.loads(line) if line.endswith("\n") else None
+    except json.JSONDecodeError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _told(faults: Mapping[str, str]) -> str:
+    """Return faults in one line."""
+    return "; ".join(f"{name} {fault}" for name, fault in faults.items())

@@ -1,0 +1,130 @@
+"""Checksums that show damage to the files of a results folder.
+
+A JSON file that is sealed ends with ``timing.seal``: the SHA-256 of other files by their names, and its own,
+computed with zeros in its place. Files of earlier versions have none; they are read as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from harness.storage.files import Damaged, parse_json, write_text
+
+BLANK = "0" * 64
+RUN = "run"  # key of a seal that holds the id of the run, in place of a file's name
+SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
+
+
+def write_sealed(path: Path, content: Mapping[str, Any], others: Mapping[str, str] | None = None) -> str:
+    """Write a JSON file with its seal, durably, and return its checksum.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    content : Mapping
+        What it holds.
+    others : Mapping, optional
+        Checksums of other files by name.
+    """
+    rest = {name: value for name, value in content.items() if name != "timing"}
+    timing = {**content.get("timing", {}), "seal": {**(others or {}), path.name: BLANK}}
+    head, _, tail = json.dumps({**rest, "timing": timing}, indent=1).rpartition(BLANK)
+    own = hashlib.sha256(f"{head}{BLANK}{tail}\n".encode()).hexdigest()
+    text = f"{head}{own}{tail}\n"
+    write_text(path, text, durable=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_sealed(path: Path, *needed: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read a JSON file that holds an object with the needed fields; return it without its seal, and the seal.
+
+    The seal is empty where the file has none.
+
+    Raises
+    ------
+    Damaged
+        If the file cannot be read as such, or is not what was written.
+    """
+    raw = path.read_bytes()
+    content = parse_json(path, raw, *needed)
+    timing = content.get("timing")
+    seal = timing.get("seal") if isinstance(timing, dict) else None
+    if not isinstance(timing, dict) or not isinstance(seal, dict):
+        return content, {}
+    own = str(seal.get(path.name) or None).encode()
+    blank = BLANK.encode().join(raw.rsplit(own, 1))
+    if hashlib.sha256(blank).hexdigest().encode() != own:
+        raise Damaged(path)
+    plain = {name: value for name, value in timing.items() if name != "seal"}
+    return {**content, "timing": plain} if plain else _without(content, "timing"), seal
+
+
+def faults(folder: Path, name: str, *needed: str) -> dict[str, str]:
+    """Return what is wrong with the files of an ended run: name of the file to its fault.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the run.
+    name : str
+        The file that ends it, ``done.json`` or ``failed.json``.
+    *needed : str
+        Fields that this file needs.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the run has no such end.
+    """
+    try:
+        _, seal = read_sealed(folder / name, *needed)
+    except Damaged:
+        return {name: "is damaged"}
+    if not seal:
+        return _unsealed(folder, name)
+    if seal.get(RUN) != folder.name:
+        return {name: f"belongs to run {seal.get(RUN)}"}
+    found = {other: _fault(folder / other, seal[other]) for other in seal if other not in (RUN, name)}
+    return {other: fault for other, fault in found.items() if fault}
+
+
+def _unsealed(folder: Path, name: str) -> dict[str, str]:
+    """Return the faults of an end without a seal, which only a run of an earlier version may have."""
+    try:
+        started, _ = read_sealed(folder / "spec.json")
+    except FileNotFoundError:
+        return {}
+    except Damaged:
+        return {"spec.json": "is damaged"}
+    return {name: "has lost its seal"} if "versions" in started else {}
+
+
+def _fault(path: Path, expected: str) -> str:
+    try:
+        return "" if checksum(path) == expected else "is damaged"
+    except FileNotFoundError:
+        return "is missing"
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file; one that has not changed is read once by a process."""
+    now = path.stat()
+    compute = _checksum if time.time() - now.st_mtime > SETTLED_SECONDS else _checksum.__wrapped__
+    return compute(path, now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino)
+
+
+@lru_cache(maxsize=1 << 16)
+def _checksum(path: Path, *state: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != name}

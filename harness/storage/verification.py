@@ -1,0 +1,60 @@
+"""Verification of a results folder: every run and suite against the checksums that were written with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harness.storage.files import Damaged
+from harness.storage.run_folder import ENDS, RunFolder
+from harness.storage.seals import read_sealed
+from harness.storage.store import Store
+
+
+class Verdict(NamedTuple):
+    """What was found about a run or a suite.
+
+    Attributes
+    ----------
+    place : str
+        Its folder, relative to the results folder.
+    state : str
+        sound, damaged, not sealed (of an earlier version) or unfinished.
+    faults : tuple[str, ...]
+        What is wrong; not empty where something is damaged.
+    """
+
+    place: str
+    state: str
+    faults: tuple[str, ...] = ()
+
+
+def verify(store: Store) -> Iterator[Verdict]:
+    """Yield a verdict on every suite and every run of a folder."""
+    for path in sorted(store.root.glob("*/suite.json")):
+        try:
+            _, seal = read_sealed(path, "suite", "profile", "cells")
+        except Damaged:
+            yield Verdict(path.parent.name, "damaged", ("suite.json is damaged",))
+        else:
+            yield Verdict(path.parent.name, "sound" if seal else "not sealed")
+    for folder in store.run_folders():
+        yield _verdict(folder)
+
+
+def _verdict(folder: RunFolder) -> Verdict:
+    """Return what is to be said of a run."""
+    place = f"runs/{folder.path.name}"
+    status, _ = folder.standing()
+    faults = [f"{name} {fault}" for name, fault in folder.faults().items()] if status == "damaged" else []
+    if status in ENDS.values():
+        name = next(name for name, end in ENDS.items() if end == status)
+        sealed = bool(read_sealed(folder.path / name)[1])
+        if status == "done" and (folder.path / "predictions.csv").exists() and not folder.has_predictions:
+            faults.append("predictions.csv is not sealed; --save-predictions writes it again")
+        return Verdict(place, "damaged" if faults else "sound" if sealed else "not sealed", tuple(faults))
+    if status == "interrupted" and (folder.path / "checkpoint.pt").exists() and folder.load() is None:
+        faults.append(
+            "checkpoint.pt is damaged, or the lines of rounds.jsonl that it counts; the run starts again"
+        )
+    return Verdict(place, "damaged" if faults else "unfinished", tuple(faults))

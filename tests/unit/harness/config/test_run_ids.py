@@ -1,0 +1,58 @@
+"""The id of a run follows from its record, and from nothing that a record may leave out."""
+
+import json
+
+import pytest
+
+from harness.config.run import completed, essential, read_spec, run_id, versions
+
+NAMED = {
+    "66c99d3143823f26": {
+        "partition": {"kind": "dirichlet", "clients": 5},
+        "model": {"name": "mlp", "hidden": [64]},
+        "algorithm": "fedavg",
+    },
+    "b3d80468a1b75dd1": {
+        "partition": {"kind": "iid", "clients": 5, "test": 0.25},
+        "model": {"name": "mlp", "hidden": [32, 16]},
+        "algorithm": {"name": "fedprox", "lr": 0.3},
+        "privacy": {"noise_multiplier": 0, "clip": float("inf")},
+        "precision": "float64",
+        "compression": {"alpha": [0.1, 0.2, 0.3, 0.4, 0.5], "beta": [[0, 0.2], [5, 0.4]]},
+    },
+    "92eadfbd1a915a54": {
+        "partition": {"kind": "columns", "clients": 3},
+        "problem": "vertical",
+        "model": {"name": "mlp"},
+        "algorithm": "lvfl",
+    },
+    "79bb87726e013aeb": {
+        "partition": {"kind": "columns", "blocks": [["age"], ["sex"]]},
+        "problem": "vertical",
+        "model": {"name": "mlp"},
+        "algorithm": "splitnn",
+    },
+}
+
+
+@pytest.mark.parametrize("id", NAMED)
+def test_runs_keep_the_names_that_they_were_given(id):
+    """Ids of version 1 of these algorithms, as they stand in results folders."""
+    assert read_spec({"data": "adult", **NAMED[id]}).identity("d") == id
+
+
+@pytest.mark.parametrize("id", NAMED)
+def test_what_is_left_out_of_a_record_can_be_filled_in(id):
+    spec = read_spec({"data": "adult", **NAMED[id]}).model_dump(mode="json")
+    short = essential(spec)
+    assert len(json.dumps(short)) < len(json.dumps(spec)) / 2
+    assert essential(completed(short)) == short == essential(spec)
+    assert run_id(short, "d", versions(spec)) == id
+
+
+def test_parts_that_are_not_known_keep_all_settings():
+    """As in skipped combinations, and of plugins that are not loaded."""
+    odd = {"algorithm": {"name": "nobody", "lr": 0.05}, "data": "adult", "model": {"name": 3}, "rounds": 100}
+    assert essential(odd) == {key: value for key, value in odd.items() if key != "rounds"}
+    assert completed(odd) == odd
+    assert versions(odd) == {}
