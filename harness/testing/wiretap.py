@@ -99,11 +99,13 @@ class Wiretap(Channel):
             return super().gather(*rows, **options)
         message = self._opened(rows, base, scale, per_sample)
         sent = super().gather(*message.rows, **options)
-        whole = per_sample is not None and self._transcript.privacy.unit == "client"
-        parts = [part.flatten(-2) for part in message.parts] if whole else message.parts
-        clean = clipped(parts, message.limit)
-        if per_sample is not None:  # slots without a sample are not sent
+        if per_sample is None:
+            clean = clipped(message.parts, message.limit)
+        else:  # slots without a sample are not sent, and do not count for the norm
             real = (per_sample.weight > 0.5).unsqueeze(-1)
+            parts = [torch.where(real, part, 0.0) for part in message.parts]
+            whole = self._transcript.privacy.unit == "client"
+            clean = clipped([part.flatten(-2) for part in parts] if whole else parts, message.limit)
             clean = [torch.where(real, part.view(message.parts[0].shape), torch.nan) for part in clean]
         self._note(message, _scaled(sent, scale), clean, message.sensitivity)
         return sent

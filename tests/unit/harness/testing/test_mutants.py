@@ -240,6 +240,7 @@ def records_booked_at_half_their_rate(patch):
 CASES = [(name, algorithm) for name, (_, _, algorithms) in MUTANTS.items() for algorithm in algorithms]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "algorithm"), CASES)
 def test_a_mutant_is_caught(monkeypatch, name, algorithm):
     mutate, mechanism, _ = MUTANTS[name]

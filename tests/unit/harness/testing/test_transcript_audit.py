@@ -49,6 +49,13 @@ def test_an_honest_mechanism_is_not_accused(name):
         assert found["epsilon_seen"] == pytest.approx(found["epsilon_claimed"])
 
 
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_parties_whose_last_batch_is_not_full_are_not_accused(unit):
+    cls = ALGORITHMS["splitnn"]
+    make = partial(simulate, cls(local_epochs=1, batch_size=5), wide_task(cls), rounds=0)
+    assert audit_transcript(make, privacy("local", 1.0, 1.0, unit=unit), 4)["findings"] == []
+
+
 class NoClip(Mechanism):
     def clip(self, slot, parts, samples=None):
         return super().clip(slot, parts)._replace(parts=tuple(parts))  # a norm may have to be remembered
