@@ -66,7 +66,7 @@ def audit_transcript(
     seen, run = _recorded(make, privacy, rounds)
     tolerance = TOLERANCE[next(iter(run.start.values())).dtype]
     if not seen.charges:
-        return found | {"note": "nothing is released", "findings": []}
+        return found | {"note": "nothing is released", "findings": _short(seen.wrong)}
     claim = run.statement() or {}
     spent = _epsilon(seen)
     tests = list(_tests(seen, _multipliers(run)))
@@ -83,7 +83,7 @@ def audit_transcript(
         "std_measured": math.sqrt(float(measured.square().nanmean())),
         "epsilon_claimed": claim["epsilon_total"],
         "epsilon_seen": spent,
-        "findings": _short(list(dict.fromkeys(findings))),
+        "findings": _short(findings),
     }
 
 
@@ -218,5 +218,6 @@ def _name(key: Key) -> str:
 
 
 def _short(findings: list[str]) -> list[str]:
+    findings = list(dict.fromkeys(findings))
     more = len(findings) - LISTED
     return findings if more <= 1 else [*findings[:LISTED], f"and {more} more of this kind"]

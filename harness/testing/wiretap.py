@@ -8,6 +8,7 @@ of all samples are long, because clipping shows on long contributions only.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -31,7 +32,7 @@ from harness.testing.transcript import Key, Limit, Transcript, clipped, clipped_
 
 WORST = 0  # number of the client that sends long rows
 LONG = 1e3  # length of its rows over the clip norm, and factor of the long gradients
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}  # of the sensitivity: rounding
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}  # of the sensitivity, for rounding
 
 
 class _Message(NamedTuple):
@@ -133,8 +134,8 @@ class Wiretap(Channel):
         assert self._mixing is not None
         heard = gossip.spread(sums, sums, self._mixing, hops, lambda now: now)
         for part, (one, other) in enumerate(zip(mixed, heard, strict=True)):
-            gap = float((one - other).abs().max()) / message.sensitivity
-            if bool(other.isfinite().all()) and not gap <= TOLERANCE[one.dtype]:
+            most = float(other.abs().max()) + message.sensitivity
+            if math.isfinite(most) and not float((one - other).abs().max()) <= TOLERANCE[one.dtype] * most:
                 where = f"message {message.number}, part {part}, round {self._clients.round}"
                 self._transcript.wrong.append(f"{where}: neighbors do not mix what was sent")
         return sent, mixed, public
@@ -154,16 +155,10 @@ class Wiretap(Channel):
         changed = []
         for part, (row, old) in enumerate(zip(rows, bases, strict=True)):
             purpose = "audit direction", round, number, part
-            shape, generator = row.shape[1:], rng.stream(0, *purpose)
-            long = torch.randn(shape, generator=generator, dtype=torch.float64)
-            long = (
-                long
-                / long.norm(dim=-1, keepdim=True)
-                * LONG
-                * bound
-                * (1.0 if scale is None else scale[part])
-            )
-            far = long.to(row) if old is None else old + long.to(row)
+            shape, length = row.shape[1:], LONG * bound * (1.0 if scale is None else scale[part])
+            long = torch.randn(shape, generator=rng.stream(0, *purpose), dtype=torch.float64)
+            long = (length * long / long.norm(dim=-1, keepdim=True)).to(row)
+            far = long if old is None else old + long
             changed.append(torch.where(member.view(-1, *[1] * len(shape)).to(row.device), far, row))
         self._charge(batch)
         parts = increments(changed, base, scale)
@@ -224,7 +219,7 @@ class Witness(Clients):
     def __init__(self, *arguments: Any, transcript: Transcript, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._transcript = transcript
-        self._batch_sizes: dict[str, int | None] = {}
+        self._rates: dict[str, Tensor] = {}  # that batches of each stream claim, (C,)
         self._made: Counter[tuple[str, int]] = Counter()  # gradients from each batch
         privacy = transcript.privacy
         if privacy.unit == "client" and privacy.sampling == "poisson" and self.round >= 0:
@@ -250,24 +245,22 @@ class Witness(Clients):
         }  # fmt: skip
         made = super().batches(work, **options)
         if self._records is not None and not self._records.public:
-            self._batch_sizes[stream] = batch_size or (work.batch_size if work is not None else None)
-            rates, held = self._rates(stream, split), self.take(self.federation.splits[split])
+            size = batch_size or (work.batch_size if work is not None else None) or math.inf
+            self._rates[stream] = (size / self._samples(split).clamp(min=1).double()).clamp(max=1.0)
+            held = self.take(self.federation.splits[split])
             for row, client in enumerate(self.ids.tolist()):
-                mine, rate = held[row][held[row] >= 0], float(rates[row])
+                mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
                 for step in range(int(made.num_steps[row])):
                     members = torch.isin(mine.to(made.positions.device), made.positions[step, row])
                     self._transcript.draw("batch", rate, client, members.cpu())
         return made
 
-    def _rates(self, stream: str, split: str = "train") -> Tensor:
-        """Return the sampling rates that the batches of a stream claim, ``(C,)``."""
-        size, counts = self._batch_sizes[stream], self._samples(split).double()
-        return torch.ones_like(counts) if size is None else (size / counts.clamp(min=1)).clamp(max=1.0)
-
     def _gradients(
         self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
     ) -> list[Tensor]:
         if self._records is None:
+            if self._transcript.privacy.unit == "record":
+                self._transcript.wrong.append("gradients are computed without record-level privacy")
             return super()._gradients(points, batch, by, objective)
         if self.round % 2:
             objective = partial(_lengthened, objective)
@@ -283,7 +276,7 @@ class Witness(Clients):
         else:
             active = drawn.batch.active.squeeze(-1).long().cpu()
             rates = torch.ones(self.total, dtype=torch.float64)
-            rates[self.ids] = self._rates(drawn.stream)
+            rates[self.ids] = self._rates[drawn.stream]
             who = torch.zeros(self.total, dtype=torch.int64).index_add(0, self.ids, active)
             self._transcript.charge(("batch", drawn.stream, self.round, drawn.step), who, rates)
         return made

@@ -10,6 +10,7 @@ import torch
 
 from harness.core.algorithm import ALGORITHMS
 from harness.core.channel import Channel
+from harness.core.clients import Clients
 from harness.core.execution import sampling, vectorize
 from harness.core.wire import dp_record, gossip
 from harness.core.wire.dp_client import Mechanism
@@ -106,6 +107,17 @@ def no_noise_on_the_second_gradient_of_a_batch(patch):
             self.privacy = kept
 
     patch.setattr(Records, "noised", other)
+
+
+@mutant("record", "fedavg fedrep local_sgda k_gt_minimax apfl")
+def gradients_without_privacy(patch):
+    init = Clients.__init__
+
+    def other(self, *given, **options):
+        init(self, *given, **options)
+        self._records = None
+
+    patch.setattr(Clients, "__init__", other)
 
 
 @mutant("local", "k_gt_minimax dm_hsgd dream momentum_local_sgda fedminmax")
