@@ -72,15 +72,13 @@ def audit_transcript(
     tests = list(_tests(seen, _multipliers(run)))
     findings = [*quiet.wrong, *seen.wrong, *_unclipped(quiet, tolerance), *_unbooked(seen, claim, spent)]
     findings += [text for p, text in tests if p < alarm / len(tests)]
-    measured = torch.cat(
-        [part.flatten() for key, each in seen.noise.items() for part in each.values() if key[0] != "count"]
-    )
+    kept = [part.flatten() for key, each in seen.noise.items() for part in each.values() if key[0] != "count"]
     return found | {
         "releases": len(seen.noise),
         "tests": len(tests),
         "p_value": min(1.0, len(tests) * min((p for p, _ in tests), default=1.0)),
         "std_claimed": claim["noise_multiplier"],
-        "std_measured": math.sqrt(float(measured.square().nanmean())),
+        "std_measured": math.sqrt(float(torch.cat(kept).square().nanmean())) if kept else None,
         "epsilon_claimed": claim["epsilon_total"],
         "epsilon_seen": spent,
         "findings": _short(findings),

@@ -243,6 +243,11 @@ def every_second_message_is_not_booked(patch):
     patch.setattr(Mechanism, "book", other)
 
 
+@mutant("local", "fedavg fedper codasca dm_hsgd fedbio fcfl")
+def no_message_is_booked(patch):
+    patch.setattr(Mechanism, "book", lambda self, samples=None: None)
+
+
 @mutant("record", "fedavg fedrep local_sgda fednest apfl")
 def records_booked_at_half_their_rate(patch):
     book = Privacy.book
