@@ -222,6 +222,8 @@ class Witness(Clients):
         self._rates: dict[str, Tensor] = {}  # that batches of each stream claim, (C,)
         self._made: Counter[tuple[str, int]] = Counter()  # gradients from each batch
         privacy = transcript.privacy
+        if privacy.unit == "record" and self._records is None:
+            transcript.wrong.append("clients compute without record-level privacy")
         if privacy.unit == "client" and privacy.sampling == "poisson" and self.round >= 0:
             drawn = self.ids[self.participation_mask.bool()]
             members = torch.zeros(self.total, dtype=torch.bool).index_fill(0, drawn, True)
@@ -259,8 +261,6 @@ class Witness(Clients):
         self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
     ) -> list[Tensor]:
         if self._records is None:
-            if self._transcript.privacy.unit == "record":
-                self._transcript.wrong.append("gradients are computed without record-level privacy")
             return super()._gradients(points, batch, by, objective)
         if self.round % 2:
             objective = partial(_lengthened, objective)

@@ -109,8 +109,8 @@ def no_noise_on_the_second_gradient_of_a_batch(patch):
     patch.setattr(Records, "noised", other)
 
 
-@mutant("record", "fedavg fedrep local_sgda k_gt_minimax apfl")
-def gradients_without_privacy(patch):
+@mutant("record", "fedavg fedrep local_sgda k_gt_minimax fedbio")
+def no_record_level_privacy(patch):
     init = Clients.__init__
 
     def other(self, *given, **options):
