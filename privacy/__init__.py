@@ -2,7 +2,7 @@
 
 The functions work on tensors and numbers, independent of clients and rounds. Typical use: `clip` bounds a message,
 `gaussian_noise` protects it, `Ledger.book` records the release, `Ledger.report` accounts for all releases, and
-`flags` and `one_run_epsilon` test the claim on released data.
+the functions of `privacy.audit` test the claim on released data, those of `privacy.one_run` bound it from below.
 
 ========================  ==============================================================================
 `classic_sigma`           nominal calibration by the classical formula (as the papers print it)
@@ -16,19 +16,20 @@ The functions work on tensors and numbers, independent of clients and rounds. Ty
 `scale_to_norm`           gradient clipping without a guarantee for privacy
 `AdaptiveClip`            clip norm that follows a quantile
 `gaussian_noise`          noise, one generator per row
-`separation_mu`, `flags`  tests of the claimed noise
-`one_run_epsilon`         empirical lower bound on epsilon
+`scale_p`, `inclusion_p`  tests of the claimed noise and sampling (`correlation_p`: of independent draws)
+`one_run_epsilon`         empirical lower bound on epsilon (`one_run_gaussian_epsilon`, `clopper_pearson_epsilon`)
 `attack_bound`            what an attacker can gain (`accuracy_bound`: from one epsilon alone)
 ========================  ==============================================================================
 """
 
 from privacy.accounting import Account, account, calibrate, compose, epsilon
 from privacy.attacker import accuracy_bound, attack_bound
-from privacy.audit import Separation, flags, one_run_epsilon, project, separation_mu
+from privacy.audit import correlation_p, inclusion_p, scale_p
 from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, clipped_sum, joint_norm, scale_to_norm
 from privacy.event import Event
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
 from privacy.ledger import Draw, Ledger, PrivacyReport
+from privacy.one_run import clopper_pearson_epsilon, one_run_epsilon, one_run_gaussian_epsilon
 
 __all__ = [
     "Account",
@@ -38,7 +39,6 @@ __all__ = [
     "Event",
     "Ledger",
     "PrivacyReport",
-    "Separation",
     "account",
     "accuracy_bound",
     "analytic_sigma",
@@ -48,15 +48,17 @@ __all__ = [
     "clip",
     "clip_each",
     "clipped_sum",
+    "clopper_pearson_epsilon",
     "compose",
+    "correlation_p",
     "epsilon",
-    "flags",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_noise",
+    "inclusion_p",
     "joint_norm",
     "one_run_epsilon",
-    "project",
+    "one_run_gaussian_epsilon",
+    "scale_p",
     "scale_to_norm",
-    "separation_mu",
 ]

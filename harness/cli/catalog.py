@@ -21,8 +21,9 @@ from harness.metrics import METRICS
 from harness.problems import PROBLEMS
 from harness.simulation.build import make_federation, prepare
 from harness.simulation.calibration import calibrated
+from harness.testing.canary_audit import audit_run
 from harness.testing.conformance import check
-from harness.testing.privacy_audit import audit_mechanism, audit_run
+from harness.testing.transcript_audit import audit_transcript, of_setup
 
 
 def list_command(given: argparse.Namespace) -> int:
@@ -113,14 +114,13 @@ def _say_checked(name: str, rows: Sequence[dict[str, Any]], verbose: bool) -> No
 
 def audit_command(given: argparse.Namespace) -> int:
     """Print the results of an audit; return 1 if there are findings."""
-    if given.trials < 10:
-        raise UserError(f"--trials must be at least 10, given {given.trials}")
+    if given.trials < 1:
+        raise UserError(f"--trials must be at least 1, given {given.trials}")
     setup = calibrated(prepare(given_spec(given)))
     if setup.privacy is None:
         raise UserError("audit: the run claims no privacy; give it a section privacy")
-    parts = [audit_mechanism(setup.privacy, given.trials, setup.spec.seed)]
-    if given.canaries:
-        parts.append(audit_run(setup, given.canaries))
+    trained = [audit_run(setup, given.canaries)] if given.canaries else []  # first, as it may be refused
+    parts = [audit_transcript(of_setup(setup), setup.privacy, given.trials), *trained]
     if given.json:
         print(json.dumps(parts, indent=1))
     else:

@@ -195,11 +195,11 @@ def parser() -> argparse.ArgumentParser:
     checked.add_argument("--json", action="store_true", help="print JSON")
 
     audited = command(
-        "audit", audit_command, "test a run's privacy claim: its mechanism, and a training with canaries"
+        "audit", audit_command, "test a run's privacy claim: its releases, and a training with canaries"
     )
     _spec_options(audited)
     audited.add_argument(
-        "--trials", type=int, default=200, help="releases with and without a canary (default: 200)"
+        "--trials", type=int, default=20, help="rounds whose releases are tested (default: 20)"
     )
     audited.add_argument(
         "--canaries", type=int, default=100, help="planted units of the audited run (default: 100; 0: no run)"

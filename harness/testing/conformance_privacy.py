@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from typing import Any, ClassVar
 
@@ -39,13 +40,18 @@ from harness.testing.small_tasks import (
     small,
     task,
     task_of,
+    wide_task,
 )
+from harness.testing.transcript_audit import audit_transcript
 from privacy import Ledger, gaussian_epsilon
 
 TINY = 1e-9  # clip norm that hides the data of a client
 SHOWS = 1e-5  # change of a state that reveals data
 HEAVY = 10.0  # noise multiplier
 DELTA = 1e-5
+CLOSE = 0.1  # clip norm that most contributions exceed
+AUDITED = 10  # rounds of an audit
+COHORT = 2  # expected clients in its rounds under central privacy
 
 LOCAL: dict[str, Any] = {"placement": "local", "delta": DELTA}
 CENTRAL = {**LOCAL, "placement": "central", "sampling": "poisson"}
@@ -220,6 +226,33 @@ def _sampled(cls: type[Algorithm]) -> None:
     rates = {draw.rate for draw in ledger.merge(Ledger()).closed}
     if rates - Noted.rates:
         raise Failed(f"batches drawn at rates {sorted(Noted.rates)} are booked at {sorted(rates)}")
+
+
+@_check
+def _audited(cls: type[Algorithm]) -> None:
+    """Release nothing but what its statement of privacy claims: the audit of a transcript."""
+    for name, audit in audits(cls):
+        if audit["findings"]:
+            raise Failed(f"under {name} privacy: {'; '.join(audit['findings'])}")
+
+
+def audits(
+    cls: type[Algorithm], *, only: Sequence[str] = tuple(MECHANISMS), rounds: int = AUDITED, seed: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Audit an algorithm under every mechanism that is not refused; yield its name and the result."""
+    if cls.meta.pooled:
+        return  # no mechanism applies to pooled data
+    task, mechanisms = wide_task(cls), _mechanisms(cls)
+    for name in only:
+        mechanism = mechanisms[name]
+        sampled = name == "central" and not cls.meta.gossip and cls.meta.solves[0] != "vertical"
+        rate = COHORT / task[1].clients if sampled else 1.0
+        privacy = Privacy.of(1.0, clip=CLOSE, rate=rate, **mechanism)
+        make = partial(
+            simulate, small(cls), task, rounds=0, seeds=(seed,), cohort=COHORT if sampled else None
+        )
+        with suppress(Incompatible):
+            yield name, audit_transcript(make, privacy, rounds)
 
 
 @_check

@@ -23,6 +23,7 @@ from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
 
 CLIENTS, ROUNDS = 5, 3
+WIDE = 20  # length of x in `wide_task`
 EXACT = 1e-10  # in float64
 RAW = Compression(codec="float64")
 
@@ -114,6 +115,21 @@ def task_of(cls: type[Algorithm], seed: int = 0, changed: int | None = None) -> 
     """Return a small problem that the algorithm solves."""
     problem, federation = task(cls.meta.solves[0], seed, changed)
     return problem, federation.merged() if cls.meta.pooled else federation
+
+
+def wide_task(cls: type[Algorithm]) -> Task:
+    """Return a problem that the algorithm solves, with variables long enough to measure noise."""
+    kind = cls.meta.solves[0]
+    if kind not in ("minimax", "bilevel"):
+        return task_of(cls)
+    settings: dict[str, Any] = {"clients": CLIENTS, "dims": (WIDE, 6), "samples": 12, "noise": 1.0}
+    if kind == "bilevel":
+        generator = rng.stream(0, "check", "wide")
+        b = torch.randn(CLIENTS, 6, WIDE, generator=generator, dtype=torch.float64).tolist()
+        ones = [[1.0] * 6] * CLIENTS
+        settings = {"A": [torch.eye(6).tolist()] * CLIENTS, "B": b, "b": ones, "t": ones, "rho": 1.0}
+    problem = PROBLEMS["random_quadratic" if kind == "minimax" else "quadratic_bilevel"]
+    return problem.build(Setting(problem.settings(**settings), None, None))
 
 
 def same_state(what: str, found: Any, expected: Any, exactly: bool = False) -> None:

@@ -12,6 +12,7 @@ from algorithms.centralized.fedprox import FedProx
 from algorithms.personalized.local import Local
 from harness.core import ALGORITHMS, Meta
 from harness.testing.conformance import CHECKS, check
+from harness.testing.conformance_privacy import audits
 
 algorithms.load()
 
@@ -20,6 +21,13 @@ algorithms.load()
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_conforms(name, one):
     one(ALGORITHMS[name])
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_releases_what_it_claims(name):
+    """Under every mechanism; which errors would be found is in `tests/unit/harness/testing/test_mutants.py`."""
+    accused = {mechanism: audit["findings"] for mechanism, audit in audits(ALGORITHMS[name])}
+    assert not any(accused.values()), accused
 
 
 def failures(cls):

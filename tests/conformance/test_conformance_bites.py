@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from harness.core.algorithm import ALGORITHMS
+from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.dp_record import Records
 from harness.testing.conformance import check
 from harness.testing.conformance_privacy import CHANNEL_CHECKS
@@ -61,6 +62,12 @@ def test_gossip_that_is_not_declared_is_caught_with_the_way_out() -> None:
     """A run of it would get no topology, so its check gets none either."""
     rows = check(Undeclared)
     assert any("Meta(..., gossip=True)" in str(row["why"]) for row in rows if row["result"] == "failed")
+
+
+def test_a_mechanism_with_half_the_noise_is_caught(monkeypatch) -> None:
+    noise = Mechanism.noise
+    monkeypatch.setattr(Mechanism, "noise", lambda self, *given: 0.5 * noise(self, *given))
+    assert failing(FEDAVG) == {"_audited"}
 
 
 @pytest.mark.parametrize("kept", ["one in two", "at rate 1"])

@@ -50,7 +50,7 @@ def draw_batches(
     """
     epochs = 1 if steps is None and epochs is None else epochs
     largest = int(counts.max())
-    size = largest if batch_size is None else min(batch_size, largest)
+    size = max(1, largest if batch_size is None else min(batch_size, largest))  # padding, if nobody has data
     if bool((counts <= size).all()):  # full batches: nothing to draw
         total = steps if steps is not None else epochs or 1
         slots = torch.arange(size).expand(len(counts), size)
@@ -95,7 +95,10 @@ def draw_poisson_batches(
     size = int(counts.max()) if batch_size is None else batch_size
     per_pass = torch.where(counts > 0, -(-counts // counts.clamp(max=size).clamp(min=1)), 0)
     num_steps = (counts > 0) * steps if steps is not None else per_pass * (epochs or 1)
-    step, slot = torch.arange(int(num_steps.max()))[:, None, None], torch.arange(int(counts.max()))
+    most, largest = (
+        max(1, int(number.max())) for number in (num_steps, counts)
+    )  # padding, if nobody has data
+    step, slot = torch.arange(most)[:, None, None], torch.arange(largest)
     rate = (size / counts.clamp(min=1)).clamp(max=1.0)[:, None]
     draws = rng.uniform(keys[:, None], ids[:, None], step, slot)
     drawn = (draws < rate) & (slot < counts[:, None]) & (step < num_steps[:, None])

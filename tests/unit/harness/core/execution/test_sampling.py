@@ -179,6 +179,15 @@ def test_poisson_batches_hold_a_sample_at_most_once(sizes, steps, batch_size):
             assert all(len(batch) == size for batch in batches[: int(taken[client])])
 
 
+@pytest.mark.parametrize("draw", [draw_batches, draw_poisson_batches])
+@pytest.mark.parametrize("length", [{"steps": 3, "epochs": None}, {"steps": None, "epochs": 2}])
+def test_clients_without_samples_get_padding(draw, length):
+    nobody = torch.zeros(2, dtype=torch.int64)
+    order, num_steps = draw(nobody, nobody, torch.arange(2), batch_size=4, **length)
+    assert len(order) >= 1 and order.shape[1:] == (2, 1)
+    assert (order == -1).all() and not num_steps.any()
+
+
 def test_poisson_batches_have_the_expected_size():
     """500 steps of 30 of 100: mean 30, standard deviation of the mean sqrt(21 / 500) = .2."""
     order, _ = deal([100], steps=500, batch_size=30, how=draw_poisson_batches)

@@ -1,0 +1,221 @@
+"""An audit of the transcript of a run: tests of everything that the printed epsilon assumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.core.wire.settings import PLAIN, Privacy
+from harness.simulation.build import Setup
+from harness.simulation.simulation import Simulation
+from harness.simulation.snapshot import Diverged
+from harness.testing.transcript import Key, Transcript
+from harness.testing.wiretap import TOLERANCE, Wiretap, Witness
+from privacy import Event, account, compose, correlation_p, inclusion_p, scale_p
+
+ROUNDS = 20
+KINDS = 64  # of releases that are tested for correlation
+TABLE = 2**24  # entries of their noise that are kept, at most
+LISTED = 12  # findings in a report
+
+# Makes the simulation of a run with other classes of clients and channel, and another mechanism.
+Make = Callable[..., Simulation]
+
+
+def audit_transcript(
+    make: Make, privacy: Privacy, rounds: int = ROUNDS, alarm: float = 0.01
+) -> dict[str, Any]:
+    """Run an algorithm under its mechanism and test every release.
+
+    Without noise, what arrives must be what clipping alone would give. With noise, the differences must be normal
+    with the standard deviation that the run states, and uncorrelated between messages, parts, gradients, rounds
+    and clients. Cohorts and batches must look like Poisson samples at the stated rates. The stated epsilon must
+    cover what every client must be charged for. Runs are made uncompressed: what is done to a message after its
+    noise cannot make the claim wrong, and would only hide a broken one.
+
+    Parameters
+    ----------
+    make : Callable
+        Returns the simulation, given ``privacy``, ``clients``, ``channel``, ``compression`` and ``in_parts`` as for
+        `Simulation`.
+    privacy : Privacy
+        Calibrated mechanism of the run.
+    rounds : int
+        Number of rounds.
+    alarm : float
+        Bound on the probability of a false alarm.
+
+    Returns
+    -------
+    dict
+        ``rounds``, kinds of ``releases`` seen, number of ``tests``, smallest ``p_value`` times that number,
+        ``std_claimed`` and ``std_measured`` (over the sensitivity; all releases together), ``epsilon_claimed`` and
+        ``epsilon_seen``, ``findings``.
+    """
+    privacy = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}))  # post-processing
+    found: dict[str, Any] = {"part": "transcript", "rounds": rounds}
+    if privacy.noise_multiplier == 0:
+        return found | {"note": "no noise, nothing claimed", "findings": []}
+    quiet, _ = _recorded(make, replace(privacy, noise_multiplier=0.0), 2)
+    seen, run = _recorded(make, privacy, rounds)
+    tolerance = TOLERANCE[next(iter(run.start.values())).dtype]
+    if not seen.charges:
+        return found | {"note": "nothing is released", "findings": _short(seen.wrong)}
+    claim = run.statement() or {}
+    spent = _epsilon(seen)
+    tests = list(_tests(seen, _multipliers(run)))
+    findings = [*quiet.wrong, *seen.wrong, *_unclipped(quiet, tolerance), *_unbooked(seen, claim, spent)]
+    findings += [text for p, text in tests if p < alarm / len(tests)]
+    kept = [part.flatten() for key, each in seen.noise.items() for part in each.values() if key[0] != "count"]
+    return found | {
+        "releases": len(seen.noise),
+        "tests": len(tests),
+        "p_value": min(1.0, len(tests) * min((p for p, _ in tests), default=1.0)),
+        "std_claimed": claim["noise_multiplier"],
+        "std_measured": math.sqrt(float(torch.cat(kept).square().nanmean())) if kept else None,
+        "epsilon_claimed": claim["epsilon_total"],
+        "epsilon_seen": spent,
+        "findings": _short(findings),
+    }
+
+
+def of_setup(setup: Setup) -> Make:
+    """Return the function that makes a prepared run."""
+    return partial(Simulation.from_setup, setup)
+
+
+def _recorded(make: Make, privacy: Privacy, rounds: int) -> tuple[Transcript, Simulation]:
+    """Return the transcript of a run, up to the round in which it diverged if it did."""
+    transcript = Transcript(privacy, max(64, min(4096, TABLE // KINDS // rounds)))
+    sides: Any = {name: partial(kind, transcript=transcript) for name, kind in SIDES.items()}
+    run = make(
+        privacy=privacy, compression=PLAIN.model_copy(update={"codec": "float64"}), in_parts=False, **sides
+    )
+    try:
+        for _ in range(rounds):
+            run.step()
+    except Diverged:
+        pass  # what was released until then is audited
+    return transcript, run
+
+
+SIDES = {"clients": Witness, "channel": Wiretap}
+
+
+def _unclipped(quiet: Transcript, tolerance: float) -> Iterator[str]:
+    """Describe releases that differ from clipped ones although there is no noise."""
+    for key, each in quiet.noise.items():
+        worst = max(float(part.abs().nan_to_num(0.0).max()) for part in each.values() if part.numel())
+        if key[0] != "count" and not worst <= tolerance:  # an adaptive clip's count keeps a little noise
+            yield f"{_name(key)}: without noise it is off the clipped one by {worst:.3g} sensitivities"
+
+
+def _tests(seen: Transcript, multipliers: tuple[float, ...]) -> Iterator[tuple[float, str]]:
+    """Yield p-value and description of every test of noise and sampling."""
+    noise = {
+        key: {round: part / multipliers[-1 if key[0] == "count" else 0] for round, part in each.items()}
+        for key, each in seen.noise.items()
+    }
+    for key, each in noise.items():
+        yield scale_p(torch.cat([part.flatten() for part in each.values()])), _off(key, each.values())
+        pairs = list(zip(list(each.values())[::2], list(each.values())[1::2], strict=False))
+        changes = [(one - other).flatten() for one, other in pairs if one.shape == other.shape]
+        if changes:  # equal noise of a single entry in every round shows in its changes only
+            yield (
+                scale_p(torch.cat(changes), math.sqrt(2)),
+                f"{_name(key)}: the noise changes too little, or too much, from round to round",
+            )
+        if len(each) > 1:
+            for round, part in each.items():
+                yield scale_p(part), f"{_off(key, [part])}, round {round}"
+    if noise:
+        table, rounds = _table(dict(list(noise.items())[:KINDS]))  # (kinds, rounds, clients, entries)
+        labels = [_name(key) for key in noise], [f"round {round}" for round in rounds]
+        # Averages that a server sees are compared with those of clients' noise.
+        average = table.nansum(2, keepdim=True) / (~table.isnan()).sum(2, keepdim=True).sqrt()
+        for of, where in ((table, ""), (average, " in the average of clients")):
+            for axis, names in enumerate(labels):
+                p, (one, other) = correlation_p(of.movedim(axis, 0).flatten(1))
+                yield p, f"noise is correlated between {names[one]} and {names[other]}{where}"
+        p, (one, other) = correlation_p(table.movedim(2, 0).flatten(1))
+        yield p, f"noise is correlated between clients {one} and {other}"
+    for (kind, _, rate), sequences in seen.included.items():
+        if rate == 1:
+            continue
+        lengths = {len(members) for members in sequences.values()}
+        for length in sorted(lengths):
+            alike = [torch.stack(members) for members in sequences.values() if len(members) == length]
+            for p, text in inclusion_p(torch.stack(alike, 1), rate):
+                yield p, f"{kind}: {text}"
+
+
+def _table(noise: dict[Key, dict[int, Tensor]]) -> tuple[Tensor, list[int]]:
+    """Return all noise as one tensor, nan where there is none, and the rounds."""
+    rounds = sorted({round for each in noise.values() for round in each})
+    shapes = [part.shape for each in noise.values() for part in each.values()]
+    size = [max(shape[axis] for shape in shapes) for axis in (0, 1)]
+    table = torch.full((len(noise), len(rounds), *size), torch.nan, dtype=torch.float64)
+    for number, each in enumerate(noise.values()):
+        for round, part in each.items():
+            table[number, rounds.index(round), : part.shape[0], : part.shape[1]] = part
+    return table, rounds
+
+
+def _multipliers(run: Simulation) -> tuple[float, ...]:
+    """Return the booked noise multipliers, ascending: with adaptive clips the count's is the last."""
+    booked = {noise for draw in run.privacy_log.ledger.all_draws for noise, _ in draw.releases}
+    return tuple(sorted(booked)) or (run.privacy.noise_multiplier if run.privacy else 0.0,)
+
+
+def _epsilon(seen: Transcript) -> float:
+    """Return the largest epsilon of a client, or person, by what was seen."""
+    z = seen.privacy.noise_multiplier
+    accounts = (
+        account(
+            [Event(compose([z] * int(count)), rate, times) for (count, rate), times in each],
+            seen.privacy.delta,
+            seen.privacy.accountant,
+        ).epsilon
+        for each in seen.spent()
+    )
+    return max(accounts, default=0.0)
+
+
+def _unbooked(seen: Transcript, claim: dict[str, Any], spent: float) -> Iterator[str]:
+    """Describe what the stated epsilon and number of releases leave out."""
+    each = 2 if seen.privacy.clip == "adaptive" else 1  # the count is a release too
+    made = {each * sum(int(count) * times for (count, _), times in one) for one in seen.spent()}
+    stated, epsilon = claim["releases"], float(claim["epsilon_total"])
+    if max(made) > stated or (len(made) == 1 and stated not in made):
+        yield f"{max(made)} releases were made, {stated} are booked"
+    if not epsilon >= spent * (1 - 1e-6):
+        yield f"the releases that were made have epsilon {spent:.4g}, claimed {epsilon:.4g}"
+
+
+def _off(key: Key, parts: Any) -> str:
+    together = torch.cat([part.flatten() for part in parts])
+    std = math.sqrt(float(together.square().nanmean()))
+    return f"{_name(key)}: the noise has {std:.3g} times the booked standard deviation"
+
+
+def _name(key: Key) -> str:
+    if key[0] == "message":
+        number = int(key[1])
+        which = f"message {number}" if number >= 0 else f"message {-1 - number} before round 0"
+        return f"{which}, part {key[2]}"
+    if key[0] == "count":
+        return f"count of message {key[1]}"
+    _, stream, step, call, part = key
+    return f"gradient {call} of batch {step} in stream {stream}, part {part}"
+
+
+def _short(findings: list[str]) -> list[str]:
+    findings = list(dict.fromkeys(findings))
+    more = len(findings) - LISTED
+    return findings if more <= 1 else [*findings[:LISTED], f"and {more} more of this kind"]

@@ -1,0 +1,317 @@
+"""Clients and a channel that write a transcript.
+
+It is taken outside the mechanism: where algorithms hand rows to the channel and receive what was sent, and where
+they ask for gradients. What a release would be without noise is computed from its definition, so a broken mechanism
+cannot vouch for itself. One client sends long random rows instead of its own, and every second round the gradients
+of all samples are long, because clipping shows on long contributions only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from datasets.federation import Batch
+from harness.core import rng
+from harness.core.channel import Channel
+from harness.core.clients import Clients
+from harness.core.execution.batches import Batches, LocalWork
+from harness.core.execution.vectorize import Points
+from harness.core.problem import Objective, problem_loss
+from harness.core.wire import gossip
+from harness.core.wire.dp_client import ADAPTIVE_START
+from harness.core.wire.dp_record import Drawn
+from harness.core.wire.message import Weighting, increments
+from harness.testing.transcript import Key, Limit, Transcript, clipped, clipped_sums
+
+WORST = 0  # number of the client that sends long rows
+LONG = 1e3  # length of its rows over the clip norm, and factor of the long gradients
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}  # of the sensitivity, for rounding
+
+
+class _Message(NamedTuple):
+    """A message before it is sent: its number, rows, increments, and the bounds of its clip."""
+
+    number: int
+    rows: list[Tensor]
+    parts: list[Tensor]
+    limit: Limit
+    sensitivity: float
+
+
+class Wiretap(Channel):
+    """A channel that compares what is received with what clipping alone would let through."""
+
+    def __init__(self, clients: Clients, *, transcript: Transcript, **options: Any) -> None:
+        super().__init__(clients, **options)
+        self._transcript = transcript
+        self._sent = 0
+
+    @property
+    def _watched(self) -> bool:
+        """Whether messages are releases; with unit record, gradients are, and what parties send."""
+        return self._transcript.privacy.unit == "client" or self._clients.problem.kind == "vertical"
+
+    def mean(
+        self,
+        *rows: Tensor,
+        base: Any = None,
+        scale: Sequence[float] | None = None,
+        weighting: Weighting | None = None,
+        stateless: bool = False,
+    ) -> Any:
+        """Send rows to the server and note the noise of their average."""
+        options: dict[str, Any] = {"base": base, "scale": scale, "stateless": stateless}
+        if not self._watched:
+            return super().mean(*rows, weighting=weighting, **options)
+        privacy, clients, message = self._transcript.privacy, self._clients, self._opened(rows, base, scale)
+        sent = super().mean(*message.rows, weighting=weighting, **options)
+        present, central = clients.participation_mask.double(), privacy.placement == "central"
+        sizes = (clients.sizes * present).double()
+        even = central or privacy.strict or weighting == "uniform"
+        weights = present / clients.n if even else sizes / sizes.sum().clamp(min=1)
+        unit = message.sensitivity * (1 / clients.n if central else float(weights.norm()))
+        clean = [weights.to(part) @ part for part in clipped(message.parts, message.limit)]
+        self._note(message, _scaled(sent, scale), clean, unit)
+        if privacy.clip == "adaptive":
+            self._note_count(message, present)
+        return sent
+
+    def gather(
+        self,
+        *rows: Tensor,
+        base: Any = None,
+        scale: Sequence[float] | None = None,
+        stateless: bool = False,
+        per_sample: Batch | None = None,
+        pass_on: Literal["all", "others"] | None = None,
+    ) -> Any:
+        """Send rows to the server and note the noise of each."""
+        options: dict[str, Any] = {
+            "base": base, "scale": scale, "stateless": stateless, "per_sample": per_sample, "pass_on": pass_on,
+        }  # fmt: skip
+        if not self._watched:
+            return super().gather(*rows, **options)
+        message = self._opened(rows, base, scale, per_sample)
+        sent = super().gather(*message.rows, **options)
+        if per_sample is None:
+            clean = clipped(message.parts, message.limit)
+        else:  # slots without a sample are not sent, and do not count for the norm
+            real = (per_sample.weight > 0.5).unsqueeze(-1)
+            parts = [torch.where(real, part, 0.0) for part in message.parts]
+            whole = self._transcript.privacy.unit == "client"
+            clean = clipped([part.flatten(-2) for part in parts] if whole else parts, message.limit)
+            clean = [torch.where(real, part.view(message.parts[0].shape), torch.nan) for part in clean]
+        self._note(message, _scaled(sent, scale), clean, message.sensitivity)
+        return sent
+
+    def mix(
+        self,
+        *rows: Tensor,
+        rebroadcast: Sequence[Tensor] = (),
+        onto: Sequence[Tensor] = (),
+        base: Any = None,
+        scale: Sequence[float] | None = None,
+        hops: int = 1,
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Send rows to the neighbors, note their noise, and compare the mixture with what was sent."""
+        options: dict[str, Any] = {
+            "rebroadcast": rebroadcast, "onto": onto, "base": base, "scale": scale, "hops": hops,
+        }  # fmt: skip
+        if not (self._watched and rows):
+            return super().mix(*rows, **options)
+        message = self._opened(rows, base, scale)
+        sent, mixed, public = super().mix(*message.rows, **options)
+        clean = clipped(message.parts, message.limit)
+        self._note(message, _scaled(sent, scale), clean, message.sensitivity)
+        sums = [row + part for row, part in zip(onto, sent, strict=True)] if onto else list(sent)
+        assert self._mixing is not None
+        heard = gossip.spread(sums, sums, self._mixing, hops, lambda now: now)
+        for part, (one, other) in enumerate(zip(mixed, heard, strict=True)):
+            most = float(other.abs().max()) + message.sensitivity
+            if math.isfinite(most) and not float((one - other).abs().max()) <= TOLERANCE[one.dtype] * most:
+                where = f"message {message.number}, part {part}, round {self._clients.round}"
+                self._transcript.wrong.append(f"{where}: neighbors do not mix what was sent")
+        return sent, mixed, public
+
+    def _opened(
+        self, rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None, batch: Batch | None = None
+    ) -> _Message:
+        """Return the message with long rows of one client, and charge it."""
+        transcript, clients = self._transcript, self._clients
+        privacy, round = transcript.privacy, clients.round
+        number = self._sent if round >= 0 else -1 - self._sent  # apart from those of the rounds
+        self._sent += 1
+        limit: Limit = privacy.clip if privacy.clip != "adaptive" else self._norm()
+        bound = float(limit) if isinstance(limit, Tensor) else privacy.bound()
+        member = (clients.ids == WORST).unsqueeze(-1)
+        bases = base if isinstance(base, tuple) else (base,) * len(rows)
+        changed = []
+        for part, (row, old) in enumerate(zip(rows, bases, strict=True)):
+            purpose = "audit direction", round, number, part
+            shape, length = row.shape[1:], LONG * bound * (1.0 if scale is None else scale[part])
+            long = torch.randn(shape, generator=rng.stream(0, *purpose), dtype=torch.float64)
+            long = (length * long / long.norm(dim=-1, keepdim=True)).to(row)
+            far = long if old is None else old + long
+            changed.append(torch.where(member.view(-1, *[1] * len(shape)).to(row.device), far, row))
+        self._charge(batch)
+        parts = increments(changed, base, scale)
+        return _Message(number, changed, parts, limit, bound * privacy.factor)
+
+    def _charge(self, batch: Batch | None) -> None:
+        transcript, clients = self._transcript, self._clients
+        privacy, round = transcript.privacy, clients.round
+        if privacy.unit == "record":
+            assert batch is not None
+            _charge_persons(transcript, clients, batch)
+            return
+        everybody = torch.ones(clients.total, dtype=torch.int64)
+        if privacy.placement == "local":
+            everybody = torch.zeros_like(everybody).index_add(0, clients.ids, clients.participation_mask)
+        sampled = privacy.sampling == "poisson" and round >= 0
+        transcript.charge(("round", round), everybody, privacy.rate if sampled else 1.0)
+
+    def _note(self, message: _Message, sent: Sequence[Tensor], clean: Sequence[Tensor], unit: float) -> None:
+        """Keep the noise of a message: what arrived minus what would have arrived without."""
+        if unit == 0:
+            return  # a cohort without samples: an average with weights of zero
+        for part, (one, other) in enumerate(zip(sent, clean, strict=True)):
+            noise, key = (one.double() - other.double()) / unit, ("message", message.number, part)
+            round, ids = self._clients.round, self._clients.ids
+            if bool((noise.isnan() & ~other.isnan() | noise.isinf()).any()):
+                self._transcript.wrong.append(f"message {message.number}, part {part}: not finite")
+            noise = noise.nan_to_num(torch.nan, torch.nan, torch.nan)
+            if noise.ndim == 1:  # an average
+                self._transcript.release(key, round, noise[None], torch.zeros(1, dtype=torch.int64), 1)
+            else:
+                self._transcript.release(key, round, noise.flatten(1), ids, self._clients.total)
+
+    def _norm(self) -> Tensor:
+        """Return the adaptive clip norm of the next message, which follows from earlier noisy counts."""
+        start = torch.tensor(ADAPTIVE_START, dtype=torch.float64)
+        return self.state.get(f"clip {self._slot_of(self._messages)}", start)
+
+    def _slot_of(self, messages: int) -> int:
+        return messages if self._clients.round >= 0 else -messages - 1
+
+    def _note_count(self, message: _Message, present: Tensor) -> None:
+        """Keep the noise of an adaptive clip's count, which its next norm reveals."""
+        rule, limit = self._transcript.privacy.adaptive, torch.as_tensor(message.limit)
+        now = self.state[f"clip {self._slot_of(self._messages - 1)}"]
+        share = rule.quantile - float((now / limit).log()) / rule.lr
+        norms = torch.cat(message.parts, -1).double().norm(dim=-1)
+        count = float((((norms <= limit).double() - 0.5) * present).sum())
+        noise = ((share - 0.5) * self._clients.n - count) * (1 if self._transcript.privacy.factor == 2 else 2)
+        key: Key = ("count", message.number)
+        where = torch.zeros(1, dtype=torch.int64)
+        self._transcript.release(key, self._clients.round, torch.tensor([[noise]]), where, 1)
+
+
+class Witness(Clients):
+    """Clients that note who is drawn, and compare private gradients with sums of clipped ones."""
+
+    def __init__(self, *arguments: Any, transcript: Transcript, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._transcript = transcript
+        self._rates: dict[str, Tensor] = {}  # that batches of each stream claim, (C,)
+        self._made: Counter[tuple[str, int]] = Counter()  # gradients from each batch
+        privacy = transcript.privacy
+        if privacy.unit == "record" and self._records is None:
+            transcript.wrong.append("clients compute without record-level privacy")
+        if privacy.unit == "client" and privacy.sampling == "poisson" and self.round >= 0:
+            drawn = self.ids[self.participation_mask.bool()]
+            members = torch.zeros(self.total, dtype=torch.bool).index_fill(0, drawn, True)
+            transcript.draw("cohort", privacy.rate, 0, members)
+
+    def batches(
+        self,
+        work: LocalWork | None,
+        *,
+        steps: int | Tensor | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        split: str = "train",
+        stream: str = "main",
+        aligned: bool = False,
+    ) -> Batches:
+        """Draw batches and note who is in which."""
+        options: dict[str, Any] = {
+            "steps": steps, "epochs": epochs, "batch_size": batch_size, "split": split, "stream": stream,
+            "aligned": aligned,
+        }  # fmt: skip
+        made = super().batches(work, **options)
+        if self._records is not None and not self._records.public:
+            size = batch_size or (work.batch_size if work is not None else None) or math.inf
+            self._rates[stream] = (size / self._samples(split).clamp(min=1).double()).clamp(max=1.0)
+            held = self.take(self.federation.splits[split])
+            for row, client in enumerate(self.ids.tolist()):
+                mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
+                for step in range(int(made.num_steps[row])):
+                    members = torch.isin(mine.to(made.positions.device), made.positions[step, row])
+                    self._transcript.draw("batch", rate, client, members.cpu())
+        return made
+
+    def _gradients(
+        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
+    ) -> list[Tensor]:
+        if self._records is None:
+            return super()._gradients(points, batch, by, objective)
+        if self.round % 2:
+            objective = partial(_lengthened, objective)
+        made = super()._gradients(points, batch, by, objective)
+        drawn = self._records.of(batch)
+        call = self._made[drawn.stream, drawn.step]
+        self._made[drawn.stream, drawn.step] += 1
+        real = batch._replace(**drawn.batch._asdict())  # a batch of parties has further fields
+        clean = clipped_sums(objective(self.problem), points, real, by, self._transcript.privacy.bound())
+        self._note(drawn, call, made, clean)
+        if self._records.public:
+            _charge_persons(self._transcript, self, batch)
+        else:
+            active = drawn.batch.active.squeeze(-1).long().cpu()
+            rates = torch.ones(self.total, dtype=torch.float64)
+            rates[self.ids] = self._rates[drawn.stream]
+            who = torch.zeros(self.total, dtype=torch.int64).index_add(0, self.ids, active)
+            self._transcript.charge(("batch", drawn.stream, self.round, drawn.step), who, rates)
+        return made
+
+    def _note(self, drawn: Drawn, call: int, made: list[Tensor], clean: list[Tensor]) -> None:
+        """Keep the noise of the gradients of clients that took the step."""
+        active = drawn.batch.active.squeeze(-1).bool()
+        sensitivity = self._transcript.privacy.bound() * self._transcript.privacy.factor
+        for part, (one, other) in enumerate(zip(made, clean, strict=True)):
+            noise = (one.double() * drawn.expected - other) / sensitivity
+            key = ("gradient", drawn.stream, drawn.step, call, part)
+            ids = self.ids[active.cpu()]
+            self._transcript.release(key, self.round, noise[active], ids, self.total)
+
+
+def _charge_persons(transcript: Transcript, clients: Clients, batch: Batch) -> None:
+    """Charge the persons of a public batch."""
+    assert clients._records is not None
+    numbers = clients._records.of(batch).numbers
+    assert numbers is not None
+    who = torch.bincount(numbers[numbers >= 0].cpu(), minlength=int(clients.sizes.max()))
+    transcript.charge(("person",), who)
+
+
+@lru_cache(maxsize=64)
+def _times(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a loss with long gradients; the same object for the same loss, because it may be recorded."""
+    return lambda *arguments: LONG * loss(*arguments)
+
+
+def _lengthened(objective: Objective, problem: Any) -> Callable[..., Tensor]:
+    return _times(objective(problem))
+
+
+def _scaled(sent: Any, scale: Sequence[float] | None) -> list[Tensor]:
+    """Return the parts of a received message, divided by their scales."""
+    parts = [sent] if isinstance(sent, Tensor) else list(sent)
+    return parts if scale is None else [part / one for part, one in zip(parts, scale, strict=True)]
