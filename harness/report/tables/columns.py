@@ -108,6 +108,10 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
         Column("DP", "dp_unit", False, _protection, "What is protected / where the noise is added"),
         Column("ε total", "epsilon_total", True, _epsilon,
                "Privacy loss of the whole run as composed; (in brackets) as asked for; empty: no privacy"),
+        Column("Neighbors", "adjacency", False, _neighbors,
+               "Change of a data set that is hidden; how participants or records of a batch are drawn"),
+        Column("Noise", "noise_multiplier", True, lambda r: quantity(r["noise_multiplier"], 3),
+               "Noise multiplier: standard deviation of the noise over the sensitivity of a release"),
     ]  # fmt: skip
     for name, about in (("alpha", "filters or neurons pruned"), ("beta", "message entries dropped")):
         if varies(name):
@@ -298,6 +302,10 @@ def _difference(row: Row) -> str:
 
 def _protection(row: Row) -> str:
     return "" if is_empty(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
+
+
+def _neighbors(row: Row) -> str:
+    return ", ".join(str(row[name]) for name in ("adjacency", "sampling") if not is_empty(row[name]))
 
 
 def _epsilon(row: Row) -> str:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 # fmt: off
 #: Figures to omit on a narrow terminal, the most dispensable first.
-FIGURES = ("Work", "Pareto", "Down", "Seconds", "Worst client", "Gap", "AUROC", "EqOpp gap", "Up")
+FIGURES = (
+    "Neighbors", "Noise", "Work", "Pareto", "Down", "Seconds", "Worst client", "Gap", "AUROC", "EqOpp gap", "Up",
+)
 #: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
 SETTINGS = ("DP", "Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
 # fmt: on
