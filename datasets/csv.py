@@ -133,6 +133,7 @@ def read_csv(
         continuous=continuous,
         exact=_exact(shown),
         columns={name: cells.values for name, cells in table.items()},
+        public=("means of columns with missing cells, over all rows",) if missing == "fill" else (),
     )
 
 

@@ -53,6 +53,8 @@ class Dataset:
         before they are rounded. None: standardize ``x``.
     columns : Mapping[str, ndarray]
         Raw columns ``(n,)`` (text or numbers) for partitions by a natural attribute; empty for images.
+    public : tuple[str, ...]
+        Facts about the samples that reading them used, and that a privacy claim takes as public.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Dataset:
     continuous: Tensor | None = None
     exact: Tensor | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
+    public: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Make samples contiguous: gathering rows from a column-major table is ten times slower."""

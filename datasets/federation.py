@@ -211,7 +211,7 @@ def federate(
         groups=dataset.groups if dataset.group is not None else (),
         source=dataset.source + limited,
         digest=dataset.digest,
-        public=public,
+        public=(*dataset.public, *public),
     )
 
 

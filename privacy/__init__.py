@@ -10,7 +10,8 @@ the functions of `privacy.audit` test the claim on released data, those of `priv
 `gaussian_epsilon`        exact epsilon of one release (`gaussian_delta`: exact delta)
 `calibrate`               calibration of any mixture of events to one budget
 `epsilon`                 privacy of many equal releases (`account`: of any mixture of events)
-`Ledger`                  immutable record of releases and their draws
+`Ledger`                  record of releases, counted for each unit
+`calibrate_all`           calibration for many units with different histories (`calibrate_each`: for each its own)
 `clip`, `clip_each`       joint clip of a message; clip of each part (`joint_norm`: its total bound)
 `clipped_sum`             sum of individually clipped rows, for per-sample gradients
 `scale_to_norm`           gradient clipping without a guarantee for privacy
@@ -28,6 +29,7 @@ from privacy.audit import correlation_p, inclusion_p, scale_p
 from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, clipped_sum, joint_norm, scale_to_norm
 from privacy.event import Event
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
+from privacy.individual import Histories, calibrate_all, calibrate_each
 from privacy.ledger import Draw, Ledger, PrivacyReport
 from privacy.one_run import clopper_pearson_epsilon, one_run_epsilon, one_run_gaussian_epsilon
 
@@ -37,6 +39,7 @@ __all__ = [
     "Clipped",
     "Draw",
     "Event",
+    "Histories",
     "Ledger",
     "PrivacyReport",
     "account",
@@ -44,6 +47,8 @@ __all__ = [
     "analytic_sigma",
     "attack_bound",
     "calibrate",
+    "calibrate_all",
+    "calibrate_each",
     "classic_sigma",
     "clip",
     "clip_each",

@@ -24,7 +24,7 @@ import difflib
 import functools
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,6 @@ from privacy.gaussian import (
     check_delta,
     check_multiplier,
     gaussian_epsilon,
-    lowest,
 )
 from privacy.pld import SMALLEST_DELTA, pld_epsilon
 
@@ -77,7 +76,7 @@ def compose(multipliers: Iterable[float]) -> float:
     return precision**-0.5 if precision > 0 else math.inf
 
 
-def account(events: Sequence[Event], delta: float, accountant: str = "rdp") -> Account:
+def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> Account:
     """Epsilon of all events together.
 
     Parameters
@@ -132,7 +131,7 @@ def epsilon(
     releases: int,
     delta: float,
     sampling_rate: float = 1.0,
-    accountant: str = "rdp",
+    accountant: str = "pld",
     sampling: str = "poisson",
 ) -> float:
     """Epsilon of ``releases`` Gaussian releases from separate draws.
@@ -160,7 +159,7 @@ def epsilon(
     return account([Event(noise_multiplier, sampling_rate, releases, sampling)], delta, accountant).epsilon
 
 
-def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant: str = "rdp") -> float:
+def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant: str = "pld") -> float:
     """Smallest factor, to 1e-6, of the noise multipliers of all events within a budget.
 
     Parameters
@@ -184,20 +183,42 @@ def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant:
     if not events:
         return 0.0
 
-    def within(log_factor: float) -> bool:
+    def excess(log_factor: float) -> float:
+        """Return the logarithm of what is spent over the budget, almost linear in that of the factor."""
         factor = math.exp(log_factor)
         scaled = [event._replace(noise_multiplier=factor * event.noise_multiplier) for event in events]
-        return account(scaled, delta, accountant).epsilon <= epsilon
+        spent = account(scaled, delta, accountant).epsilon
+        return math.log(max(spent, 1e-300) / epsilon)
 
     # A closed form without amplification; sampling only lowers the factor. The margin covers rounding.
     together = compose(event.noise_multiplier / math.sqrt(event.times) for event in events)
     high = math.log(analytic_sigma(epsilon, delta, 1.0) / together * (1 + 1e-9))
     if all(event.rate == 1 for event in events):
         return math.exp(high)
-    low = high - 1.0
-    while within(low):
-        low, high = low - 1.0, low
-    return math.exp(lowest(within, low, high, tolerance=5e-7))
+    return math.exp(_root(excess, high, 5e-7))
+
+
+def _root(excess: Callable[[float], float], high: float, tolerance: float) -> float:
+    """Return a point at most ``tolerance`` above the root of a decreasing function, which is below ``high``.
+
+    Regula falsi with the Illinois rule; a bisection would need three times as many evaluations.
+    """
+    low, above = high - 1.0, excess(high)
+    while (below := excess(low)) <= 0:
+        low, high, above = low - 1.0, low, below
+    last = 0  # the end that moved last
+    while high - low > tolerance:
+        middle = low + (high - low) * below / (below - above) if math.isfinite(below - above) else math.nan
+        if not low < middle < high:
+            middle = low + (high - low) / 2
+        # At least half the tolerance from both ends, so that the bracket closes once the root is known.
+        middle = min(max(middle, low + tolerance / 2), high - tolerance / 2)
+        found = excess(middle)
+        if found <= 0:
+            high, above, below, last = middle, found, below / (2 if last > 0 else 1), 1
+        else:
+            low, below, above, last = middle, found, above / (2 if last < 0 else 1), -1
+    return high
 
 
 def _check_accountant(accountant: str) -> None:

@@ -131,7 +131,7 @@ def fl_bench(at: Values) -> list[Row]:
     delta, rate = at["delta"], min(0.99, at["batch"] / at["records"])
     steps, rounds = int(at["epochs"]), int(at["rounds"])
     accounted = steps * math.ceil(at["records"] / at["batch"])
-    z = calibrate(at["epsilon"], delta, [Event(1.0, rate, accounted)])
+    z = calibrate(at["epsilon"], delta, [Event(1.0, rate, accounted)], "rdp")
     some = max(1, round(rounds * at["join_ratio"]))
     return [
         _row(f"{accounted} steps accounted for", "add-remove", delta, Event(z, rate, accounted)),

@@ -1,61 +1,68 @@
-"""The ledger: a record of Gaussian releases and their draws, and its privacy report.
+"""The ledger: a record of Gaussian releases and of the units that each is about.
 
-A ledger is immutable: booking returns a new one. Composition does not depend on order, so equal draws are one entry
-with a count, and the size of a ledger does not grow with the number of rounds.
+A unit is what the guarantee protects: a client, or a record. Where participation is public, each unit is
+charged for the rounds it took part in. Where it is secret, each unit is charged for every draw, at the draw's rate.
+
+Releases are booked relative to the noise multiplier of the run, so that one ledger serves stacked runs with
+different noise, and calibration. Composition does not depend on order, so equal draws are one entry with counts.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict
 
-from privacy.accounting import account, check_rate, compose
-from privacy.event import Event
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.accounting import check_rate, compose
 from privacy.gaussian import check_delta, check_multiplier, gaussian_epsilon
+from privacy.individual import Histories, largest, median
 
 DrawKey = str | int | tuple["DrawKey", ...]
+Sampling = Literal["none", "poisson", "without-replacement"]
+Counts = NDArray[np.int64]
+Array = NDArray[np.float64]
 
 
 class Draw(NamedTuple):
-    """``times`` equal draws.
+    """A kind of draw of a cohort or batch, with all releases made from it.
 
     Attributes
     ----------
     releases : tuple of (float, int)
-        Noise multipliers of the releases from one draw with their counts, ascending.
-    rate : float
-        Poisson sampling rate; 1 where amplification by sampling cannot be claimed.
-    approximate_rate : float or None
-        For cohorts of fixed size: the rate of a Poisson cohort of this expected size.
-    times : int
-        Number of such draws.
+        Relative noise multipliers of the releases with their counts, ascending.
+    sampling : {"none", "poisson", "without-replacement"}
+        How units were drawn, in secret; "none" where everybody takes part or participation is public.
+    rate : float or str
+        Probability that a unit is drawn, or the name of the units' own rates.
     """
 
     releases: tuple[tuple[float, int], ...]
-    rate: float = 1.0
-    approximate_rate: float | None = None
-    times: int = 1
+    sampling: Sampling = "none"
+    rate: float | str = 1.0
 
     @property
     def noise_multiplier(self) -> float:
-        """Composed noise multiplier of all releases of one draw."""
-        return compose(multiplier / math.sqrt(number) for multiplier, number in self.releases)
+        """Composed relative noise multiplier of all releases of one draw."""
+        return compose(multiplier / number**0.5 for multiplier, number in self.releases)
 
 
 class PrivacyReport(TypedDict):
     """Result of `Ledger.report`; all epsilons at the same delta.
 
     ``epsilon_release``: exact value of one release without amplification, the largest if releases differ;
-    ``epsilon_total``: of all releases; ``epsilon_approximate``: the total with fixed-size cohorts treated as
-    Poisson cohorts, not a guarantee, None without such cohorts; ``noise_multiplier``: the smallest of a release,
-    None without releases; ``accountant`` and ``note``: see `privacy.accounting.Account`.
+    ``epsilon_total``: of all releases about the unit with the largest value; ``epsilon_median``: of the median
+    unit, by Renyi bounds; ``unit_most``: number of the first unit with the largest value, and ``units_most``
+    how many have it; ``noise_multiplier``: the smallest of a release, None without releases; ``releases`` and
+    ``draws``: largest numbers about one unit; ``accountant`` and ``note``: see `privacy.accounting.Account`.
     """
 
     epsilon_release: float
     epsilon_total: float
-    epsilon_approximate: float | None
+    epsilon_median: float
+    unit_most: int
+    units_most: int
     noise_multiplier: float | None
     releases: int
     draws: int
@@ -64,112 +71,187 @@ class PrivacyReport(TypedDict):
     note: str
 
 
-@dataclass(frozen=True)
+class _Open(NamedTuple):
+    """A draw of the current round; a unit that any of its releases is about is charged for all of them."""
+
+    releases: dict[float, int]
+    sampling: Sampling
+    rate: float | str
+    took: Counts  # part, for every unit
+
+
 class Ledger:
-    """All releases of a run, by draw.
+    """All releases of a run, or of stacked runs, counted for each unit.
+
+    Parameters
+    ----------
+    units : int
+        Number of units.
+    runs : tuple of int
+        Shape of the stacked runs: empty, or one number.
 
     Attributes
     ----------
-    closed : tuple of Draw
-        Finished draws, equal ones counted together.
-    key : str, int, tuple or None
-        Key of the most recent draw; a booking under the same key joins it.
-    current : Draw or None
-        The most recent draw.
+    counts : dict of Draw to array
+        How often each unit took part, ``(*runs, units)`` or broadcastable to it.
+    rates : dict of str to array
+        Named rates of the units, ``(*runs, units)`` or broadcastable to it.
+    made : int
+        Number of bookings.
+    last : int
+        Largest number of releases about one unit in the last round.
 
     Examples
     --------
-    >>> ledger = Ledger()
-    >>> for round_number in range(100):
-    ...     ledger = ledger.book(("cohort", round_number), 1.0, rate=0.1)
-    ...     ledger = ledger.book(("cohort", round_number), 1.0, rate=0.1)
-    >>> ledger.releases, ledger.draws, round(ledger.report(1e-5)["epsilon_total"], 1)
-    (200, 100, 16.1)
+    >>> ledger = Ledger(units=100)
+    >>> for number in range(100):
+    ...     ledger.begin()
+    ...     ledger.book(("cohort", number), sampling="poisson", rate=0.1)
+    ...     ledger.book(("cohort", number), sampling="poisson", rate=0.1)
+    ...     ledger.end()
+    >>> report = ledger.report(1e-5, noise_multiplier=1.0)
+    >>> report["releases"], report["draws"], round(report["epsilon_total"])
+    (200, 100, 14)
     """
 
-    closed: tuple[Draw, ...] = ()
-    key: DrawKey | None = None
-    current: Draw | None = None
+    def __init__(self, units: int = 1, runs: tuple[int, ...] = ()) -> None:
+        self.shape = (*runs, units)
+        self.counts: dict[Draw, Counts] = {}
+        self.rates: dict[str, Array] = {}
+        self.made = 0
+        self.last = 0
+        self._members: tuple[Counts, Counts] | None = None
+        self._open: dict[DrawKey, _Open] = {}
+
+    def begin(self, ids: Counts | None = None, mask: Counts | None = None) -> None:
+        """Begin a round.
+
+        Parameters
+        ----------
+        ids : array, optional
+            Units that may take part, ``(*runs, C)``, different ones in a row. Default: all.
+        mask : array, optional
+            1 for those that do, 0 for padding, ``(*runs, C)``.
+        """
+        self._open, self._members = {}, None
+        if ids is not None:
+            ids = np.broadcast_to(ids, (*self.shape[:-1], ids.shape[-1]))
+            self._members = ids, np.broadcast_to(1 if mask is None else mask, ids.shape)
 
     def book(
-        self, draw: DrawKey, noise_multiplier: float, rate: float = 1.0, approximate_rate: float | None = None
-    ) -> Ledger:
-        """Return the ledger with one more Gaussian release.
+        self,
+        draw: DrawKey,
+        noise_multiplier: float = 1.0,
+        *,
+        sampling: Sampling = "none",
+        rate: float | str = 1.0,
+        active: Counts | None = None,
+    ) -> None:
+        """Book one Gaussian release.
 
         Parameters
         ----------
         draw : str, int or tuple of these
-            Key of the draw of the cohort (or batch). Releases of one draw must be booked consecutively, to compose
-            inside one event.
+            Key of the draw, unique in the round. Releases of one draw compose inside one event.
         noise_multiplier : float
-            Standard deviation over sensitivity; 0 records a release without protection.
-        rate : float
-            Poisson sampling rate of the draw in (0, 1]; 1 for local placement and for cohorts of fixed size.
-        approximate_rate : float, optional
-            For cohorts of fixed size, cohort / clients; used only for ``epsilon_approximate`` of the report.
+            Standard deviation over sensitivity, relative to the run's; 0 books a release without protection.
+        sampling, rate
+            As in `Draw`; equal for all releases of a draw.
+        active : array, optional
+            1 for the members of the round that the release is about, else 0, ``(*runs, C)``. Default: all of
+            them; with secret sampling of the cohort, all units.
 
         Raises
         ------
         ValueError
-            If a number is out of range, or the rates differ from those of the draw's first booking.
+            If a number is out of range, a rate has no name, or the draw was booked with another rate.
         """
         check_multiplier(noise_multiplier)
-        check_rate(rate)
-        if approximate_rate is not None:
-            check_rate(approximate_rate)
-        noise_multiplier = float(noise_multiplier)
-        if self.current is None or draw != self.key:
-            opened = Draw(((noise_multiplier, 1),), float(rate), approximate_rate)
-            return Ledger(self.all_draws, draw, opened)
-        if (self.current.rate, self.current.approximate_rate) != (rate, approximate_rate):
+        if isinstance(rate, str):
+            if rate not in self.rates:
+                raise ValueError(f"no rates are named {rate!r}")
+        else:
+            check_rate(rate)
+        took = self._taking_part(active)
+        current = self._open.get(draw, _Open({}, sampling, rate, took))
+        if (current.sampling, current.rate) != (sampling, rate):
             raise ValueError(
-                f"draw {draw!r} was booked at rate {self.current.rate} (approximate "
-                f"{self.current.approximate_rate}), now at {rate} (approximate {approximate_rate}): "
-                "one draw has one rate"
+                f"draw {draw!r} was booked as {current.sampling} at rate {current.rate}, now as {sampling} at rate "
+                f"{rate}: one draw has one rate"
             )
-        releases = dict(self.current.releases)
-        releases[noise_multiplier] = releases.get(noise_multiplier, 0) + 1
-        return replace(self, current=self.current._replace(releases=tuple(sorted(releases.items()))))
+        current.releases[float(noise_multiplier)] = current.releases.get(float(noise_multiplier), 0) + 1
+        self._open[draw] = current._replace(took=np.maximum(current.took, took))
+        self.made += 1
 
-    def repeat(self, times: int) -> Ledger:
-        """Return the ledger of ``times`` repetitions, to project a plan from a single round.
+    def charge(self, units: Counts) -> None:
+        """Book one release about each of the given units, which are public; equal numbers count repeatedly."""
+        took = np.bincount(units, minlength=self.shape[-1])
+        self._open["charged", self.made] = _Open({1.0: 1}, "none", 1.0, took)
+        self.made += 1
 
-        Raises
-        ------
-        ValueError
-            If ``times`` is negative.
-        """
-        if times < 0:
-            raise ValueError(f"the number of repetitions must not be negative, got {times}")
-        draws = self.all_draws if times else ()
-        return Ledger(tuple(draw._replace(times=draw.times * times) for draw in draws))
+    def end(self) -> None:
+        """End the round."""
+        about_one = np.zeros((), np.int64)
+        for current in self._open.values():
+            draw = Draw(tuple(sorted(current.releases.items())), current.sampling, current.rate)
+            self.add(draw, current.took)
+            about_one = about_one + current.took * sum(current.releases.values())
+        self.last = int(about_one.max())
+        self._open = {}
 
-    def merge(self, other: Ledger) -> Ledger:
-        """Return the union of two ledgers; their draws count as different, also with equal keys."""
-        draws = self.all_draws
-        for draw in other.all_draws:
-            draws = _add(draws, draw)
-        return Ledger(draws)
+    def add(self, draw: Draw, times: Counts) -> None:
+        """Count a kind of draw ``times`` more for each unit, ``(*runs, units)`` or broadcastable to it."""
+        self.counts[draw] = self.counts.get(draw, np.zeros((), np.int64)) + times
 
-    @property
-    def draws(self) -> int:
-        """Number of draws."""
-        return sum(draw.times for draw in self.all_draws)
+    def _taking_part(self, active: Counts | None) -> Counts:
+        if self._members is None:
+            return np.ones((), np.int64) if active is None else np.asarray(active, np.int64)
+        ids, mask = self._members
+        took = np.zeros(self.shape, np.int64)
+        np.put_along_axis(took, ids, mask if active is None else mask * active, -1)
+        return took
 
-    @property
-    def releases(self) -> int:
-        """Number of Gaussian releases."""
-        return sum(draw.times * number for draw in self.all_draws for _, number in draw.releases)
+    def histories(self, noise_multiplier: float | Array = 1.0, run: int | None = None) -> Histories:
+        """Return the distinct histories of the units of a run, given its noise multiplier, or one per unit."""
+        shape, units = self.shape, self.shape[-1]
 
-    def report(self, delta: float, accountant: str = "rdp") -> PrivacyReport:
-        """Account for all releases.
+        def of_run(values: Any) -> Any:
+            values = np.asarray(values)
+            if values.ndim == len(shape) and run is not None and len(shape) > 1:
+                values = values[run if values.shape[0] > 1 else 0]
+            return values
+
+        draws = list(self.counts)
+        return Histories.of(
+            units,
+            [draw.sampling for draw in draws],
+            times=[of_run(self.counts[draw]) for draw in draws],
+            rates=[
+                of_run(self.rates[draw.rate] if isinstance(draw.rate, str) else draw.rate) for draw in draws
+            ],
+            multipliers=[of_run(noise_multiplier) * draw.noise_multiplier for draw in draws],
+        )
+
+    def report(
+        self,
+        delta: float,
+        accountant: str = "pld",
+        *,
+        noise_multiplier: float | Array = 1.0,
+        run: int | None = None,
+    ) -> PrivacyReport:
+        """Account for all releases about every unit.
 
         Parameters
         ----------
         delta : float
             In (0, 1).
         accountant : {"rdp", "prv", "pld"}
-            For Poisson draws; without them the total is exact. See `privacy.accounting.account`.
+            For secret draws; without them the total is exact. See `privacy.accounting.account`.
+        noise_multiplier : float or array
+            Noise multiplier of the run, or of each unit ``(units,)``.
+        run : int, optional
+            Number of a stacked run.
 
         Raises
         ------
@@ -177,94 +259,44 @@ class Ledger:
             If delta is not in (0, 1) or the accountant is unknown.
         """
         check_delta(delta)
-        draws = self.all_draws
-        total = account([_event(draw) for draw in draws], delta, accountant)
-        approximate = None
-        if any(draw.approximate_rate is not None for draw in draws):
-            amplified = [_event(draw, approximate=True) for draw in draws]
-            approximate = account(amplified, delta, accountant).epsilon
-        weakest = min((draw.releases[0][0] for draw in draws), default=None)
+        histories = self.histories(noise_multiplier, run)
+        most, total = largest(histories, delta, accountant)
+        smallest = float(np.min(noise_multiplier))
+        weakest = min((smallest * draw.releases[0][0] for draw in self.counts), default=None)
+        numbers = [sum(number for _, number in draw.releases) for draw in self.counts]
         return PrivacyReport(
             epsilon_release=0.0 if weakest is None else gaussian_epsilon(weakest, delta),
             epsilon_total=total.epsilon,
-            epsilon_approximate=approximate,
+            epsilon_median=median(histories, delta, accountant),
+            unit_most=int((histories.which == most).argmax()),
+            units_most=int((histories.which == most).sum()),
             noise_multiplier=weakest,
-            releases=self.releases,
-            draws=self.draws,
+            releases=int((histories.times @ np.array(numbers, np.int64)).max(initial=0)),
+            draws=int(histories.times.sum(-1).max(initial=0)),
             delta=delta,
             accountant=total.accountant,
             note=total.note,
         )
 
-    def exchanged(self, multipliers: Mapping[float, float]) -> Ledger:
-        """Return the ledger with other noise; ``multipliers`` maps old noise multipliers to new ones."""
-
-        def other(draw: Draw) -> Draw:
-            releases = ((float(multipliers.get(noise, noise)), count) for noise, count in draw.releases)
-            return draw._replace(releases=tuple(sorted(releases)))
-
-        current = None if self.current is None else other(self.current)
-        return Ledger(tuple(map(other, self.closed)), self.key, current)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values: dictionaries, lists, numbers, strings, None."""
-        return {
-            "closed": [_draw_to_json(draw) for draw in self.closed],
-            "key": _plain(self.key),
-            "current": None if self.current is None else _draw_to_json(self.current),
+    def state(self) -> tuple[list[Any], dict[str, NDArray[Any]]]:
+        """Return plain values, and arrays ``(*runs, ...)``, from which `restore` rebuilds the ledger."""
+        draws = [[[list(one) for one in draw.releases], draw.sampling, draw.rate] for draw in self.counts]
+        arrays: dict[str, NDArray[Any]] = {
+            f"times {number}": times for number, times in enumerate(self.counts.values())
         }
+        arrays |= {f"rates {name}": rates for name, rates in self.rates.items()}
+        return draws, {name: self._of_runs(values) for name, values in arrays.items()}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Ledger:
-        """Rebuild a ledger from the result of `to_json`, also after a round trip through JSON text.
+    def restore(self, draws: Sequence[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what `state` returned."""
+        kinds = [
+            Draw(tuple((float(noise), int(number)) for noise, number in releases), sampling, rate)
+            for releases, sampling, rate in draws
+        ]
+        self.counts = {kind: arrays[f"times {number}"] for number, kind in enumerate(kinds)}
+        self.rates = {name[6:]: rates for name, rates in arrays.items() if name.startswith("rates ")}
 
-        Raises
-        ------
-        ValueError
-            If a field is missing.
-        """
-        try:
-            current = value["current"]
-            return cls(
-                closed=tuple(_draw_from_json(draw) for draw in value["closed"]),
-                key=_hashable(value["key"]),
-                current=None if current is None else _draw_from_json(current),
-            )
-        except KeyError as missing:
-            raise ValueError(f"not a ledger: field {missing} is missing") from missing
-
-    @property
-    def all_draws(self) -> tuple[Draw, ...]:
-        """Finished draws and the most recent one."""
-        return self.closed if self.current is None else _add(self.closed, self.current)
-
-
-def _add(draws: tuple[Draw, ...], draw: Draw) -> tuple[Draw, ...]:
-    """Add ``draw`` to the count of an equal entry, searching from the newest, or append it."""
-    for position in reversed(range(len(draws))):
-        entry = draws[position]
-        if entry[:-1] == draw[:-1]:
-            return (*draws[:position], entry._replace(times=entry.times + draw.times), *draws[position + 1 :])
-    return (*draws, draw)
-
-
-def _event(draw: Draw, *, approximate: bool = False) -> Event:
-    rate = draw.approximate_rate if approximate and draw.approximate_rate is not None else draw.rate
-    return Event(draw.noise_multiplier, rate, draw.times)
-
-
-def _draw_to_json(draw: Draw) -> dict[str, Any]:
-    return {**draw._asdict(), "releases": [list(release) for release in draw.releases]}
-
-
-def _draw_from_json(value: Mapping[str, Any]) -> Draw:
-    releases = tuple((float(multiplier), int(number)) for multiplier, number in value["releases"])
-    return Draw(releases, value["rate"], value["approximate_rate"], value["times"])
-
-
-def _plain(key: DrawKey | None) -> Any:
-    return [_plain(part) for part in key] if isinstance(key, tuple) else key
-
-
-def _hashable(key: Any) -> Any:
-    return tuple(_hashable(part) for part in key) if isinstance(key, list) else key
+    def _of_runs(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values with all axes of runs, ``(*runs, units)`` or ``(*runs, 1)``."""
+        width = values.shape[-1] if values.ndim else 1
+        return np.broadcast_to(values, (*self.shape[:-1], width)).copy()

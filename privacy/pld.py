@@ -80,9 +80,10 @@ def _epsilon(events: tuple[Event, ...], delta: float, bound: float) -> float:
     sized_for = min(bound, _guess(events, delta))
     while (step := _step(sized_for, draws)) < tried:  # too high a guess is corrected by what it finds
         tried = step
-        found = [
-            pmf.get_epsilon_for_delta(delta * (1 - 10 * _ASIDE)) for pmf in _composed(events, delta, step)
-        ]
+        with np.errstate(all="ignore"):  # the library's series overflow on the way, harmlessly
+            found = [
+                pmf.get_epsilon_for_delta(delta * (1 - 10 * _ASIDE)) for pmf in _composed(events, delta, step)
+            ]
         if not all(map(math.isfinite, found)):
             raise ValueError("its discretization has no finite epsilon")
         bound = sized_for = min(bound, max(found))

@@ -31,7 +31,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, not_negative, positive, register
+from harness.core import Algorithm, Channel, Clients, Meta, Public, not_negative, positive, register
 from harness.core.methods.bilevel import draws, hypergradient, train
 from harness.core.methods.derivatives import inner_gradient
 
@@ -136,8 +136,8 @@ class FedBiOAcc(Algorithm):
             xp, yp, begun, t = x, y, torch.ones_like(begun), t + 1
             x = clients.project_x(x - self.lr_x * self.alpha(t) * nu)
             y = y - self.lr_y * self.alpha(t) * omega
-        reach = (self.local_steps or 1) * self.lr_x * self.alpha(t)
-        parts, base, scale = (xp, nu, x), (x_t, nu_t, x_t), (reach, 1.0, reach)
+        reach = Public((self.local_steps or 1) * self.lr_x * self.alpha(t))
+        parts, base, scale = (xp, nu, x), (x_t, nu_t, x_t), (reach, None, reach)
         n = 2 if self.dedupe else 3
         dxp, dnu, *dx = channel.mean(*parts[:n], base=base[:n], scale=scale[:n], weighting="uniform")
         xp_new, nu_new = state.x + dxp, state.nu + dnu

@@ -41,7 +41,12 @@ class Scaffold(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "scaffold", "centralized", ("erm",), "Karimireddy et al. 2020", "https://arxiv.org/abs/1910.06378"
+        "scaffold",
+        "centralized",
+        ("erm",),
+        "Karimireddy et al. 2020",
+        "https://arxiv.org/abs/1910.06378",
+        version=2,
     )
 
     lr: float = 0.1
@@ -70,7 +75,7 @@ class Scaffold(Descent, ServerUpdate):
         for batch in batches:
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, plus=correction)
         ci_new = ci - c + (x_t - x) / (reach(batches.num_steps.clamp(min=1), self.momentum) * self.lr)
-        scale = 1.0, 1 / (len(batches) * self.lr)
+        scale = None, 1 / (clients.most_steps(self) * self.lr)
         dx, dc = channel.mean(x, ci_new, base=(x_t, ci), scale=scale, weighting="uniform")
         c = state.c + clients.n / clients.total * dc
         return self.server_step(state, x=dx)._replace(c=c, ci=clients.put(state.ci, ci_new))

@@ -65,11 +65,12 @@ class DecentralizedLocalSGDA(Descent):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take simultaneous local steps, then exchange."""
         x, y = state
-        batches, m = clients.batches(self), None
-        for batch in batches:
+        m = None
+        for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
-        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        steps = clients.most_steps(self)
+        reach = steps * self.lr_x, steps * self.lr_y
         _, (x, y), _ = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach)
         return self.State(x, clients.project(y))
 

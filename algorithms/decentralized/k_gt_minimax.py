@@ -87,14 +87,14 @@ class KGTMinimax(Descent):
         """Take K corrected local steps, exchange, and update the corrections."""
         x, y, cx, cy = state
         dx, dy = torch.zeros_like(x), torch.zeros_like(y)
-        batches = clients.batches(self)
-        length, m = reach(len(batches), self.momentum), None
-        for batch in batches:
+        steps, m = clients.most_steps(self), None
+        for batch in clients.batches(self):
             at = x + dx, clients.project(y + dy)
             gx, gy = clients.grads(*at, batch)
             (gx, gy), m = self.direction(at, (gx + cx, gy + cy), batch, m, ascend=(False, True))
             dx, dy = dx - self.lr_x * gx, dy + self.lr_y * gy
-        scale = len(batches) * self.lr_x, len(batches) * self.lr_y
+        length = reach(int(steps.value), self.momentum)
+        scale = steps * self.lr_x, steps * self.lr_y
         (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, rebroadcast=(x, y), scale=scale)
         cx = cx + (dx - wdx) / (length * self.lr_x)
         cy = cy - (dy - wdy) / (length * self.lr_y)

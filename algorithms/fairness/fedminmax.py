@@ -27,7 +27,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    Public,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+)
 from harness.core.methods.derivatives import project_simplex
 from harness.core.methods.fairness import group_shares, group_weighted_loss
 
@@ -76,7 +86,7 @@ class FedMinMax(Descent, ServerUpdate):
         (batch,) = clients.batches(self)
         gradient, risks = clients.gradient(group_weighted_loss, x_t, w, batch=batch, by=(0, 1))
         x, _ = self.step(x_t, gradient, batch, lr=self.lr)
-        dx, total = channel.mean(x, risks, base=(x_t, None), scale=(self.lr, 1.0), stateless=True)
+        dx, total = channel.mean(x, risks, base=(x_t, None), scale=(Public(self.lr), None), stateless=True)
         mu = project_simplex(state.mu + self.lr_mu * _ratio(total, state.rho))
         return self.server_step(state, x=dx)._replace(mu=mu)
 

@@ -83,13 +83,14 @@ class CODAPlus(Descent, ServerUpdate):
         began = state.x if rounds == 0 else state.xr
         x, y = sent = channel.down(state.x, state.y)
         xr = channel.rebroadcast(began)
-        batches, m = clients.batches(self), None
-        for batch in batches:
+        m = None
+        for batch in clients.batches(self):
             gx, gy = clients.grads(x, y, batch)
             gx = gx + self.prox * (x - xr)
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(lr_x, -lr_y))
             y = clients.project(y)
-        reach = len(batches) * lr_x, len(batches) * lr_y
+        steps = clients.most_steps(self)
+        reach = steps * lr_x, steps * lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y), xr=began)

@@ -101,8 +101,10 @@ class CODASCA(Descent, ServerUpdate):
             corrected = gx - cxi + cx, gy - cyi + cy
             (x, y), m = self.step((x, y), corrected, batch, m, lr=(lr_x, -lr_y))
             y = clients.project(y)
-        cxi, cyi = total_x / len(batches), total_y / len(batches)
-        reach = len(batches) * lr_x, len(batches) * lr_y, 1.0, 1.0
+        taken = batches.num_steps.clamp(min=1)
+        cxi, cyi = total_x / taken, total_y / taken
+        steps = clients.most_steps(self)
+        reach = steps * lr_x, steps * lr_y, None, None
         dx, dy, dcx, dcy = channel.mean(x, y, cxi, cyi, base=sent, scale=reach, weighting="uniform")
         share = clients.n / clients.total
         new = self.server_step(state, x=dx, y=dy)

@@ -85,13 +85,15 @@ class FedNest(Descent, ServerUpdate):
         if self.svrg:
             (anchor,) = clients.batches(self, steps=1, stream=f"inner anchor {number}")
             b = channel.down(channel.mean(clients.grad_y(x, y_t, anchor), weighting="uniform"))
-        batches, m = clients.batches(self, stream=f"inner {number}"), None
-        for batch in batches:
+        m = None
+        for batch in clients.batches(self, stream=f"inner {number}"):
             g = clients.grad_y(x, y, batch)
             g = g - clients.grad_y(x, y_t, batch) + b if self.svrg else g
             y, m = self.step(y, g, batch, m, lr=-self.lr_y)
             y = clients.project(y)
-        moved: Tensor = channel.mean(y, base=y_t, scale=(len(batches) * self.lr_y,), weighting="uniform")
+        moved: Tensor = channel.mean(
+            y, base=y_t, scale=(clients.most_steps(self) * self.lr_y,), weighting="uniform"
+        )
         return moved
 
     def _descent(self, x_t: Tensor, y: Tensor, clients: Clients, channel: Channel) -> Tensor:
@@ -100,10 +102,12 @@ class FedNest(Descent, ServerUpdate):
         if self.svrg:
             (anchor,) = clients.batches(self, steps=1, stream="outer anchor")
             a = channel.down(channel.mean(clients.grad_x(x_t, y, anchor), weighting="uniform"))
-        batches, m = clients.batches(self), None
-        for batch in batches:
+        m = None
+        for batch in clients.batches(self):
             g = clients.grad_x(x, y, batch)
             g = g - clients.grad_x(x_t, y, batch) + a if self.svrg else g
             x, m = self.step(x, g, batch, m, lr=self.lr_x)
-        moved: Tensor = channel.mean(x, base=x_t, scale=(len(batches) * self.lr_x,), weighting="uniform")
+        moved: Tensor = channel.mean(
+            x, base=x_t, scale=(clients.most_steps(self) * self.lr_x,), weighting="uniform"
+        )
         return moved

@@ -83,15 +83,15 @@ class FedSGDAM(Algorithm):
         x, y, u, v = sent = channel.down(state.x, state.y, state.u, state.v)
         xp, yp = clients.take(state.xp), clients.take(state.yp)
         started = clients.rows(state.started)
-        batches = clients.batches(self)
-        for batch in batches:
+        for batch in clients.batches(self):
             gx, gy = clients.grads(x, y, batch)
             gxp, gyp = clients.grads(xp, yp, batch)
             u = gx + (1 - self.alpha) * started * (u - gxp)
             v = gy + (1 - self.beta) * started * (v - gyp)
             xp, yp, started = x, y, torch.ones_like(started)
             x, y = x - self.lr_x * u, clients.project(y + self.lr_y * v)
-        reach = len(batches) * self.lr_x, len(batches) * self.lr_y, 1.0, 1.0
+        steps = clients.most_steps(self)
+        reach = steps * self.lr_x, steps * self.lr_y, None, None
         moved = channel.mean(x, y, u, v, base=sent, scale=reach, weighting="uniform")
         if self.average_prev:
             before = channel.mean(xp, yp, base=sent[:2], scale=reach[:2], weighting="uniform")

@@ -70,12 +70,13 @@ class FedSGDAPlus(Descent, ServerUpdate):
         snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
         x, y = sent = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot)
-        batches, m = clients.batches(self), None
-        for batch in batches:
+        m = None
+        for batch in clients.batches(self):
             gx, gy = clients.grad_x(x, y, batch), clients.grad_y(xs, y, batch)
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
-        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        steps = clients.most_steps(self)
+        reach = steps * self.lr_x, steps * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y), xs=snapshot)

@@ -64,11 +64,12 @@ class LocalSGDA(Descent, ServerUpdate):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take simultaneous local steps, then apply the mean increments."""
         x, y = sent = channel.down(state.x, state.y)
-        batches, m = clients.batches(self), None
-        for batch in batches:
+        m = None
+        for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
-        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        steps = clients.most_steps(self)
+        reach = steps * self.lr_x, steps * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y))

@@ -90,15 +90,15 @@ class MomentumLocalSGDA(Algorithm):
         """Take local steps and update the directions, then average points and directions."""
         x, y, dx, dy = sent = channel.down(*state)
         lr_x, lr_y, wx, wy = self.a * self.lr_x, self.a * self.lr_y, self.a * self.b_x, self.a * self.b_y
-        batches = clients.batches(self)
-        for batch in batches:
+        for batch in clients.batches(self):
             if not self.recompute_after_sync:
                 x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
             gx, gy = clients.grads(x, y, batch)
             dx, dy = dx + wx * (gx - dx), dy + wy * (gy - dy)
             if self.recompute_after_sync:
                 x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
-        reach = len(batches) * lr_x, len(batches) * lr_y, 1.0, 1.0
+        steps = clients.most_steps(self)
+        reach = steps * lr_x, steps * lr_y, None, None
         moved = channel.mean(x, y, dx, dy, base=sent, scale=reach, weighting="uniform")
         x, y, dx, dy = (old + step for old, step in zip(state, moved, strict=True))
         return self.State(x, clients.project(y), dx, dy)

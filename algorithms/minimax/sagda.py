@@ -71,15 +71,16 @@ class SAGDA(Descent, ServerUpdate):
         (anchor,) = clients.batches(self, steps=1, stream="anchor")
         ax, ay = clients.grads(x, y, anchor)
         mx, my = channel.down(*channel.mean(ax, ay, weighting="uniform"))
-        batches, m = clients.batches(self), None
-        for batch in batches:
+        m = None
+        for batch in clients.batches(self):
             gx, gy = clients.grads(x, y, batch)
             if self.resample_cv:
                 ax, ay = clients.grads(sent[0], sent[1], batch)
             corrected = gx - ax + mx, gy - ay + my
             (x, y), m = self.step((x, y), corrected, batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
-        reach = len(batches) * self.lr_x, len(batches) * self.lr_y
+        steps = clients.most_steps(self)
+        reach = steps * self.lr_x, steps * self.lr_y
         dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y))

@@ -26,7 +26,7 @@ def given_spec(given: argparse.Namespace) -> RunSpec:
     if "algorithm" not in content:
         raise UserError("algorithm: missing; name one with --algorithm, or a run file with --spec")
     spec = read_spec(content)
-    return spec.strictly() if given.strict else spec
+    return spec.protected(**_protection(given))
 
 
 def given_content(given: argparse.Namespace) -> dict[str, Any]:
@@ -78,10 +78,17 @@ def given_suite(given: argparse.Namespace) -> Suite:
         content = {"suite": name, "base": given_content(given), "sweep": lists}
         chosen = make_suite(content | ({"title": title} if title else {}), profile="")
     chosen = replace(chosen, name=checked_name(given.name)) if given.name else chosen
-    if given.strict:
-        strict = (replace(cell, spec=cell.spec and cell.spec.strictly()) for cell in chosen.cells)
-        chosen = replace(chosen, cells=distinct(strict))
+    if chosen_privacy := _protection(given):
+        cells = (
+            replace(cell, spec=cell.spec and cell.spec.protected(**chosen_privacy)) for cell in chosen.cells
+        )
+        chosen = replace(chosen, cells=distinct(cells))
     return chosen
+
+
+def _protection(given: argparse.Namespace) -> dict[str, bool]:
+    """Return the settings of privacy that options switch on."""
+    return {name: True for name in ("strict", "secure_rng") if getattr(given, name)}
 
 
 def _pairs(option: str, items: Sequence[str], listed: bool = False) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def given_execution(given: argparse.Namespace) -> Execution:
             raise UserError(f"--{name} must be at least 1, given {count}")
     torch.set_num_threads(given.threads)
     stack = getattr(given, "stack", None)
-    return Execution(given.device, given.vectorize, given.threads, given.secure_rng, stack)
+    return Execution(given.device, given.vectorize, given.threads, stack)
 
 
 def _section(value: Any) -> Any:

@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     many = command("suite", suite_command, "run a suite: a name, or a YAML file")
     many.add_argument("suite", metavar="NAME|FILE")
     many.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
-    _strict_option(many)
+    _protection_options(many)
     swept = command("sweep", suite_command, "run a benchmark over lists of values, as a suite")
     _spec_options(swept)
     for each in (many, swept):
@@ -237,7 +237,7 @@ def _spec_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below override it")
     for name in SECTIONS:
         to.add_argument(f"--{name}", metavar="NAME|YAML", help=f"a name, or YAML such as '{EXAMPLES[name]}'")
-    _strict_option(to)
+    _protection_options(to)
     to.add_argument(
         "--clients",
         type=int,
@@ -317,11 +317,18 @@ def _jobs_options(to: argparse.ArgumentParser) -> None:
     )
 
 
-def _strict_option(to: argparse.ArgumentParser) -> None:
+def _protection_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--strict",
         action="store_true",
         help="treat nothing about the data as public; refuse runs that need it (privacy.strict)",
+    )
+    to.add_argument(
+        "--secure-rng",
+        action="store_true",
+        help="draw noise, secret cohorts and secret batches from the system's entropy (privacy.secure_rng); "
+        "such a run "
+        "cannot be repeated",
     )
 
 
@@ -335,9 +342,4 @@ def _execution_options(to: argparse.ArgumentParser) -> None:
         help="run clients together (vmap) or one after another (loop)",
     )
     to.add_argument("--threads", type=int, default=1, help="torch threads per run (default: 1)")
-    to.add_argument(
-        "--secure-rng",
-        action="store_true",
-        help="draw privacy noise from the system's entropy; such a run cannot be repeated",
-    )
     to.add_argument("--retry", action="store_true", help="repeat failed runs")

@@ -21,6 +21,7 @@ from harness.config.sweep import Combination
 from harness.core.registry import UserError, unknown
 from harness.executors.scheduler import choose, cores, run_all, run_one
 from harness.metrics import written_down
+from harness.report.tables.privacy import in_words
 from harness.simulation.build import Execution, data_digest, identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.plan import affordable, plan, vetted
@@ -28,7 +29,10 @@ from harness.simulation.status import overview
 from harness.storage.store import Store
 
 MAX_ROWS = 60  # of a status; more runs are counted by algorithm
-CELL = ("data", "model", "algorithm", "alpha", "beta", "epsilon_total", "clients", "rounds", "reason")
+CELL = (
+    *("data", "model", "algorithm", "alpha", "beta", "unit", "placement", "adjacency", "sampling"),
+    *("noise_multiplier", "epsilon_total", "epsilon_median", "clients", "rounds", "reason"),
+)
 MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 
 
@@ -59,6 +63,15 @@ def run_command(given: argparse.Namespace) -> int:
         print(json.dumps({"id": id, **final}))
     else:
         out.print(f"{store.folder(id).path}: {figures(final)}", markup=False)
+        if (claim := final.get("privacy")) is not None:
+            noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
+            signal = final.get("diagnostics", {}).get("noise_to_signal")
+            facts = [
+                f"ε {epsilon if isinstance(epsilon, str) else format(epsilon, '.4g')} ({claim['accountant']})",
+                f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
+                *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
+            ]
+            out.print(f"{', '.join(facts)}. {in_words(claim)}", markup=False)
     return 0
 
 
@@ -139,7 +152,8 @@ def _suite_command(given: argparse.Namespace) -> str | None:
         parts += [f"{option} {shlex.quote(value)}" for value in values]
     parts += [f"--draws {given.draws}"] if given.draws is not None else []
     parts += [f"--name {given.name}"] if given.name else []
-    return " ".join([*parts, *(["--strict"] if given.strict else []), "--out DIR"])
+    switches = {"--strict": given.strict, "--secure-rng": given.secure_rng}
+    return " ".join([*parts, *(name for name, on in switches.items() if on), "--out DIR"])
 
 
 def _within_limit(

@@ -111,9 +111,13 @@ class CohortSpec(Section):
     ----------
     size : int
         Clients per round.
+    kind : {"random", "balanced"}
+        Whether the clients of each round are drawn, or take turns in a random order, so that each takes part
+        equally often. Balanced cohorts are public.
     """
 
     size: int = Field(ge=1)
+    kind: Literal["random", "balanced"] = "random"
 
     @model_validator(mode="before")
     @classmethod

@@ -37,6 +37,8 @@ from harness.problems import PROBLEMS
 
 algorithms.load()
 
+#: Version of clipping, noise and accounting; part of the identity of runs with privacy.
+PRIVACY_VERSION = 2
 #: Sections that name a part, and the field that holds the name.
 NAMES = {
     "algorithm": "name", "data": "name", "model": "name",
@@ -158,20 +160,31 @@ class RunSpec(Section):
         if privacy.unit == "record":
             # All parties of a vertical problem know who is in a batch, so sampling amplifies nothing.
             vertical = PROBLEMS[self.problem["kind"]].kind == "vertical"
-            fixed = (
-                {"sampling": "full", "adjacency": "replace"}
-                if vertical
-                else {"sampling": "poisson", "adjacency": "add-remove"}
-            )
-            for name, only in fixed.items():
-                if getattr(privacy, name) not in (None, only):
+            possible = {"sampling": ("poisson",), "adjacency": ("zero-out", "add-remove")}
+            if vertical:
+                possible = {"sampling": ("full",), "adjacency": ("replace",)}
+            for name, allowed in possible.items():
+                if getattr(privacy, name) not in (None, *allowed):
                     raise UserError(
-                        f"privacy.{name}: unit record is accounted by {only} in problem {self.problem['kind']}, "
-                        f"given {getattr(privacy, name)}; remove privacy.{name}"
+                        f"privacy.{name}: unit record is accounted by {' or '.join(allowed)} in problem "
+                        f"{self.problem['kind']}, given {getattr(privacy, name)}; remove privacy.{name}"
                     )
-            return privacy.model_copy(update=fixed)
-        usual = "full" if self.cohort is None else "fixed" if privacy.placement == "local" else "poisson"
-        sampling = privacy.sampling or usual
+            if vertical and privacy.noise != "shared":
+                raise UserError(
+                    "privacy.noise: per_client is for clients with records of their own; the parties of a vertical "
+                    "problem share them; use shared"
+                )
+            given = {name: getattr(privacy, name) or allowed[0] for name, allowed in possible.items()}
+            return privacy.model_copy(update=given)
+        balanced = self.cohort is not None and self.cohort.kind == "balanced"
+        usual = "fixed" if privacy.placement == "local" or balanced else "poisson"
+        sampling = privacy.sampling or ("full" if self.cohort is None else usual)
+        if balanced and sampling != "fixed":
+            raise UserError(
+                f"privacy.sampling: balanced cohorts are public and not drawn, given {sampling}; use fixed, "
+                f"or cohort "
+                "kind random"
+            )
         if (sampling == "full") != (self.cohort is None):
             raise UserError(
                 f"privacy.sampling: {sampling} {'needs a cohort' if self.cohort is None else 'takes everybody'}; "
@@ -187,11 +200,11 @@ class RunSpec(Section):
         """Number of clients, if the spec determines it."""
         return self.partition.clients if self.partition else None
 
-    def strictly(self) -> RunSpec:
-        """Return the run with ``privacy.strict``; a run without privacy is unchanged."""
+    def protected(self, **settings: bool) -> RunSpec:
+        """Return the run with settings of ``privacy``; a run without privacy is unchanged."""
         if self.privacy is None:
             return self
-        return self.model_copy(update={"privacy": self.privacy.model_copy(update={"strict": True})})
+        return self.model_copy(update={"privacy": self.privacy.model_copy(update=settings)})
 
     def identity(self, digest: str) -> str:
         """Return the run's identity: a hash of everything that determines its result.
@@ -236,6 +249,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         "problem": PROBLEMS[names["problem"]].version,
         "partition": partitions[names["partition"]],
         **({"data": CSV_VERSION} if names["data"] == "csv" else {}),
+        **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
         **({"plugins": plugins} if plugins else {}),
     }
 

@@ -13,6 +13,7 @@ from harness.core.algorithm import (
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.problem import Problem, cross_entropy, join_model, split_model, weighted_mean
+from harness.core.public import Public
 from harness.core.registry import UserError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Descent",
     "Meta",
     "Problem",
+    "Public",
     "ServerUpdate",
     "UserError",
     "cross_entropy",

@@ -16,6 +16,7 @@ from torch import Tensor
 from datasets.federation import Batch
 from harness.core.clients import Clients
 from harness.core.execution.client_chunks import Assembly
+from harness.core.public import Scale
 from harness.core.registry import Incompatible
 from harness.core.wire import gossip, masks
 from harness.core.wire.cost import Cost
@@ -23,8 +24,9 @@ from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, SampleMechanism
 from harness.core.wire.message import Message, Weighting, of_server, plain
 from harness.core.wire.pipeline import CENTRAL, LOCAL, PUBLIC, SEPARATE, UNCODED, table
-from harness.core.wire.settings import PLAIN, Compression, Privacy, PrivacyLog
+from harness.core.wire.settings import PLAIN, Compression, Privacy
 from harness.core.wire.stages import Stages
+from privacy import Ledger
 
 __doc__ = f"{__doc__}\n{table()}\n"
 
@@ -103,6 +105,11 @@ class Channel:
         return self._clients.cost
 
     @property
+    def ledger(self) -> Ledger:
+        """The record of the run's releases."""
+        return self._clients.ledger
+
+    @property
     def state(self) -> dict[str, Tensor]:
         """State for the next round's channel."""
         return self._stages.state
@@ -115,11 +122,6 @@ class Channel:
         """
         diagnostics = self._stages.diagnostics
         return {} if diagnostics is None else diagnostics.figures()
-
-    @property
-    def privacy_log(self) -> PrivacyLog:
-        """The record of the round's releases."""
-        return self._clients.privacy_log
 
     @overload
     def down(self, vector: Tensor, /) -> Tensor: ...
@@ -167,7 +169,7 @@ class Channel:
         self,
         *rows: Tensor,
         base: Any = None,
-        scale: Sequence[float] | None = None,
+        scale: Scale | None = None,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> Any:
@@ -180,11 +182,11 @@ class Channel:
         base : Tensor or tuple of tensors, optional
             Reference of the increments: a vector the server sent, or rows whose mean it keeps (SCAFFOLD's
             control variates). The clients send the increments, and the result is their mean.
-        scale : sequence of float, optional
-            Public magnitudes by which the parts are divided before the joint clip.
+        scale : sequence of Public or None, optional
+            Public magnitudes by which the parts are divided before the joint clip; None: 1.
         weighting : {"size", "uniform"}, optional
             Weight clients by their training samples, or equally. Default: by size, but equally under central
-            and under strict privacy, whose guarantees require it.
+            and where counts are private, whose guarantees require it.
         stateless : bool
             Whether the message contains statistics of this round only. Error feedback is then refused, since a
             residual of old statistics must not be added to new ones.
@@ -197,10 +199,10 @@ class Channel:
         self._refuse_feedback(stateless)
         mechanism = self._mechanism
         central = mechanism is not None and mechanism.central
-        even = mechanism is not None and (central or mechanism.privacy.strict)
+        even = central or self._clients.counts_private
         if even and weighting == "size":
-            way = "central" if central else "strict"
-            raise Incompatible(f"{way} privacy does not support a mean weighted by sample counts")
+            way = "central privacy does not support" if central else "private counts of samples exclude"
+            raise Incompatible(f"{way} a mean weighted by sample counts")
         message = self._uplink(rows, base, scale)
         message.weighting = "uniform" if even else weighting or "size"
         return plain(self._stages.process(message, CENTRAL if central else LOCAL))
@@ -209,7 +211,7 @@ class Channel:
         self,
         *rows: Tensor,
         base: Any = None,
-        scale: Sequence[float] | None = None,
+        scale: Scale | None = None,
         stateless: bool = False,
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
@@ -268,7 +270,7 @@ class Channel:
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
         base: Any = None,
-        scale: Sequence[float] | None = None,
+        scale: Scale | None = None,
         hops: int = 1,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Send rows ``(..., total, P)`` to the neighbors: gossip.
@@ -351,7 +353,7 @@ class Channel:
         self,
         rows: Sequence[Tensor],
         base: Any,
-        scale: Sequence[float] | None,
+        scale: Scale | None,
         *,
         sparsify: bool = True,
         real: Tensor | None = None,

@@ -12,16 +12,26 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core import rng
 from harness.core.cohort import Cohort
-from harness.core.execution.batches import Batches, LocalWork, look_up, mismatched_batches, shorten, unchanged
+from harness.core.execution.batches import (
+    Batches,
+    LocalWork,
+    look_up,
+    mismatched_batches,
+    most_steps,
+    shorten,
+    unchanged,
+)
 from harness.core.execution.sampling import draw_batches
 from harness.core.execution.vectorize import Points, Rows
 from harness.core.methods.derivatives import PartyBatch, embedding
 from harness.core.problem import Objective, Problem, problem_loss
+from harness.core.public import Public
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
 from harness.core.wire.dp_record import Records
 from harness.core.wire.model_pruning import PrunedModels, SubModel, prune_own_models
-from harness.core.wire.settings import Privacy, PrivacyLog
+from harness.core.wire.settings import Privacy
+from privacy import Ledger
 
 
 class Clients(Cohort):
@@ -31,7 +41,7 @@ class Clients(Cohort):
 
     Parameters
     ----------
-    federation, seeds, round, ids, cost, participation_mask, expected, privacy_log, pruned
+    federation, seeds, round, ids, cost, participation_mask, expected, ledger, names, pruned
         As in `Cohort`.
     problem : Problem
         What the clients optimize.
@@ -65,14 +75,16 @@ class Clients(Cohort):
         cost: Cost,
         participation_mask: Tensor | None = None,
         expected: int | None = None,
-        privacy_log: PrivacyLog | None = None,
+        ledger: Ledger | None = None,
+        names: tuple[str, ...] | None = None,
         privacy: Privacy | None = None,
         pruned: PrunedModels | None = None,
         alpha: float | Tensor = 0.0,
     ) -> None:
-        strict = privacy is not None and privacy.strict
+        counts_private = privacy is not None and privacy.counts_private
         super().__init__(
-            federation, seeds, round, ids, cost, participation_mask, expected, privacy_log, pruned, strict
+            *(federation, seeds, round, ids, cost, participation_mask, expected, ledger, names, pruned),
+            counts_private,
         )
         self.problem = problem
         self.errors: dict[str, Tensor] = {}
@@ -81,7 +93,7 @@ class Clients(Cohort):
         self._rows = rows
         self._records: Records | None = None
         if privacy is not None and privacy.unit == "record":
-            self._records = Records(privacy, problem, self.privacy_log)
+            self._records = Records(privacy, problem, self.ledger)
 
     def batches(
         self,
@@ -119,7 +131,10 @@ class Clients(Cohort):
             batch_size = batch_size or work.batch_size
             if steps is None and epochs is None:
                 steps, epochs = work.local_steps, work.local_epochs
-        keys = torch.tensor([rng.key(seed, "batch", stream, self.round) for seed in self.seeds])
+        records = self._records
+        secret = records is not None and not records.public and records.privacy.spec.secure_rng
+        entropy = self.names if secret else self.seeds
+        keys = torch.tensor([rng.key(one, "batch", stream, self.round) for one in entropy])
         keys = keys[:, None].expand(len(self.seeds), self.ids.shape[-1]).flatten()
         ids = torch.zeros_like(self.ids) if aligned else self.ids
         each = steps if isinstance(steps, Tensor) else None
@@ -127,7 +142,7 @@ class Clients(Cohort):
         counts = self._samples(split)
         if self.axes > 1:
             self.mismatched_batches |= mismatched_batches(counts, self.participation_mask.bool(), batch_size)
-        draw = draw_batches if self._records is None else self._records.draw
+        draw = draw_batches if records is None else records.draw
         order, num_steps = draw(
             counts.flatten(), keys, ids.flatten(), steps=steps, epochs=epochs, batch_size=batch_size
         )
@@ -136,11 +151,18 @@ class Clients(Cohort):
         pool = self.federation.pool
         num_steps = num_steps.view(*self.ids.shape, 1).to(pool.x)
         redact: Callable[[int, Batch], Batch] = unchanged
-        if self._records is not None:
-            fewest = int(self.federation.counts(split).min())
-            redact = self._records.redaction(stream, order, num_steps, counts, fewest, batch_size)
+        if records is not None:
+            redact = records.redaction(stream, order, num_steps, counts, self.federation, split, batch_size)
         positions = look_up(order, self.take(self.federation.splits[split])).to(pool.x.device)
         return Batches(pool, positions, num_steps, same=order.stride(0) == 0, redact=redact)
+
+    def most_steps(self, work: LocalWork) -> Public:
+        """Return the largest number of local steps that any client of the federation takes in a round.
+
+        It does not depend on who is in the cohort. `batches` may hold fewer.
+        """
+        rate = None if self._records is None else self._records.privacy.spec.record_rate
+        return most_steps(work, self.federation.counts(), rate)
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
         """Toss a public coin, as in `Cohort`."""
@@ -152,6 +174,12 @@ class Clients(Cohort):
 
     def data(self, stream: str = "data") -> Batch:
         """Return all training data of each client as one batch, ``(..., C, N)``."""
+        if self._records is not None and self._records.privacy.spec.record_rate is not None:
+            raise Incompatible(
+                "privacy.adjacency: the algorithm uses all samples of a client at once, whose number "
+                "add-remove protects; "
+                "use zero-out"
+            )
         largest = int(self.federation.counts().max())
         return next(iter(self.batches(None, steps=1, batch_size=largest, stream=stream)))
 
@@ -215,7 +243,7 @@ class Clients(Cohort):
         """Return the gradients by the points numbered ``by``; by all if it is empty."""
         if self._records is not None:
             return self._private_gradients(self._records, points, batch, by, objective)
-        return self._of_models(self._rows.gradient, points, batch, by, objective)
+        return self._of_models(self._rows.gradient, points, batch, by, objective, self._real(batch))
 
     def _of_models(
         self,
@@ -224,12 +252,13 @@ class Clients(Cohort):
         batch: Batch,
         by: Points,
         objective: Objective,
+        real: Tensor,
     ) -> list[Tensor]:
         """Compute gradients, or sums of them, on the smaller models where models are pruned.
 
-        Clients with the same model are computed together. Coordinates that a model lacks are zero.
+        Clients with the same model are computed together. Coordinates that a model lacks are zero. Samples in
+        ``real (..., C, n)`` are counted as work.
         """
-        real = self._real(batch)
         if self.pruned is None:
             loss = objective(self.problem)
             self._count_gradients(loss, self.axes, points, batch, by, real)
@@ -268,18 +297,14 @@ class Clients(Cohort):
 
         A sample's gradients by several variables are clipped jointly.
         """
-        call = self._book(records, batch)
+        call = records.book(batch, self.round)
         samples = batch._replace(
             **records.of(batch).batch._asdict()
         )  # keeps the server's fields of a PartyBatch
         clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound())
-        sums = self._of_models(clipped, points, samples, by, objective)
+        sums = self._of_models(clipped, points, samples, by, objective, self._expected(records, batch))
         mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)
-        return records.noised(sums, batch, call, seeds=self.seeds, round=self.round, ids=self.ids, mask=mask)
-
-    def _book(self, records: Records, batch: Batch) -> int:
-        """Book one more release from a batch and return the number of earlier ones."""
-        return records.book(batch, self.round, int(self.sizes.max()))
+        return records.noised(sums, batch, call, names=self.names, round=self.round, ids=self.ids, mask=mask)
 
     def embed(self, y: Tensor, batch: Batch) -> Tensor:
         """Return the parties' embeddings of their samples, ``(..., C, B, d)``, for `Channel.gather`."""
@@ -288,7 +313,7 @@ class Clients(Cohort):
     def charge(self, batch: Batch) -> None:
         """Book a release about the records of a batch whose members are public."""
         assert self._records is not None
-        self._records.charge(batch, int(self.sizes.max()))
+        self._records.charge(batch)
 
     def _embeddings(self, y: Tensor, batch: Batch, *, count: bool = False) -> Tensor:
         """Compute embeddings, with the smaller models where models are pruned."""
@@ -347,6 +372,15 @@ class Clients(Cohort):
     def _real(self, batch: Batch) -> Tensor:
         """Return which slots of a batch hold a sample of a participating client, ``(..., C, B)``."""
         return (batch.weight > 0.5) & self.participation_mask.bool().unsqueeze(-1).to(batch.weight.device)
+
+    def _expected(self, records: Records, batch: Batch) -> Tensor:
+        """Mark as many slots as a batch is expected to have samples; the actual number may be private."""
+        if records.public:
+            return self._real(batch)
+        drawn = records.of(batch)
+        slots = torch.arange(int(drawn.divisor.max()), device=drawn.divisor.device)
+        active = drawn.active.bool() & self.participation_mask.bool().to(drawn.active.device)
+        return (slots < drawn.divisor) & active.unsqueeze(-1)
 
     def each(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Apply a function written for one client to every client's rows and batch.

@@ -12,7 +12,7 @@ from datasets.federation import Federation
 from harness.core import rng
 from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import PrunedModels
-from harness.core.wire.settings import PrivacyLog
+from privacy import Ledger
 
 
 class Cohort:
@@ -37,11 +37,13 @@ class Cohort:
         sizes vary between rounds and stacked runs.
     expected : int, optional
         Expected size of a Poisson cohort.
-    privacy_log : PrivacyLog, optional
-        Record of the round's releases.
+    ledger : Ledger, optional
+        Record of the run's releases.
+    names : tuple[str, ...], optional
+        One per run: the key of its noise.
     pruned : PrunedModels, optional
         The pruned models: gradients are computed on them and are zero elsewhere.
-    strict : bool
+    counts_private : bool
         Whether sample counts are private.
 
     Attributes
@@ -50,6 +52,8 @@ class Cohort:
         Clients in the cohort (expected number) and in the federation.
     sizes : Tensor
         Training samples of each cohort member, ``(..., C)``.
+    chosen : bool
+        Whether the caller chose the cohort, which is then public.
     """
 
     def __init__(
@@ -61,9 +65,10 @@ class Cohort:
         cost: Cost,
         participation_mask: Tensor | None,
         expected: int | None,
-        privacy_log: PrivacyLog | None,
+        ledger: Ledger | None,
+        names: tuple[str, ...] | None,
         pruned: PrunedModels | None,
-        strict: bool,
+        counts_private: bool,
     ) -> None:
         self.federation = federation
         self.seeds = seeds
@@ -76,9 +81,11 @@ class Cohort:
         self.total = federation.clients
         self.axes = ids.ndim
         self.cost = cost
-        self.privacy_log = privacy_log or PrivacyLog()
+        self.ledger = ledger or Ledger(self.total)
+        self.names = names or tuple(map(str, seeds))
         self.pruned = pruned
-        self._strict = strict
+        self.counts_private = counts_private
+        self.chosen = False
         self.sizes = self._samples("train")
 
     def part(self, number: int) -> Self:
@@ -86,7 +93,8 @@ class Cohort:
         client = copy(self)
         client.ids = self.ids[..., number : number + 1]
         client.sizes = self.sizes[..., number : number + 1]
-        client.privacy_log = PrivacyLog(self.privacy_log.ledger)
+        if number < self.ids.shape[-1] - 1:  # all make the same releases; the last one books them
+            client.ledger = Ledger()
         client.participation_mask = self.participation_mask[..., number : number + 1]
         return client
 
@@ -102,11 +110,8 @@ class Cohort:
 
     @property
     def shares(self) -> Tensor:
-        """Each member's share of the cohort's samples, ``(..., C, 1)``; equal shares under strict privacy.
-
-        Sample counts are not public under strict privacy.
-        """
-        sizes = (torch.ones_like(self.sizes) if self._strict else self.sizes).double()
+        """Each member's share of the cohort's samples, ``(..., C, 1)``; equal shares if counts are private."""
+        sizes = (torch.ones_like(self.sizes) if self.counts_private else self.sizes).double()
         return (
             (sizes / sizes.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(-1).to(self.federation.pool.x.device)
         )

@@ -17,18 +17,17 @@ _GAMMA = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed 64-bit number
 _MULTIPLY = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
 
 
-def key(seed: int, *purpose: str | int) -> int:
+def key(seed: int | str, *purpose: str | int) -> int:
     """Return the 63-bit key of a draw.
 
     Parameters
     ----------
-    seed : int
-        The run's seed.
+    seed : int or str
+        The run's seed; for secret draws from the system's entropy, the run's secret.
     *purpose : str or int
         Identification of the draw, for instance ``"batch", "main", round``. It must be unique.
     """
-    text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in purpose)])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+    return int.from_bytes(hashlib.blake2b(_text(seed, purpose), digest_size=8).digest(), "little") >> 1
 
 
 def stream(seed: int, *purpose: str | int) -> torch.Generator:
@@ -42,6 +41,21 @@ def stream(seed: int, *purpose: str | int) -> torch.Generator:
 def numpy_stream(seed: int, *purpose: str | int) -> np.random.Generator:
     """Return the numpy generator of a draw, which uses all 63 bits of the key."""
     return np.random.default_rng(key(seed, *purpose))
+
+
+def noise_stream(run: str, *purpose: str | int) -> np.random.Generator:
+    """Return the generator of noise that protects.
+
+    Parameters
+    ----------
+    run : str
+        Name of the run, so that no two runs share noise: the difference of their releases would be free of it. With
+        the system's entropy, a secret.
+    *purpose : str or int
+        As in `key`.
+    """
+    digest = hashlib.blake2b(_text(run, purpose), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 def bits(keys: Tensor, *counters: Tensor) -> Tensor:
@@ -86,6 +100,10 @@ def normal(keys: Tensor, owners: Tensor, shape: tuple[int, ...]) -> Tensor:
         drawn = more_bits(drawn.unsqueeze(-1), torch.arange(length))
     numbers: Tensor = torch.special.ndtri(_shift(drawn, 11).double() * 2.0**-53 + 2.0**-54)
     return numbers
+
+
+def _text(first: int | str, purpose: tuple[str | int, ...]) -> bytes:
+    return "\x1f".join([str(first), *(f"{type(part).__name__}:{part}" for part in purpose)]).encode()
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ def fair_classifier(module: nn.Module, classes: int, rule: Literal["euclidean", 
         module=module,
         rebuild=lambda smaller: fair_classifier(smaller, classes, rule),
         dense=not any(isinstance(layer, nn.Conv2d) for layer in module.modules()),
+        per_sample=False,  # a class mean divides by the number of others in the batch
         constants=(),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.model_pruning import prunable
-from harness.core.wire.settings import Compression, Privacy
+from harness.core.wire.settings import SECRET, Compression, Privacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
 
@@ -51,8 +52,6 @@ class Execution:
         How clients are run. auto: dense models vectorized, convolutions on a CPU in a loop.
     threads : int
         Worker threads of the loop.
-    secure_rng : bool
-        Draw noise from the system's entropy instead of the run's seed.
     stack : int or None
         Largest number of runs, differing in seed or noise, that are stacked; 1: no stacking. None: as many as is
         faster.
@@ -61,7 +60,6 @@ class Execution:
     device: str = "cpu"
     vectorize: Literal["auto", "vmap", "loop"] = "auto"
     threads: int = 1
-    secure_rng: bool = False
     stack: int | None = None
 
     def __post_init__(self) -> None:
@@ -87,8 +85,8 @@ class Setup:
     ----------
     spec : RunSpec
         The run.
-    id : str
-        Identity of the run.
+    id, name : str
+        Identity of the run, and the key of its noise: the same, or a secret from the system's entropy.
     privacy, compression : Privacy or None, Compression
         Treatment of messages; `harness.simulation.calibration.calibrated` sets the noise.
     algorithm, problem, federation : Algorithm, Problem, Federation
@@ -106,6 +104,7 @@ class Setup:
 
     spec: RunSpec
     id: str
+    name: str
     privacy: Privacy | None
     compression: Compression
     algorithm: Algorithm
@@ -200,12 +199,13 @@ def prepare(
             raise Incompatible(
                 "compression.alpha: x and y have equally many coordinates; change the model a little"
             )
-    privacy = draft(spec, federation, execution.secure_rng)
+    privacy = draft(spec, federation)
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
     return Setup(
         spec=spec,
-        id=spec.identity(federation.digest),
+        id=(id := spec.identity(federation.digest)),
+        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
         privacy=privacy,
         compression=spec.compression,
         algorithm=algorithm,
@@ -217,21 +217,15 @@ def prepare(
     )
 
 
-def draft(spec: RunSpec, federation: Federation, secure: bool = False) -> Privacy | None:
-    """Return a run's mechanism before calibration, with the given noise multiplier or 1; None without privacy.
-
-    Records have the sampling rate of the client with the fewest samples.
-    """
+def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
+    """Return a run's mechanism before calibration, with the given noise multiplier or 1; None without privacy."""
     given, total = spec.privacy, federation.clients
     if given is None:
         return None
-    size = spec.cohort.size if spec.cohort is not None else total
-    rate = size / total if given.placement == "central" else 1.0
-    if given.unit == "record" and given.sampling != "full":
-        batch, fewest = spec.algorithm["batch_size"], int(federation.counts().min())
-        rate = 1.0 if batch is None else min(1.0, batch / max(1, fewest))
+    secret = given.unit == "client" and given.sampling in SECRET and spec.cohort is not None
+    rate = spec.cohort.size / total if secret and spec.cohort is not None else 1.0
     multiplier = 1.0 if given.noise_multiplier is None else given.noise_multiplier
-    return Privacy(given, multiplier, rate, secure)
+    return Privacy(given, multiplier, rate)
 
 
 @lru_cache(maxsize=CACHED_PROBLEMS)
@@ -260,7 +254,8 @@ def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None
     """Raise Incompatible if the run treats something about the clients' data as public."""
     taken = list(federation.public)
     if spec.privacy is not None and spec.privacy.unit == "record":
-        taken.append("numbers of samples, as the rate at which a record is drawn")
+        if spec.privacy.record_rate is None:
+            taken.append("numbers of samples, as the rate at which a record is drawn")
     elif algorithm.local_steps is None:
         taken.append("numbers of samples, as the steps of an epoch")
     if taken:

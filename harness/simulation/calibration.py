@@ -7,15 +7,15 @@ from dataclasses import replace
 from harness.core.wire.settings import PLAIN, Privacy
 from harness.simulation.build import Setup
 from harness.simulation.dry_run import dry_run
-from privacy import Event, Ledger, analytic_sigma, calibrate, classic_sigma
+from privacy import Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
 
 
 def calibrated(setup: Setup) -> Setup:
     """Return the setup with the noise that its budget requires.
 
-    A dry round counts the largest number of releases and raises what gossip or compression refuse. For unit record
-    all clients take part in it: a cohort may take fewer steps and release less. Vertical problems go through all
-    rounds, because every party knows who is in which batch.
+    A dry round counts the releases and raises what gossip or compression refuse. For unit record all clients take
+    part in it, as they differ in their steps. Vertical problems go through all rounds, because every party knows
+    who is in which batch.
 
     Raises
     ------
@@ -25,22 +25,26 @@ def calibrated(setup: Setup) -> Setup:
     if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
         return setup
     record = setup.privacy is not None and setup.privacy.unit == "record"
-    dry = dry_run(full_participation(setup) if record else setup, every_stage=False)
+    setup = _draft(setup)
+    dry = dry_run(setup, every_stage=False, everybody=record)
     each = [
         one
         if one.privacy is None
-        else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases))
-        for one in setup.each
+        else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases, number))
+        for number, one in enumerate(setup.each)
     ]
     return replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
 
 
-def full_participation(setup: Setup) -> Setup:
-    """Return the setup without a cohort, which has the largest number of local steps and releases."""
-    return replace(setup, spec=setup.spec.model_copy(update={"cohort": None}))
+def _draft(setup: Setup) -> Setup:
+    """Return the setup without the number of releases that an earlier calibration found."""
+    each = tuple(
+        replace(one, privacy=one.privacy and replace(one.privacy, releases=None)) for one in setup.each
+    )
+    return replace(setup, privacy=each[0].privacy, members=each if setup.members else ())
 
 
-def with_noise(draft: Privacy, ledger: Ledger, releases: int) -> Privacy:
+def with_noise(draft: Privacy, ledger: Ledger, releases: int, run: int = 0) -> Privacy:
     """Return a mechanism with the noise that its budget requires.
 
     The classic formula takes the clip norm as sensitivity; the ledger holds the actual guarantee of its noise.
@@ -50,9 +54,11 @@ def with_noise(draft: Privacy, ledger: Ledger, releases: int) -> Privacy:
     draft : Privacy
         The mechanism before calibration.
     ledger : Ledger
-        All releases of a run under it, or under a mechanism that differs in its budget only.
+        All releases of the run, relative to its noise.
     releases : int
         Largest number of releases per round.
+    run : int
+        Number of the run in a stack.
     """
     spec = draft.spec
     if spec.noise_multiplier is not None:
@@ -63,6 +69,12 @@ def with_noise(draft: Privacy, ledger: Ledger, releases: int) -> Privacy:
         multiplier = analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
     else:
         assert spec.epsilon is not None
-        events = [Event(draw.noise_multiplier, draw.rate, draw.times) for draw in ledger.all_draws]
-        multiplier = draft.noise_multiplier * calibrate(spec.epsilon, spec.delta, events, spec.accountant)
+        histories = ledger.histories(run=run)
+        if spec.noise == "per_client":
+            own = calibrate_each(spec.epsilon, spec.delta, histories, spec.accountant)
+            multipliers = tuple(own.tolist())
+            return replace(
+                draft, noise_multiplier=min(multipliers), multipliers=multipliers, releases=releases
+            )
+        multiplier = calibrate_all(spec.epsilon, spec.delta, histories, spec.accountant)
     return replace(draft, noise_multiplier=multiplier, releases=releases)

@@ -9,10 +9,18 @@ from harness.core.wire.settings import Privacy
 from harness.simulation.build import Setup
 from privacy import Ledger
 
+SAMPLES = "numbers of training samples of the clients"
 # Public in every claim, in addition to what the data set lists.
 PUBLIC = (
-    "numbers of training samples of the clients",
-    "the evaluations printed here, with their counts of bytes and operations",
+    "the number of clients, the names of features, categories and classes, and which sensitive groups there are",
+    "the test data, on which the evaluations printed here are made",
+    "how long the run takes",
+    "a digest of the data, which confirms a guess of all of them",
+)
+# Not covered by a claim, although printed: figures of the training data and of what is inside the simulator.
+SIMULATOR = (
+    "train_* metrics, stationarity, message diagnostics, predictions of models that clients keep to themselves: "
+    "computed from private data for the researcher, without noise; strict leaves them out or refuses the run"
 )
 
 # Scope of a claim about records in vertical problems.
@@ -24,13 +32,13 @@ FEATURES = (
 )
 
 
-def guarantees(privacy: Privacy, ledger: Ledger) -> dict[str, Any]:
-    """Return the report of a ledger under a mechanism, with infinity as the text ``inf``, which JSON lacks."""
-    report = ledger.report(privacy.delta, privacy.accountant)
+def guarantees(privacy: Privacy, ledger: Ledger, run: int = 0) -> dict[str, Any]:
+    """Return the report of a run's ledger, with infinity as the text ``inf``, which JSON lacks."""
+    report = ledger.report(privacy.delta, privacy.accountant, noise_multiplier=privacy.noise, run=run)
     return {name: "inf" if value == math.inf else value for name, value in report.items()}
 
 
-def statement(privacy: Privacy, ledger: Ledger, *, vertical: bool = False) -> dict[str, Any]:
+def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool = False) -> dict[str, Any]:
     """Return the claim of a run: its mechanism and the guarantees of its ledger so far."""
     return {
         "unit": privacy.unit,
@@ -42,7 +50,7 @@ def statement(privacy: Privacy, ledger: Ledger, *, vertical: bool = False) -> di
         "sampling_rate": privacy.rate,
         "strict": privacy.strict,
         "epsilon_nominal": privacy.spec.epsilon_nominal,
-        **guarantees(privacy, ledger),
+        **guarantees(privacy, ledger, run),
     }
 
 
@@ -51,9 +59,12 @@ def public_information(setup: Setup) -> list[str]:
     federation, privacy = list(setup.federation.public), setup.privacy
     if privacy is None:
         return federation
-    public = [*federation, *(PUBLIC[1:] if privacy.strict else PUBLIC)]
+    public = [*federation, *([] if privacy.counts_private else [SAMPLES]), *PUBLIC]
+    if not privacy.strict:
+        public.append(SIMULATOR)
     if setup.problem.kind == "vertical":
         return [*public, "which people are in which batch"]
     # Amplification relies on secret cohorts.
-    secret = privacy.unit == "client" and privacy.sampling == "poisson"
+    secret = privacy.secret_cohorts
+    public.append("bytes and operations, as expected values" if secret else "bytes and operations")
     return [*public, *([] if secret else ["who takes part in which round"])]

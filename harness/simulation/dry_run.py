@@ -18,13 +18,13 @@ from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
 from harness.core.wire import masks
 from harness.core.wire.message import Message
-from harness.core.wire.settings import PrivacyLog
 from harness.core.wire.stages import Stages
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 from privacy import Ledger
 
 Count = Literal["expected", "largest"]
+BLOCK_ENTRIES = 2**24  # of the models of clients that are run at once
 
 
 class DryRun(NamedTuple):
@@ -33,20 +33,42 @@ class DryRun(NamedTuple):
     Attributes
     ----------
     ledger : Ledger
-        All releases, with the noise of the setup.
+        All releases.
     releases : int
         Largest number of releases in one round.
-    cost : dict[str, Tensor]
-        Bytes, operations and oracle calls, as `harness.core.wire.cost.Cost.state` returns them.
+    begun : dict[str, Tensor]
+        Bytes, operations and oracle calls before the first round, as `harness.core.wire.cost.Cost.state`
+        returns them.
+    stretches : list of (int, dict)
+        Lengths of stretches of rounds, and the cost of one round of each.
     """
 
     ledger: Ledger
     releases: int
-    cost: dict[str, Tensor]
+    begun: dict[str, Tensor]
+    stretches: list[tuple[int, dict[str, Tensor]]]
+
+    @property
+    def cost(self) -> dict[str, Tensor]:
+        """Cost of the whole run."""
+        return self.cost_after(sum(length for length, _ in self.stretches))
+
+    def cost_after(self, rounds: int) -> dict[str, Tensor]:
+        """Return the cost of the first rounds, whole numbers."""
+        total = {name: part.double() for name, part in self.begun.items()}
+        for length, each in self.stretches:
+            total = {name: part + min(length, rounds) * each[name] for name, part in total.items()}
+            rounds -= min(length, rounds)
+        return {name: part.round().long() for name, part in total.items()}
 
 
-def dry_run(setup: Setup, count: Count = "expected", *, every_stage: bool = True) -> DryRun:
+def dry_run(
+    setup: Setup, count: Count = "expected", *, every_stage: bool = True, everybody: bool = False
+) -> DryRun:
     """Go through the rounds of a run without computing anything.
+
+    Where cohorts are secret, costs are those of all clients, times the rate of the cohort for expected values.
+    So they tell nothing about who took part.
 
     Parameters
     ----------
@@ -57,35 +79,68 @@ def dry_run(setup: Setup, count: Count = "expected", *, every_stage: bool = True
     every_stage : bool
         Make one round for every stretch of equal stage and pruning ratios; otherwise the first round represents
         all of them. If persons are charged by appearance, all rounds are made in any case.
+    everybody : bool
+        Whether all clients take part in the rounds that are made, as their releases differ. Each is still
+        charged only for the rounds it takes part in.
 
     Raises
     ------
     Incompatible
         If parts of the run are incompatible.
     """
-    run = Simulation.from_setup(
-        setup,
-        clients=DryClients,
-        channel=partial(DryChannel, count=count),
-        poisson=partial(_poisson, count=count),
+    run = Simulation.from_setup(setup, clients=DryClients, channel=partial(DryChannel, count=count))
+    privacy, begun, most = setup.privacy, run.cost.state(), 0
+    record = privacy is not None and privacy.unit == "record"
+    by_appearance = record and setup.problem.kind == "vertical"
+    secret = privacy is not None and privacy.secret_cohorts
+    share = privacy.rate if privacy is not None and secret and count == "expected" else 1.0
+    lengths = (
+        [1] * setup.spec.rounds
+        if by_appearance
+        else _stretches(setup)
+        if every_stage
+        else [setup.spec.rounds]
     )
-    rounds, most = setup.spec.rounds, 0
-    if setup.privacy is not None and setup.privacy.unit == "record" and setup.problem.kind == "vertical":
-        while run.round < rounds:
-            before = run.privacy_log.ledger.releases
-            run.step()
-            most = max(most, run.privacy_log.ledger.releases - before)
-        return DryRun(run.privacy_log.ledger, most, run.cost.state())
-    ledger = run.privacy_log.ledger
-    for length in _stretches(setup) if every_stage else [rounds]:
-        cost, first = run.cost.state(), run.round
-        run.privacy_log = PrivacyLog()
-        run.step()
-        ledger = ledger.merge(run.privacy_log.ledger.repeat(length))
-        most = max(most, run.privacy_log.ledger.releases)
-        run.cost.restore({name: old + length * (run.cost.state()[name] - old) for name, old in cost.items()})
+    stretches = []
+    for length in lengths:
+        first, cost, known = run.round, run.cost.state(), dict(run.ledger.counts)
+        for ids in _blocks(run) if secret else [torch.arange(run.total) if everybody else None]:
+            run.round = first
+            counted = dict(run.ledger.counts)
+            run.step(ids, drawn=True)
+        new = {name: part - cost[name] for name, part in run.cost.state().items()}
+        stretches.append((length, {name: share * part for name, part in new.items()}))
+        most = max(most, run.ledger.last)
+        if not by_appearance:
+            # Of the last block: what a round charges a client that takes part.
+            made = {draw: times - counted.get(draw, 0) for draw, times in run.ledger.counts.items()}
+            run.ledger.counts = known
+            took = run.participation(first, length).numpy()
+            for draw, each in made.items():
+                run.ledger.add(draw, took * (each if record else each.max()))
         run.round = first + length
-    return DryRun(ledger, most, run.cost.state())
+    return DryRun(run.ledger, most, begun, stretches)
+
+
+def expected_cost(setup: Setup) -> Callable[[int, int], dict[str, int]] | None:
+    """Return the expected cost of a run after a round, if its cohorts are secret; None if they are not.
+
+    The result maps the number of the run in its stack and the round to bytes, operations and oracle calls.
+    """
+    if setup.privacy is None or not setup.privacy.secret_cohorts:
+        return None
+    dry = dry_run(setup)
+
+    def after(number: int, round: int) -> dict[str, int]:
+        return {name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()}
+
+    return after
+
+
+def _blocks(run: Simulation) -> list[Tensor]:
+    """Return all clients in blocks whose models fit into memory."""
+    entries = max(value.shape[-1] for value in run.start.values())
+    return list(torch.arange(run.total).split(max(1, BLOCK_ENTRIES // entries)))
 
 
 def _stretches(setup: Setup) -> list[int]:
@@ -102,22 +157,17 @@ def _stretches(setup: Setup) -> list[int]:
     return [len(list(same)) for _, same in groupby(zip(alphas, betas, pruning, stages, strict=True))]
 
 
-def _poisson(keys: Tensor, total: int, rate: float, count: Count) -> tuple[Tensor, Tensor]:
-    """Return cohorts of the expected size, or of all clients."""
-    size = round(rate * total) if count == "expected" else total
-    ids = torch.arange(size).expand(len(keys), -1)
-    return ids, torch.ones_like(ids)
-
-
 class DryClients(Clients):
     """Clients that send messages of the right shape without computing them; the work is still counted."""
 
     def _gradients(
         self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
     ) -> list[Tensor]:
+        real = self._real(batch)
         if self._records is not None:
-            self._book(self._records, batch)
-        return self._of_models(_nothing, points, batch, by, objective)
+            self._records.book(batch, self.round)
+            real = self._expected(self._records, batch)
+        return self._of_models(_nothing, points, batch, by, objective, real)
 
     def normal(self, name: str, step: int, *shape: int) -> Tensor:
         """Return zeros."""

@@ -32,6 +32,7 @@ def measure(
     *,
     gossip: bool = False,
     final: bool = False,
+    training: bool = True,
 ) -> tuple[dict[str, float | None], Predictions | None]:
     """Evaluate the state of a single run.
 
@@ -47,6 +48,8 @@ def measure(
         Whether the run has no server; adds the consensus distance.
     final : bool
         Also evaluate on training data if there are sensitive groups.
+    training : bool
+        Whether training data may be used at all; they are private.
 
     Returns
     -------
@@ -56,7 +59,7 @@ def measure(
         The test predictions behind the metrics.
     """
     figures: dict[str, float | None] = {}
-    if problem.measure is not None:
+    if problem.measure is not None and training:
         data = federation.pool.at(federation.splits["train"])
         values = problem.measure(average(state), data)
         figures |= {name: value if math.isfinite(value) else None for name, value in values.items()}
@@ -64,10 +67,10 @@ def measure(
         figures["consensus"] = consensus_distance(state.x)
     if problem.predict is None:
         return figures, None
-    if problem.kind == "bilevel":
+    if problem.kind == "bilevel" and training:
         figures["outer_loss"] = _outer_loss(problem, federation, rows, state)
     predictions = predict(problem, federation, rows, model)
-    last = final and bool(federation.groups)
+    last = final and training and bool(federation.groups)
     for split, names in ELSEWHERE.items():
         if split in federation.splits and (split != "train" or last):
             values = evaluate(predict(problem, federation, rows, model, split), federation.clients)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.simulation.build import Setup
 from harness.simulation.calibration import calibrated
+from harness.simulation.dry_run import expected_cost
 from harness.simulation.recorder import PendingCheckpoint, Progress, Recorder
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
@@ -61,8 +63,9 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[dict[str, Any] | Diverge
     """
     setup, live = calibrated(stack_setups([recorder.setup for recorder in recorders])), tuple(recorders)
     run, spec, rows = Simulation.from_setup(setup), setup.spec, setup.rows
-    for recorder, single in zip(live, setup.each, strict=True):
-        recorder.open(single)
+    expected = expected_cost(setup)
+    for number, (recorder, single) in enumerate(zip(live, setup.each, strict=True)):
+        recorder.open(single, expected and partial(expected, number))
     if begun := [recorder.checkpoint for recorder in live if recorder.checkpoint is not None]:
         run.load_state_dict(join(begun))
     first, saved, pending = run.round, time.perf_counter(), PendingCheckpoint((), setup, {})
@@ -76,7 +79,10 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[dict[str, Any] | Diverge
             if run.round == spec.rounds or not live:
                 break
             pending = PendingCheckpoint(live, setup, run.state_dict())
-            if time.perf_counter() - saved > CHECKPOINT_SECONDS:
+            # With noise that cannot be drawn again, no round that is on record may be repeated.
+            fresh = setup.privacy is not None and setup.privacy.spec.secure_rng
+            due = fresh and _evaluated(run.round, setup)
+            if due or time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 pending.save()
                 saved = time.perf_counter()
             rows.ahead = (spec.rounds - run.round) / (run.round - first) if run.round > first else 0.0

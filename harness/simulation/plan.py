@@ -12,8 +12,8 @@ from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import PLAIN
 from harness.simulation.build import Execution, Setup, identify, prepare
-from harness.simulation.calibration import calibrated, full_participation
-from harness.simulation.claims import guarantees
+from harness.simulation.calibration import calibrated
+from harness.simulation.claims import statement
 from harness.simulation.dry_run import dry_run
 from harness.simulation.simulation import Simulation
 
@@ -163,9 +163,12 @@ def _row(cell: Combination, measured: dict[str, float]) -> dict[str, Any]:
     if kind not in measured:
         measured[kind] = seconds(setup)
     record = setup.privacy is not None and setup.privacy.unit == "record"
-    released = (dry_run(full_participation(setup)) if record else expected).ledger
-    privacy = guarantees(setup.privacy, released) if setup.privacy is not None else {}
-    columns = ("epsilon_release", "epsilon_total", "noise_multiplier", "releases", "accountant", "delta")
+    released = (dry_run(setup, everybody=True) if record else expected).ledger
+    privacy = statement(setup.privacy, released) if setup.privacy is not None else {}
+    columns = (
+        *("unit", "placement", "adjacency", "sampling", "epsilon_release", "epsilon_total", "epsilon_median"),
+        *("noise_multiplier", "releases", "accountant", "delta"),
+    )
     return {
         "id": setup.id,
         "data": cell.spec.data.name if cell.spec.data else None,

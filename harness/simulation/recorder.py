@@ -74,9 +74,18 @@ class Recorder:
         self._line: dict[str, Any] = {}
         self._last: Predictions | None = None
 
-    def open(self, setup: Setup) -> None:
-        """Start the folder of a run; ``setup`` has calibrated noise and possibly the data pool of a stack."""
-        self.setup = setup
+    def open(self, setup: Setup, expected: Callable[[int], dict[str, int]] | None = None) -> None:
+        """Start the folder of a run.
+
+        Parameters
+        ----------
+        setup : Setup
+            With calibrated noise and possibly the data pool of a stack.
+        expected : Callable, optional
+            The costs to record after a round, instead of the actual ones, which would tell who is in a secret
+            cohort.
+        """
+        self.setup, self._expected = setup, expected
         if self._folder:
             data = {"source": setup.federation.source, "digest": setup.federation.digest}
             spec = setup.spec.model_dump(mode="json")
@@ -87,22 +96,25 @@ class Recorder:
 
     def evaluate(self, run: Simulation, number: int) -> bool:
         """Evaluate one run of a simulation and record the result; return False if the run has diverged."""
-        metrics, self._last = run.evaluate(number, final=run.round == self.setup.spec.rounds)
+        last = run.round == self.setup.spec.rounds
+        metrics, self._last = run.evaluate(number, final=last)
         if self._last is not None and metrics.get("loss") is None:
             return False
         at = run.snapshot(number)
+        cost = at.cost if self._expected is None else self._expected(at.round)
         parties = {name: each.tolist() for name, each in at.errors.items()}
         self._line = {
             "round": at.round,
             "metrics": metrics,
-            "bytes_up": at.cost["up"],
-            "bytes_down": at.cost["down"],
-            "flops": at.cost["flops"],
-            "oracle_calls": at.cost["oracle_calls"],
+            "bytes_up": cost["up"],
+            "bytes_down": cost["down"],
+            "flops": cost["flops"],
+            "oracle_calls": cost["oracle_calls"],
             "privacy": at.privacy,
             **({"diagnostics": dict(at.diagnostics)} if at.diagnostics else {}),
             **({"parties": parties} if parties else {}),
-            "timing": {"seconds": self.spent},
+            # How long single rounds take would tell who is in a secret cohort.
+            "timing": {"seconds": self.spent} if self._expected is None or last else {},
         }
         if self.checkpoint is None or at.round > self.checkpoint["round"]:
             self.lines += 1
@@ -189,8 +201,8 @@ class PendingCheckpoint:
 
 
 def _held(setup: Setup) -> dict[str, Any]:
-    """Return the sample counts of clients; nothing for parties, who share samples, or for too many counts."""
-    if setup.spec.data is None or setup.problem.kind == "vertical":
+    """Return the sample counts of clients; nothing under privacy, for parties, or for too many counts."""
+    if setup.spec.data is None or setup.problem.kind == "vertical" or setup.privacy is not None:
         return {}
     held = count(setup.federation)
     return {"held": held.packed()} if held.numbers <= MAX_COUNTS else {}
@@ -212,5 +224,4 @@ def environment(setup: Setup) -> dict[str, Any]:
         **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
         "vectorize": setup.rows.mode,
         "threads": setup.rows.threads,
-        **({"noise": "system entropy" if setup.privacy.secure else "seed"} if setup.privacy else {}),
     }

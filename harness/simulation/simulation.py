@@ -18,27 +18,27 @@ from harness.core import rng
 from harness.core.algorithm import Algorithm
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.execution import sampling
 from harness.core.execution.client_chunks import round_in_chunks
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
-from harness.core.wire.settings import PLAIN, Compression, Privacy, PrivacyLog
+from harness.core.wire.settings import PLAIN, Compression, Privacy
 from harness.simulation.build import Setup
 from harness.simulation.claims import statement
+from harness.simulation.cohorts import Cohorts
 from harness.simulation.evaluation import EvaluatedClients, measure
+from harness.simulation.names import default_names
 from harness.simulation.snapshot import Diverged, Evaluation, Snapshot
-from harness.simulation.stacking import run_ledger, slices
+from harness.simulation.stacking import slices
 from privacy import Ledger
 
 
 class Simulation:
     """An algorithm on a problem and a federation, between two rounds.
 
-    Runs that differ only in seed or noise can be stacked. All tensors then have a leading axis of runs, and
-    ``privacy_log`` holds the ledger of the first.
+    Runs that differ only in seed or noise can be stacked. All tensors then have a leading axis of runs.
 
     Parameters
     ----------
@@ -56,6 +56,11 @@ class Simulation:
         One per run.
     cohort : int or None
         Expected number of clients per round; None: all.
+    balanced : bool
+        Whether public cohorts take turns instead of being drawn.
+    names : sequence of str or None
+        Name of each run, the key of its noise; for noise from the system's entropy, a secret. Default: a
+        digest of the arguments.
     mixing : Tensor or None
         Mixing matrix of a gossip algorithm, ``(..., total, total)``.
     start : Mapping[str, Tensor] or None
@@ -67,17 +72,18 @@ class Simulation:
         it.
     federations : sequence of Federation
         Federation of each run for evaluations. Default: its slice of the stacked one.
-    clients, channel, poisson : Callable
-        Replacements for tests, audits and dry runs: the classes of clients and channel, and the draw of a Poisson
-        cohort (`harness.core.execution.sampling.draw_poisson_cohort`).
+    clients, channel : Callable
+        Replacements for tests, audits and dry runs: the classes of clients and channel.
 
     Attributes
     ----------
     num_runs, round : int
         Number of stacked runs, and rounds done.
+    cohorts : Cohorts
+        Who takes part in which round.
     state : NamedTuple of tensors
         State of the algorithm.
-    cost, privacy_log : Cost, PrivacyLog
+    cost, ledger : Cost, Ledger
         Bytes, operations and releases so far.
     channel_state : dict[str, Tensor]
         State of the channel, such as residuals.
@@ -109,6 +115,8 @@ class Simulation:
         seeds: Sequence[int] = (0,),
         *,
         cohort: int | None = None,
+        balanced: bool = False,
+        names: Sequence[str] | None = None,
         mixing: Tensor | None = None,
         start: Mapping[str, Tensor] | None = None,
         rows: Rows | None = None,
@@ -116,7 +124,6 @@ class Simulation:
         federations: Sequence[Federation] = (),
         clients: type[Clients] = Clients,
         channel: Callable[..., Channel] = Channel,
-        poisson: Callable[[Tensor, int, float], tuple[Tensor, Tensor]] = sampling.draw_poisson_cohort,
     ) -> None:
         self.algorithm, self.compression = algorithm, compression
         self.problem = problem = algorithm.view(problem)
@@ -125,29 +132,40 @@ class Simulation:
         self.privacies = [privacy] if isinstance(privacy, Privacy) else list(privacy or ())
         self.privacy = self.privacies[0] if self.privacies else None
         self.cost = Cost((self.num_runs,) if self.stacked else ())
-        self.privacy_log = PrivacyLog()
         self.channel_state: dict[str, Tensor] = {}
         self.diagnostics: dict[str, Tensor] = {}
         self.errors: dict[str, Tensor] = {}
         self.pruned: PrunedModels | None = None
         self.round = 0
         self._pruned_ratio = 0.0
-        self._cohort_size, self._mixing, self._in_parts = cohort, mixing, in_parts
-        self._clients, self._channel, self._poisson = clients, channel, poisson
+        self._mixing, self._in_parts = mixing, in_parts
+        self._clients, self._channel = clients, channel
         self.federations = list(federations) or slices(federation, self.num_runs)
         pooled = algorithm.meta.pooled
         self._each_training = [one.merged() for one in self.federations] if pooled else self.federations
         self._training = federation
         if pooled or not self.stacked:
             self._training = stack(self._each_training) if self.stacked else self._each_training[0]
+        self.start = self._draw_start() if start is None else dict(start)
+        settings = (algorithm, compression, cohort, balanced, problem.name, problem.constants)
+        shared = [*self.start.values(), *([] if mixing is None else [mixing])]
+        self.names = tuple(
+            names or default_names(settings, self.privacies, self.seeds, self.federations, shared)
+        )
+        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names)
         multipliers = [one.noise_multiplier for one in self.privacies]
         differ = len(set(multipliers)) > 1
         self._multipliers = torch.tensor(multipliers, dtype=torch.float64) if differ else None
-        self.start = self._draw_start() if start is None else dict(start)
+        persons = self._vertical and self.privacy is not None and self.privacy.unit == "record"
+        units = int(self._training.counts().max()) if persons else self.total
+        self.ledger = Ledger(units, (self.num_runs,) if self.stacked else ())
+        self.ledger.begin()
         everybody = self.clients(torch.arange(self.total), -1)
         channel_out = self.channel(everybody)
         self.state = algorithm.init(self.start, everybody, channel_out)
         self._finish_round(everybody, channel_out)
+        if self.privacy is not None and self.privacy.strict and problem.predict is not None:
+            self._refuse_kept_models()
 
     @classmethod
     def from_setup(cls, setup: Setup, **options: Any) -> Self:
@@ -160,6 +178,8 @@ class Simulation:
             "compression": setup.compression,
             "seeds": setup.seeds,
             "cohort": setup.spec.cohort and setup.spec.cohort.size,
+            "balanced": setup.spec.cohort is not None and setup.spec.cohort.kind == "balanced",
+            "names": [one.name for one in setup.each],
             "mixing": setup.mixing,
             "start": setup.start,
             "rows": setup.rows,
@@ -172,7 +192,7 @@ class Simulation:
         """Number of clients."""
         return self._training.clients
 
-    def step(self, ids: Tensor | None = None, *, diagnose: bool = False) -> None:
+    def step(self, ids: Tensor | None = None, *, diagnose: bool = False, drawn: bool = False) -> None:
         """Run one round.
 
         Noise is calibrated for the rounds of a spec. Further rounds are booked and spend more than its budget; see
@@ -184,6 +204,9 @@ class Simulation:
             The clients of the cohort, ``(C,)``, ascending; drawn unless given.
         diagnose : bool
             Whether the channel records diagnostics.
+        drawn : bool
+            Whether ``ids`` stand for a cohort that the run draws by itself, as in dry runs. Otherwise they are
+            public and charged without amplification.
 
         Raises
         ------
@@ -192,9 +215,10 @@ class Simulation:
         Diverged
             If the state is no longer finite.
         """
-        before = self.privacy_log.ledger.releases
         self._prune()
-        clients = self.cohort() if ids is None else self.clients(ids, self.round)
+        clients = self.cohort() if ids is None else self.clients(ids, self.round, expected=self._expected)
+        clients.chosen = ids is not None and not drawn
+        self._begin_round(clients)
         channel = self.channel(clients, diagnose)
         algorithm = self.algorithm.at(self.round)
         if self._chunked:
@@ -208,13 +232,12 @@ class Simulation:
             self._apply_pruning(clients.pruned, 0.0)
         self.errors |= clients.errors
         self.round += 1
-        if self.privacy is not None and self.privacy.releases is not None:
-            made = self.privacy_log.ledger.releases - before
-            if made > self.privacy.releases:
-                raise Incompatible(
-                    f"round {self.round} made {made} releases, but the noise is calibrated for "
-                    f"{self.privacy.releases} per round: the algorithm must release equally often in every round"
-                )
+        planned = None if self.privacy is None else self.privacy.releases
+        if planned is not None and self.ledger.last > planned:
+            raise Incompatible(
+                f"round {self.round} made {self.ledger.last} releases, but the noise is calibrated for {planned} "
+                "per round: the algorithm must release equally often in every round"
+            )
         finite = torch.stack([part.isfinite().reshape(self.num_runs, -1).all(-1) for part in self.state]).all(
             0
         )
@@ -233,6 +256,7 @@ class Simulation:
             model,
             gossip=self.algorithm.meta.gossip,
             final=final,
+            training=self.privacy is None or not self.privacy.strict,
         )
         metrics |= {name: float(each.mean()) for name, each in sorted(self._errors_of(number).items())}
         return Evaluation(metrics, predictions)
@@ -248,6 +272,7 @@ class Simulation:
             round=self.round,
             ids=torch.arange(training.clients),
             cost=Cost(),
+            names=self.names[number : number + 1],
             privacy=self.privacy,
         )
         return self.algorithm.at(self.round).personal(self._state_of(number), clients)
@@ -265,8 +290,7 @@ class Simulation:
         """Return the privacy claim of one run so far; None without privacy."""
         if self.privacy is None:
             return None
-        ledger = run_ledger(self.privacy_log.ledger, self.privacies, number)
-        return statement(self.privacies[number], ledger, vertical=self._vertical)
+        return statement(self.privacies[number], self.ledger, number, vertical=self._vertical)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""
@@ -275,8 +299,7 @@ class Simulation:
             "round": self.round,
             "state": self.state._asdict(),
             "channel": dict(self.channel_state),
-            "ledger": self.privacy_log.ledger.to_json(),
-            "charged": self.privacy_log.charged,
+            **self._ledger_state(),
             "cost": self.cost.state(),
             "errors": dict(self.errors),
             "diagnostics": dict(self.diagnostics),
@@ -290,8 +313,8 @@ class Simulation:
         device = next(iter(self.start.values())).device
         self.state = type(self.state)(**{name: part.to(device) for name, part in checkpoint["state"].items()})
         self.channel_state = {name: part.to(device) for name, part in checkpoint["channel"].items()}
-        self.privacy_log.ledger = Ledger.from_json(checkpoint["ledger"])
-        self.privacy_log.charged = checkpoint["charged"]
+        arrays = {name: part.numpy() for name, part in checkpoint["participation"].items()}
+        self.ledger.restore(checkpoint["draws"], arrays)
         self.cost.restore(checkpoint["cost"])
         self.errors = dict(checkpoint["errors"])
         self.diagnostics = dict(checkpoint.get("diagnostics", {}))  # older checkpoints have none
@@ -317,7 +340,8 @@ class Simulation:
             cost=self.cost,
             participation_mask=participation_mask,
             expected=expected,
-            privacy_log=self.privacy_log,
+            ledger=self.ledger,
+            names=self.names,
             privacy=self.privacy,
             pruned=self.pruned,
             alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
@@ -337,20 +361,44 @@ class Simulation:
 
     def cohort(self) -> Clients:
         """Draw this round's cohort."""
-        size, total = self._cohort_size, self.total
-        if size is None or size >= total:
-            return self.clients(torch.arange(total), self.round)
-        keys = torch.tensor([rng.key(seed, "cohort", self.round) for seed in self.seeds])
-        secret = (
-            self.privacy is not None and self.privacy.unit == "client" and self.privacy.sampling == "poisson"
-        )
-        if not secret:
-            ids = sampling.draw_fixed_cohort(keys, total, size)
-            return self.clients(ids if self.stacked else ids[0], self.round)
-        ids, participation_mask = self._poisson(keys, total, size / total)
-        if not self.stacked:
-            ids, participation_mask = ids[0], participation_mask[0]
-        return self.clients(ids, self.round, participation_mask, size)
+        ids, mask = self.cohorts.draw(self.round)
+        if not self.stacked or self.cohorts.everybody:
+            ids, mask = ids[0], None if mask is None else mask[0]
+        return self.clients(ids, self.round, mask, self._expected)
+
+    def participation(self, first: int, rounds: int) -> Tensor:
+        """Return for how many of some rounds each client is charged, ``(..., total)`` or ``(..., 1)``."""
+        times = self.cohorts.charged(first, rounds)
+        return times if self.stacked else times[0]
+
+    @property
+    def _expected(self) -> int | None:
+        """Expected number of clients per round; None: all."""
+        return None if self.cohorts.everybody else self.cohorts.size
+
+    def _begin_round(self, clients: Clients) -> None:
+        """Open the ledger's round: public members are charged, and everybody if members are secret."""
+        secret = self.cohorts.secret and not clients.chosen
+        if secret or self._vertical or clients.everybody:
+            self.ledger.begin()
+        else:
+            self.ledger.begin(clients.ids.numpy(), clients.participation_mask.numpy())
+
+    def _refuse_kept_models(self) -> None:
+        """Raise Incompatible if predictions are made by models that clients keep, which nothing protects."""
+        model = self.personal()
+        if isinstance(model, Tensor) and model.ndim > 1 and not self.algorithm.meta.gossip:
+            raise Incompatible(
+                f"privacy.strict: algorithm {self.algorithm.meta.name} is evaluated by models that clients keep to "
+                "themselves; their predictions tell about training data and cohorts, and no noise protects them"
+            )
+
+    def _ledger_state(self) -> dict[str, Any]:
+        draws, arrays = self.ledger.state()
+        return {
+            "draws": draws,
+            "participation": {name: torch.from_numpy(values) for name, values in arrays.items()},
+        }
 
     @property
     def _vertical(self) -> bool:
@@ -396,6 +444,7 @@ class Simulation:
                 "stacked runs have batches of different width, which would change their rounding"
             )
         self.channel_state = channel.state
+        self.ledger.end()
 
     def _draw_start(self) -> dict[str, Tensor]:
         """Return the start values that the problem draws."""

@@ -7,6 +7,7 @@ and checkpoint. The checkpoint equals that of an unstacked run, so a run can be 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,8 @@ from torch import Tensor
 
 from datasets.federation import Federation, one_pool, stack
 from harness.config.run import RunSpec
-from harness.core.wire.settings import BUDGETS, Privacy
+from harness.core.wire.settings import BUDGETS
 from harness.simulation.build import Setup
-from privacy import Ledger
 
 Checkpoint = dict[str, Any]
 LARGEST = 32  # runs in a stack
@@ -26,11 +26,12 @@ STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, a
 POOL_BYTES = 2**30  # of the runs' samples, if each run standardizes its own
 EVALUATED = frozenset({"test", "selection"})  # splits from which no batch is drawn
 PARTS = frozenset(
-    {"round", "state", "channel", "ledger", "charged", "cost", "errors", "pruned", "lines", "seconds"}
+    {"round", "state", "channel", "draws", "participation", "cost", "errors", "pruned", "lines", "seconds"}
 )
 PER_RUN = (
     "state",
     "channel",
+    "participation",
     "cost",
     "errors",
     "diagnostics",
@@ -48,6 +49,9 @@ def obstacle(setup: Setup) -> str | None:
         return "every run prunes its own model"
     if setup.privacy is not None and setup.privacy.unit == "record":
         return "every run has its own sampling rate of records"
+    privacy = setup.privacy
+    if privacy is not None and privacy.clip == "adaptive" and spec.cohort and not privacy.secret_cohorts:
+        return "every run has its own noise, and an adaptive clip norm follows noisy counts"
     if problem.constants is None:
         return f"problem {problem.name} does not declare its constants"
     if _in_epochs(setup) and not meta.parts and spec.cohort is not None:
@@ -67,9 +71,8 @@ def signature(setup: Setup) -> Hashable:
     width, largest = _batch(setup)
     steps = -(-largest // width) if _in_epochs(setup) and not setup.algorithm.meta.parts else None
     rate = setup.privacy and setup.privacy.rate
-    secure = setup.privacy is not None and setup.privacy.secure
     spec = stack_key(setup.spec).model_dump_json()
-    return (spec, rate, secure, setup.problem.constants, setup.federation.clients, batches, steps)
+    return (spec, rate, setup.problem.constants, setup.federation.clients, batches, steps)
 
 
 def stack_key(spec: RunSpec) -> RunSpec:
@@ -82,14 +85,6 @@ def stack_key(spec: RunSpec) -> RunSpec:
         budget = {name: 1.0 for name in BUDGETS if getattr(given, name) is not None}
         spec = spec.model_copy(update={"privacy": given.model_copy(update=budget)})
     return spec.model_copy(update={"seed": 0})
-
-
-def run_ledger(ledger: Ledger, privacies: Sequence[Privacy], number: int) -> Ledger:
-    """Return the ledger of one run of a stack: the releases of the first run with this run's noise."""
-    if not privacies:
-        return ledger
-    first, this = privacies[0].noise_multiplier, privacies[number].noise_multiplier
-    return ledger if first == this else ledger.exchanged({first: this})
 
 
 def _batch(setup: Setup, split: str = "train") -> tuple[int, int]:
@@ -157,9 +152,7 @@ def split(checkpoint: Checkpoint, number: int, setup: Setup) -> Checkpoint:
         return checkpoint
     # Clone, because saving a view would write the memory of all runs.
     parts = {name: {key: part[number].clone() for key, part in checkpoint[name].items()} for name in PER_RUN}
-    privacies = [one.privacy for one in setup.each if one.privacy is not None]
-    ledger = run_ledger(Ledger.from_json(checkpoint["ledger"]), privacies, number)
-    return {**checkpoint, **parts, "ledger": ledger.to_json()}
+    return {**checkpoint, **parts}
 
 
 def join(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
@@ -178,8 +171,6 @@ def stack_point(checkpoint: Checkpoint | None) -> Hashable:
     """Return the key that checkpoints must share to be resumed in one stack."""
     if checkpoint is None:
         return None
-    ledger = Ledger.from_json(checkpoint["ledger"])
-    multipliers = sorted({noise for draw in ledger.all_draws for noise, _ in draw.releases})
-    releases = ledger.exchanged(dict(zip(multipliers, range(1, len(multipliers) + 1), strict=True)))
     diagnostics = checkpoint.get("diagnostics", {})  # older checkpoints have none
-    return checkpoint["round"], releases, tuple(sorted(checkpoint["channel"])), tuple(sorted(diagnostics))
+    names = (tuple(sorted(part)) for part in (checkpoint["channel"], diagnostics))
+    return checkpoint["round"], json.dumps(checkpoint["draws"]), *names

@@ -43,7 +43,7 @@ from harness.testing.small_tasks import (
     wide_task,
 )
 from harness.testing.transcript_audit import audit_transcript
-from privacy import Ledger, gaussian_epsilon
+from privacy import Draw, Ledger, PrivacyReport, gaussian_epsilon
 
 TINY = 1e-9  # clip norm that hides the data of a client
 SHOWS = 1e-5  # change of a state that reveals data
@@ -84,12 +84,35 @@ class WatchedStages(Stages):
 
     def book(self, message: Message) -> None:
         """Book the message, and compare the ledger before and after."""
-        before = self.clients.privacy_log.ledger.releases
+        before = self.clients.ledger.made
         super().book(message)
         # With unit client the message is a release; with unit record its gradients are.
         releases = self.mechanism is not None and not self.mechanism.by_sample
-        if self.clients.privacy_log.ledger.releases == (before if releases else 0):
+        if self.clients.ledger.made == (before if releases else 0):
             raise Failed("a message left a client and no release was booked")
+
+
+class Noticed(Stages):
+    """Stages that note the first client's messages, in the scale of the clip, and let the server see zeros."""
+
+    seen: ClassVar[list[Tensor]] = []
+
+    def join(self, message: Message) -> None:
+        """Join the parts and note the first row."""
+        super().join(message)
+        if message.sender == "client" and self.clients.round >= 0:
+            self.seen.append(message.joint[0].clone())
+
+    def average(self, message: Message) -> None:
+        """Return zeros, so that later messages depend on no earlier one of another client."""
+        super().average(message)
+        message.joint = torch.zeros_like(message.joint)
+
+
+class Overheard(Channel):
+    """A channel that notes messages."""
+
+    stages = Noticed
 
 
 class Direct(Channel):
@@ -118,8 +141,8 @@ class Noted(Clients):
     def batches(self, work: LocalWork | None, *, batch_size: int | None = None, **options: Any) -> Batches:
         """Record the rate and draw batches."""
         size = batch_size or (work.batch_size if work is not None else None)
-        fewest = int(self.federation.counts().min())
-        self.rates.add(1.0 if size is None else min(1.0, size / fewest))
+        counts = self.federation.counts(options.get("split", "train")).flatten().tolist()
+        self.rates.update(1.0 if size is None else min(1.0, size / count) for count in counts)
         return super().batches(work, batch_size=batch_size, **options)
 
 
@@ -173,6 +196,36 @@ def _bounded(cls: type[Algorithm]) -> None:
 
 
 @_check
+def _separate(cls: type[Algorithm]) -> None:
+    """Send the same message whoever else is in the cohort.
+
+    A clipped message bounds what its client can change, not what a client can change through others' messages.
+    """
+    if cls.meta.gossip or cls.meta.pooled or cls.meta.solves[0] == "vertical":
+        return  # everybody takes part in every round
+    problem = _hidden(cls)  # of clients with different numbers of steps, if there is one
+    given = task_of(cls) if problem is None or cls.meta.groups else (problem, task("erm")[1])
+    steps = (
+        {"local_steps": None, "local_epochs": 1} if cls.meta.epochs else {"local_steps": cls.meta.steps or 2}
+    )
+    algorithm, sizes = cls(**steps, batch_size=4), given[1].counts()
+    member, small, large = 0, int(sizes.argmin()), int(sizes.argmax())
+    sent = []
+    for other in (small, large):
+        Noticed.seen.clear()
+        with suppress(Incompatible):
+            run = Simulation(*given, algorithm, Privacy.of(0.0, clip=1e9, **CENTRAL), channel=Overheard)
+            run.step(torch.tensor(sorted((member, other))))
+        sent.append(list(Noticed.seen))
+    for number, (one, two) in enumerate(zip(*sent, strict=True)):
+        gap = float((one - two).abs().max())
+        if not gap <= TINY * max(1.0, float(one.abs().max())):
+            raise Failed(
+                f"message {number} of a client changes by {gap:.3g} with another member of the cohort"
+            )
+
+
+@_check
 def _refuses(cls: type[Algorithm]) -> None:
     """Book every message under privacy, or be refused."""
     for _ in _protected(cls, small(cls), task_of(cls), channel=Watched, noise=1.0):
@@ -197,9 +250,9 @@ def _accounted(cls: type[Algorithm]) -> None:
     algorithm, task = small(cls), task_of(cls)
     for name, mechanism in _mechanisms(cls).items():
         noisy = Privacy.of(2.0, clip=1.0, **mechanism)
-        ledgers = [_ledger(algorithm, task, noisy, rounds) for rounds in range(ROUNDS + 1)]
-        releases = [ledger.releases for ledger in ledgers if ledger is not None]
-        epsilons = [ledger.report(DELTA)["epsilon_total"] for ledger in ledgers if ledger is not None]
+        reports = [_report(algorithm, task, noisy, rounds) for rounds in range(ROUNDS + 1)]
+        releases = [report["releases"] for report in reports if report is not None]
+        epsilons = [report["epsilon_total"] for report in reports if report is not None]
         if len(releases) <= ROUNDS or releases[-1] == 0:
             continue  # refused; or nothing of a client's is released
         if len({later - earlier for earlier, later in pairwise(releases)}) != 1:
@@ -216,14 +269,12 @@ def _sampled(cls: type[Algorithm]) -> None:
     privacy = Privacy.of(0.0, clip=1.0, **RECORD)
     Noted.rates.clear()
     try:
-        ledger = simulate(
-            algorithm, task_of(cls), privacy=privacy, clients=Noted, rows=rows
-        ).privacy_log.ledger
+        ledger = simulate(algorithm, task_of(cls), privacy=privacy, clients=Noted, rows=rows).ledger
     except Incompatible:
         return
-    if ledger.releases != rows.sums:
-        raise Failed(f"{rows.sums} noisy gradients were made, and {ledger.releases} booked")
-    rates = {draw.rate for draw in ledger.merge(Ledger()).closed}
+    if ledger.made != rows.sums:
+        raise Failed(f"{rows.sums} noisy gradients were made, and {ledger.made} booked")
+    rates = {rate for draw in ledger.counts for rate in _rates(ledger, draw)}
     if rates - Noted.rates:
         raise Failed(f"batches drawn at rates {sorted(Noted.rates)} are booked at {sorted(rates)}")
 
@@ -329,12 +380,18 @@ def _mechanisms(cls: type[Algorithm]) -> dict[str, dict[str, Any]]:
     return MECHANISMS | ({"record": known} if cls.meta.solves[0] == "vertical" else {})
 
 
-def _ledger(algorithm: Algorithm, task: Task, mechanism: Privacy, rounds: int) -> Ledger | None:
-    """Return the ledger after a number of rounds; None if the run is refused."""
+def _report(algorithm: Algorithm, task: Task, mechanism: Privacy, rounds: int) -> PrivacyReport | None:
+    """Return the privacy report after a number of rounds; None if the run is refused."""
     try:
-        return simulate(algorithm, task, privacy=mechanism, rounds=rounds).privacy_log.ledger
+        ledger = simulate(algorithm, task, privacy=mechanism, rounds=rounds).ledger
     except Incompatible:
         return None
+    return ledger.report(DELTA, noise_multiplier=mechanism.noise)
+
+
+def _rates(ledger: Ledger, draw: Draw) -> set[float]:
+    """Return the rates at which a kind of draw is booked."""
+    return set(ledger.rates[draw.rate].flatten().tolist()) if isinstance(draw.rate, str) else {draw.rate}
 
 
 def _hidden(cls: type[Algorithm]) -> Problem | None:

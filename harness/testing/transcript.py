@@ -70,10 +70,10 @@ class Transcript:
         before = self.charges[draw][0] if draw in self.charges else torch.zeros_like(who)
         self.charges[draw] = before + who, rates
 
-    def spent(self) -> set[tuple[tuple[tuple[float, float], int], ...]]:
+    def spent(self) -> set[tuple[float, tuple[tuple[tuple[float, float], int], ...]]]:
         """Return what clients or persons must be charged for: (releases of a draw, rate) with their numbers.
 
-        Equal charges of several clients are one entry.
+        Each is preceded by the noise multiplier. Equal charges of several clients are one entry.
         """
         if not self.charges:
             return set()
@@ -83,7 +83,8 @@ class Transcript:
             Counter((count, rate) for count, rate in zip(*pair, strict=True) if count)
             for pair in zip(counts, rates, strict=True)
         )
-        return {tuple(sorted(one.items())) for one in each}
+        noise = torch.as_tensor(self.privacy.noise, dtype=torch.float64).expand(len(counts)).tolist()
+        return {(z, tuple(sorted(one.items()))) for z, one in zip(noise, each, strict=True)}
 
 
 def clipped(parts: Sequence[Tensor], limit: Limit) -> list[Tensor]:

@@ -62,7 +62,7 @@ def audit_transcript(
     found: dict[str, Any] = {"part": "transcript", "rounds": rounds}
     if privacy.noise_multiplier == 0:
         return found | {"note": "no noise, nothing claimed", "findings": []}
-    quiet, _ = _recorded(make, replace(privacy, noise_multiplier=0.0), 2)
+    quiet, _ = _recorded(make, replace(privacy, noise_multiplier=0.0, multipliers=()), 2)
     seen, run = _recorded(make, privacy, rounds)
     tolerance = TOLERANCE[next(iter(run.start.values())).dtype]
     if not seen.charges:
@@ -169,20 +169,21 @@ def _table(noise: dict[Key, dict[int, Tensor]]) -> tuple[Tensor, list[int]]:
 
 def _multipliers(run: Simulation) -> tuple[float, ...]:
     """Return the booked noise multipliers, ascending: with adaptive clips the count's is the last."""
-    booked = {noise for draw in run.privacy_log.ledger.all_draws for noise, _ in draw.releases}
-    return tuple(sorted(booked)) or (run.privacy.noise_multiplier if run.privacy else 0.0,)
+    z = run.privacy.noise_multiplier if run.privacy else 0.0
+    return tuple(sorted({z * noise for draw in run.ledger.counts for noise, _ in draw.releases})) or (z,)
 
 
 def _epsilon(seen: Transcript) -> float:
     """Return the largest epsilon of a client, or person, by what was seen."""
-    z = seen.privacy.noise_multiplier
+    privacy = seen.privacy
+    how = "without-replacement" if privacy.sampling == "without-replacement" else "poisson"
     accounts = (
         account(
-            [Event(compose([z] * int(count)), rate, times) for (count, rate), times in each],
-            seen.privacy.delta,
-            seen.privacy.accountant,
+            [Event(compose([z] * int(count)), rate, times, how) for (count, rate), times in each],
+            privacy.delta,
+            privacy.accountant,
         ).epsilon
-        for each in seen.spent()
+        for z, each in seen.spent()
     )
     return max(accounts, default=0.0)
 
@@ -190,7 +191,7 @@ def _epsilon(seen: Transcript) -> float:
 def _unbooked(seen: Transcript, claim: dict[str, Any], spent: float) -> Iterator[str]:
     """Describe what the stated epsilon and number of releases leave out."""
     each = 2 if seen.privacy.clip == "adaptive" else 1  # the count is a release too
-    made = {each * sum(int(count) * times for (count, _), times in one) for one in seen.spent()}
+    made = {each * sum(int(count) * times for (count, _), times in one) for _, one in seen.spent()}
     stated, epsilon = claim["releases"], float(claim["epsilon_total"])
     if max(made) > stated or (len(made) == 1 and stated not in made):
         yield f"{max(made)} releases were made, {stated} are booked"

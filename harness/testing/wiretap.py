@@ -24,6 +24,7 @@ from harness.core.clients import Clients
 from harness.core.execution.batches import Batches, LocalWork
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
+from harness.core.public import Scale
 from harness.core.wire import gossip
 from harness.core.wire.dp_client import ADAPTIVE_START
 from harness.core.wire.dp_record import Drawn
@@ -62,7 +63,7 @@ class Wiretap(Channel):
         self,
         *rows: Tensor,
         base: Any = None,
-        scale: Sequence[float] | None = None,
+        scale: Scale | None = None,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> Any:
@@ -74,7 +75,7 @@ class Wiretap(Channel):
         sent = super().mean(*message.rows, weighting=weighting, **options)
         present, central = clients.participation_mask.double(), privacy.placement == "central"
         sizes = (clients.sizes * present).double()
-        even = central or privacy.strict or weighting == "uniform"
+        even = central or clients.counts_private or weighting == "uniform"
         weights = present / clients.n if even else sizes / sizes.sum().clamp(min=1)
         unit = message.sensitivity * (1 / clients.n if central else float(weights.norm()))
         clean = [weights.to(part) @ part for part in clipped(message.parts, message.limit)]
@@ -87,7 +88,7 @@ class Wiretap(Channel):
         self,
         *rows: Tensor,
         base: Any = None,
-        scale: Sequence[float] | None = None,
+        scale: Scale | None = None,
         stateless: bool = False,
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
@@ -117,7 +118,7 @@ class Wiretap(Channel):
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
         base: Any = None,
-        scale: Sequence[float] | None = None,
+        scale: Scale | None = None,
         hops: int = 1,
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Send rows to the neighbors, note their noise, and compare the mixture with what was sent."""
@@ -141,7 +142,7 @@ class Wiretap(Channel):
         return sent, mixed, public
 
     def _opened(
-        self, rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None, batch: Batch | None = None
+        self, rows: Sequence[Tensor], base: Any, scale: Scale | None, batch: Batch | None = None
     ) -> _Message:
         """Return the message with long rows of one client, and charge it."""
         transcript, clients = self._transcript, self._clients
@@ -155,7 +156,8 @@ class Wiretap(Channel):
         changed = []
         for part, (row, old) in enumerate(zip(rows, bases, strict=True)):
             purpose = "audit direction", round, number, part
-            shape, length = row.shape[1:], LONG * bound * (1.0 if scale is None else scale[part])
+            one = None if scale is None else scale[part]
+            shape, length = row.shape[1:], LONG * bound * (1.0 if one is None else float(one.value))
             long = torch.randn(shape, generator=rng.stream(0, *purpose), dtype=torch.float64)
             long = (length * long / long.norm(dim=-1, keepdim=True)).to(row)
             far = long if old is None else old + long
@@ -171,11 +173,11 @@ class Wiretap(Channel):
             assert batch is not None
             _charge_persons(transcript, clients, batch)
             return
-        everybody = torch.ones(clients.total, dtype=torch.int64)
-        if privacy.placement == "local":
-            everybody = torch.zeros_like(everybody).index_add(0, clients.ids, clients.participation_mask)
-        sampled = privacy.sampling == "poisson" and round >= 0
-        transcript.charge(("round", round), everybody, privacy.rate if sampled else 1.0)
+        secret = privacy.secret_cohorts and round >= 0  # nobody may know that it was left out
+        who = torch.ones(clients.total, dtype=torch.int64)
+        if not secret:
+            who = torch.zeros_like(who).index_add(0, clients.ids, clients.participation_mask)
+        transcript.charge(("round", round), who, privacy.rate if secret else 1.0)
 
     def _note(self, message: _Message, sent: Sequence[Tensor], clean: Sequence[Tensor], unit: float) -> None:
         """Keep the noise of a message: what arrived minus what would have arrived without."""
@@ -221,6 +223,7 @@ class Witness(Clients):
         self._transcript = transcript
         self._rates: dict[str, Tensor] = {}  # that batches of each stream claim, (C,)
         self._made: Counter[tuple[str, int]] = Counter()  # gradients from each batch
+        self._seen: Counter[tuple[str, int]] = Counter()  # batches of each stream and client
         privacy = transcript.privacy
         if privacy.unit == "record" and self._records is None:
             transcript.wrong.append("clients compute without record-level privacy")
@@ -248,13 +251,18 @@ class Witness(Clients):
         made = super().batches(work, **options)
         if self._records is not None and not self._records.public:
             size = batch_size or (work.batch_size if work is not None else None) or math.inf
-            self._rates[stream] = (size / self._samples(split).clamp(min=1).double()).clamp(max=1.0)
+            rates = (size / self._samples(split).clamp(min=1).double()).clamp(max=1.0)
+            public = self._records.privacy.spec.record_rate
+            stream = f"{split} {stream}"
+            self._rates[stream] = rates if public is None else torch.full_like(rates, public)
             held = self.take(self.federation.splits[split])
             for row, client in enumerate(self.ids.tolist()):
                 mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
-                for step in range(int(made.num_steps[row])):
+                for step in range(self._seen[stream, client], int(made.num_steps[row])):
                     members = torch.isin(mine.to(made.positions.device), made.positions[step, row])
                     self._transcript.draw("batch", rate, client, members.cpu())
+                # A stream that is drawn again gives the same batches.
+                self._seen[stream, client] = max(self._seen[stream, client], int(made.num_steps[row]))
         return made
 
     def _gradients(
@@ -284,12 +292,14 @@ class Witness(Clients):
     def _note(self, drawn: Drawn, call: int, made: list[Tensor], clean: list[Tensor]) -> None:
         """Keep the noise of the gradients of clients that took the step."""
         active = drawn.batch.active.squeeze(-1).bool()
-        sensitivity = self._transcript.privacy.bound() * self._transcript.privacy.factor
+        privacy, ids = self._transcript.privacy, self.ids[active.cpu()]
+        sensitivity = privacy.bound() * privacy.factor
+        own = torch.as_tensor(privacy.noise)  # a client's noise, relative to the smallest
+        unit = sensitivity * (own[ids] / own.min()).unsqueeze(-1) if own.ndim else sensitivity
         for part, (one, other) in enumerate(zip(made, clean, strict=True)):
-            noise = (one.double() * drawn.expected - other) / sensitivity
+            noise = (one.double() * drawn.divisor - other)[active] / unit
             key = ("gradient", drawn.stream, drawn.step, call, part)
-            ids = self.ids[active.cpu()]
-            self._transcript.release(key, self.round, noise[active], ids, self.total)
+            self._transcript.release(key, self.round, noise, ids, self.total)
 
 
 def _charge_persons(transcript: Transcript, clients: Clients, batch: Batch) -> None:
@@ -311,7 +321,9 @@ def _lengthened(objective: Objective, problem: Any) -> Callable[..., Tensor]:
     return _times(objective(problem))
 
 
-def _scaled(sent: Any, scale: Sequence[float] | None) -> list[Tensor]:
+def _scaled(sent: Any, scale: Scale | None) -> list[Tensor]:
     """Return the parts of a received message, divided by their scales."""
     parts = [sent] if isinstance(sent, Tensor) else list(sent)
-    return parts if scale is None else [part / one for part, one in zip(parts, scale, strict=True)]
+    if scale is None:
+        return parts
+    return [part if one is None else part / one.of(part) for part, one in zip(parts, scale, strict=True)]

@@ -34,6 +34,17 @@ class Restorer(FEDAVG):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Talker(FEDAVG):
+    """Sends its increment divided by the number of steps of the slowest member of its cohort."""
+
+    def round(self, state, clients, channel):
+        x = x_t = channel.down(state.x)
+        for batch in (batches := clients.batches(self)):
+            x = x - self.lr * clients.grad(x, batch)
+        return self.State(state.x + channel.mean((x - x_t) / batches.num_steps.max()))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Undeclared(ALGORITHMS["decentralized_local_sgda"]):
     """Gossips, and does not say that it needs a topology."""
 
@@ -51,7 +62,8 @@ def failing(algorithm) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "expected"), [(FEDAVG, set()), (Smuggler, {"_bounded"}), (Restorer, {"_pruned"})]
+    ("algorithm", "expected"),
+    [(FEDAVG, set()), (Smuggler, {"_bounded"}), (Restorer, {"_pruned"}), (Talker, {"_separate"})],
 )
 def test_who_goes_around_the_channel_is_caught(algorithm, expected: set[str]) -> None:
     assert expected <= failing(algorithm)

@@ -34,7 +34,7 @@ MINIMAX = {
 }
 PRIVATE = CANCER | {
     "algorithm": {"name": "fedavg", "local_steps": 2, "batch_size": 16},
-    "privacy": {"epsilon": 8.0, "clip": 1.0},
+    "privacy": {"placement": "local", "epsilon": 8.0, "clip": 1.0},
     "compression": {"beta": 0.5, "codec": "q4", "error_feedback": True},
 }
 

@@ -27,7 +27,7 @@ SPECS = [
         "problem": {"kind": "random_quadratic", "samples": 8, "noise": 0.5, "clients": 4},
         "algorithm": {"name": "dream", "hops": 2},
         "topology": {"kind": "erdos-renyi", "p": 0.6},
-        "privacy": {"noise_multiplier": 1.0, "clip": [1.0, 2.0], "delta": 1e-6},
+        "privacy": {"placement": "local", "noise_multiplier": 1.0, "clip": [1.0, 2.0], "delta": 1e-6},
         "compression": {"alpha": 0.0, "beta": [[0, 0.5], [3, 0.8]], "select": "random_k"},
     },
     CANCER

@@ -418,7 +418,7 @@ def test_a_report_made_again_looks_as_the_suite_s_file_wants_it(tmp_path):
 
 def test_a_sweep_is_a_suite_of_ones_own(tmp_path, capsys):
     """Two budgets, one of them none, and two seeds: four runs under a name, planned before and listed after."""
-    spec = write(tmp_path / "run.yaml", DIGITS | {"privacy": {"clip": 1}})
+    spec = write(tmp_path / "run.yaml", DIGITS | {"privacy": {"placement": "local", "clip": 1}})
     asked = ["--spec", spec, "--sweep", "privacy.epsilon=null,8", "--sweep", "seed=0..1"]
     assert main(["plan", *asked, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
@@ -474,7 +474,12 @@ def test_a_measure_that_is_none_is_refused_before_anything_runs(tmp_path, capsys
 
 def test_runs_that_strict_makes_alike_are_one(capsys):
     asked = ["--algorithm", "fedavg", "--data", "breast-cancer", "--rounds", "2", "--strict"]
-    asked += ["--set", "privacy={epsilon: 8, clip: 1}", "--set", "algorithm.local_steps=2"]
+    asked += [
+        "--set",
+        "privacy={placement: central, epsilon: 8, clip: 1}",
+        "--set",
+        "algorithm.local_steps=2",
+    ]
     asked += ["--set", "partition.standardize=false", "--sweep", "privacy.strict=true,false"]
     assert main(["plan", *asked, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1

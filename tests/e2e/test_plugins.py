@@ -85,7 +85,9 @@ def test_algorithm_metric_and_data_of_a_plugin_go_into_one_run(tmp_path, capsys)
     assert 0 <= told["metrics"]["median_client"] <= 1
     kept = json.loads((tmp_path / "out" / "runs" / told["id"] / "spec.json").read_text())
     version = plugins.loaded()[-1].version
-    assert kept["versions"]["plugins"] == {"algorithm": version, "data": version} and version.startswith("sha256:")
+    assert kept["versions"]["plugins"] == {"algorithm": version, "data": version} and version.startswith(
+        "sha256:"
+    )
     assert main(["leaderboard", out, "--by", "median_client", "--plugin", str(EXAMPLE), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["median_client_mean"] == pytest.approx(told["metrics"]["median_client"])

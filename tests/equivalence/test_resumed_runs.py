@@ -31,7 +31,7 @@ SPECS = {
         "algorithm": {"name": "dream", "hops": 3},
         "topology": "ring",
         "compression": {"codec": "q8"},
-        "privacy": {"noise_multiplier": 0.5, "clip": 1.0},
+        "privacy": {"placement": "local", "noise_multiplier": 0.5, "clip": 1.0},
     },
     "variance reduction": {
         "problem": MM4,
@@ -46,7 +46,7 @@ SPECS = {
         "algorithm": {"name": "fedavg", "local_steps": 2},
         "cohort": {"size": 3},
         "compression": {"beta": 0.8, "codec": "q4", "error_feedback": True},
-        "privacy": {"noise_multiplier": 0.5, "clip": 1.0},
+        "privacy": {"placement": "local", "noise_multiplier": 0.5, "clip": 1.0},
     },
     "adaptive clipping": CANCER
     | {

@@ -46,7 +46,7 @@ SPECS = {
     | {
         "algorithm": SCAFFOLD,
         "compression": {"beta": 0.8, "codec": "q4", "error_feedback": True},
-        "privacy": {"clip": 1.0, "epsilon": 8.0},
+        "privacy": {"placement": "local", "clip": 1.0, "epsilon": 8.0},
     },
     "prototypes of uneven clients": CANCER
     | {"model": "mlp", "algorithm": {"name": "fedreco", "local_steps": 2}, "cohort": {"size": 4}},
@@ -333,9 +333,12 @@ def test_stacked_runs_hold_their_samples_once():
 
 
 LADDERS = {
-    "each client its noise": ("error feedback, a code by chance, a budget", {"clip": 1.0}),
+    "each client its noise": (
+        "error feedback, a code by chance, a budget",
+        {"placement": "local", "clip": 1.0},
+    ),
     "one noise for the average": ("cohorts of a third of many", {"placement": "central", "clip": 1.0}),
-    "on a graph": ("gossip on graphs of their own", {"clip": 1.0}),
+    "on a graph": ("gossip on graphs of their own", {"placement": "local", "clip": 1.0}),
 }
 
 
@@ -384,9 +387,9 @@ def test_a_killed_stack_of_several_budgets_resumes_in_any_other(again, tmp_path,
 
 
 def test_noise_free_and_adaptive_runs_stack_with_their_own_kind():
-    plain = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 0}}
-    noisy = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 2}}
-    loud = CANCER | {"privacy": {"clip": 1.0, "noise_multiplier": 4}}
+    plain = CANCER | {"privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 0}}
+    noisy = CANCER | {"privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 2}}
+    loud = CANCER | {"privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 4}}
     adaptive = [CANCER | {"privacy": CENTRAL | {"noise_multiplier": z}} for z in (1, 2)]
     signatures = [signature(prepare(read_spec(one))) for one in (plain, noisy, loud, *adaptive)]
     assert signatures[1] == signatures[2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,23 +14,21 @@ from harness.core.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression, Privacy, PrivacyLog
+from harness.core.wire.settings import Compression, Privacy
 from harness.problems.classify import classifier
+from privacy import Ledger, PrivacyReport
 from tests.support.worlds import COUNTS, EXACT, iid_federation
 
 
-def privacy(
-    placement: Any = "local", clip: Any = 1.0, z: float = 0.0, *, secure: bool = False, **others: Any
-) -> Privacy:
+def privacy(placement: Any = "local", clip: Any = 1.0, z: float = 0.0, **others: Any) -> Privacy:
     """Return a mechanism: replacement for local placement, Poisson cohorts of everybody for central."""
     sampling = "poisson" if placement == "central" else "full"
-    made = Privacy.of(z, **{"placement": placement, "clip": clip, "sampling": sampling, **others})
-    return replace(made, secure=secure)
+    return Privacy.of(z, **{"placement": placement, "clip": clip, "sampling": sampling, **others})
 
 
-def record(clip: float = 1.0, z: float = 0.0, rate: float = 1.0) -> Privacy:
+def record(clip: float = 1.0, z: float = 0.0) -> Privacy:
     """Return DP-SGD."""
-    return privacy("local", clip, z, unit="record", sampling="poisson", rate=rate)
+    return privacy("local", clip, z, unit="record", sampling="poisson")
 
 
 def cohort(
@@ -53,6 +50,8 @@ def cohort(
     if len(seeds) > 1:
         numbers = numbers.expand(len(seeds), -1)
         data = stack([data] * len(seeds))
+    ledger = Ledger(data.clients, tuple(numbers.shape[:-1]))
+    ledger.begin()
     return Clients(
         data,
         problem or classifier(nn.Linear(3, 2)),
@@ -62,7 +61,7 @@ def cohort(
         ids=numbers,
         cost=Cost(tuple(numbers.shape[:-1])),
         participation_mask=None if participation_mask is None else torch.tensor(participation_mask),
-        privacy_log=PrivacyLog(),
+        ledger=ledger,
         privacy=mechanism,
         **others,
     )
@@ -79,6 +78,12 @@ def channel(
     """Return the way out of such a cohort."""
     clients = cohort(mechanism=mechanism, **members)
     return Channel(clients, privacy=mechanism, compression=compression, state=state, mixing=mixing)
+
+
+def booked(way: Channel, z: float = 1.0) -> PrivacyReport:
+    """Return the report of what has passed a channel, at delta 1e-5."""
+    way.ledger.end()
+    return way.ledger.report(1e-5, noise_multiplier=z)
 
 
 def rows(size: int, *, clients: int = len(COUNTS), scale: float = 1.0, seed: int = 1) -> Tensor:

@@ -95,6 +95,7 @@ def run_algorithm(
         "start": start,
         "rows": rows or Rows("vmap"),
         "in_parts": parts,
+        "names": list(map(str, seeds)),
     }
     algorithm = make_algorithm(name, **settings)
     run = Simulation(problem, federation, algorithm, privacy, compression, seeds, **options)
@@ -102,7 +103,7 @@ def run_algorithm(
     for _ in range(rounds):
         run.step()
         watch(run.state)
-    return Outcome(run.state, run.cost, run.privacy_log.ledger)
+    return Outcome(run.state, run.cost, run.ledger)
 
 
 def settled(

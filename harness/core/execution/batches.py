@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
+from harness.core.public import Public
 
 
 class LocalWork(Protocol):
@@ -45,18 +47,30 @@ class Batches:
     same: bool  # whether all steps use the same samples
     redact: Callable[[int, Batch], Batch]  # (step, batch) -> the batch without protected fields
 
-    def __len__(self) -> int:
-        return len(self.positions)
-
     def __iter__(self) -> Iterator[Batch]:
         # One look-up for everything but the features, which are large.
         small = self.pool._replace(x=self.pool.y).at(self.positions[:1] if self.same else self.positions)
         shape, where = self.positions.shape[1:], self.positions.clamp(min=0).flatten(1)
-        for step in range(len(self)):
+        for step in range(len(self.positions)):
             if step == 0 or not self.same:
                 x = self.pool.x.index_select(0, where[step]).unflatten(0, shape)
                 batch = Batch(x, small.y[step], small.group[step], small.weight[step])
             yield self.redact(step, batch)
+
+
+def most_steps(work: LocalWork, counts: Tensor, rate: float | None = None) -> Public:
+    """Return the largest number of local steps that clients with ``counts (..., total)`` samples take in a round.
+
+    With a public rate of records, an epoch has as many steps for every client.
+    """
+    if work.local_steps is not None:
+        return Public(work.local_steps)
+    epochs, largest = work.local_epochs or 1, counts.amax(-1)
+    if rate is not None:
+        return Public(math.ceil(1 / rate) * epochs)
+    size = largest if work.batch_size is None else largest.clamp(max=work.batch_size)
+    steps = -(-largest // size.clamp(min=1)).clamp(max=largest) * epochs
+    return Public(int(steps.max()) if steps.unique().numel() == 1 else steps.double())
 
 
 def unchanged(step: int, batch: Batch) -> Batch:

@@ -14,7 +14,6 @@ from typing import Any, Protocol, Self
 from torch import Tensor
 
 from harness.core.execution.vectorize import Rows
-from harness.core.wire.settings import PrivacyLog
 
 
 class Chunked(Protocol):
@@ -34,10 +33,6 @@ class ChunkedChannel(Protocol):
 
     def part(self, number: int, assembly: Assembly) -> Self:
         """Return the channel of one client, which posts to the assembly."""
-
-    @property
-    def privacy_log(self) -> PrivacyLog:
-        """The record of the round's releases."""
 
 
 class Rounds(Protocol):
@@ -119,9 +114,7 @@ def round_in_chunks(
         assembly.enter(number)
         mine = channel.part(number, assembly)
         try:
-            done = algorithm.round(state, clients.part(number), mine)
-            channel.privacy_log.ledger = mine.privacy_log.ledger  # every client books the same releases
-            return done
+            return algorithm.round(state, clients.part(number), mine)
         except Posted:
             return None
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -85,23 +86,29 @@ def draw_poisson_batches(
     steps: int | None,
     epochs: int | None,
     batch_size: int | None,
+    rate: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Draw Poisson batches: every step includes each sample independently.
 
     Parameters and results are those of `draw_batches`, with as many steps. The probability is ``batch_size /
-    samples``, so ``batch_size`` is the expected size. A batch may be empty.
+    samples``, so ``batch_size`` is the expected size, or ``rate`` if given: then the number of steps depends on no
+    count either, and an epoch has ``1 / rate``. A batch may be empty.
     """
     (counts, keys, ids), which = _distinct(counts, keys, ids)
-    size = int(counts.max()) if batch_size is None else batch_size
-    per_pass = torch.where(counts > 0, -(-counts // counts.clamp(max=size).clamp(min=1)), 0)
-    num_steps = (counts > 0) * steps if steps is not None else per_pass * (epochs or 1)
+    if rate is None:
+        size = int(counts.max()) if batch_size is None else batch_size
+        per_pass = torch.where(counts > 0, -(-counts // counts.clamp(max=size).clamp(min=1)), 0)
+        num_steps = (counts > 0) * steps if steps is not None else per_pass * (epochs or 1)
+        chance = (size / counts.clamp(min=1)).clamp(max=1.0)[:, None]
+    else:
+        num_steps = torch.full_like(counts, math.ceil(1 / rate) * (epochs or 1) if steps is None else steps)
+        chance = torch.full((len(counts), 1), rate, dtype=torch.float64)
     most, largest = (
         max(1, int(number.max())) for number in (num_steps, counts)
     )  # padding, if nobody has data
     step, slot = torch.arange(most)[:, None, None], torch.arange(largest)
-    rate = (size / counts.clamp(min=1)).clamp(max=1.0)[:, None]
     draws = rng.uniform(keys[:, None], ids[:, None], step, slot)
-    drawn = (draws < rate) & (slot < counts[:, None]) & (step < num_steps[:, None])
+    drawn = (draws < chance) & (slot < counts[:, None]) & (step < num_steps[:, None])
     widest = max(1, int(drawn.sum(-1).max()))
     order = torch.where(drawn, slot, -1).sort(-1, descending=True).values[..., :widest]
     return order[:, which], num_steps[which]
@@ -184,6 +191,16 @@ def draw_fixed_cohort(key: Tensor, total: int, size: int) -> Tensor:
     """Draw ``size`` of ``total`` clients without replacement, ascending, ``(..., size)``; one key per run."""
     draws = rng.bits(key[..., None], torch.arange(total))
     return draws.topk(size, largest=False, sorted=False).indices.sort(-1).values
+
+
+def balanced_cohort(key: Tensor, total: int, size: int, round: int) -> Tensor:
+    """Return the next ``size`` clients of an endless repetition of a random order, ascending, ``(..., size)``.
+
+    One key per run, the same in all rounds. Participation of any two clients differs by at most one round.
+    """
+    order = rng.bits(key[..., None], torch.arange(total)).argsort(-1)
+    places = (torch.arange(size) + round * size) % total
+    return order[..., places].sort(-1).values
 
 
 def draw_poisson_cohort(keys: Tensor, total: int, rate: float) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from datasets.federation import Batch
+from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import Privacy
@@ -118,18 +119,19 @@ class Mechanism:
         return self.privacy.adaptive.update_multiplier(z, replaced=self.privacy.factor == 2.0)
 
     def _streams(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[Generator]:
-        return generators(self._clients, self.privacy.stream, purpose, slot, rows, sender)
+        return generators(self._clients, rng.noise_stream, self._clients.names, purpose, slot, rows, sender)
 
     def book(self, samples: Batch | None = None) -> None:
         """Book one release of this round's draw."""
-        privacy, privacy_log, round = self.privacy, self._clients.privacy_log, self._clients.round
-        if round < 0:  # everybody takes part in the initialization
+        privacy, ledger, round = self.privacy, self._clients.ledger, self._clients.round
+        if round < 0 or self._clients.chosen:  # everybody takes part in the initialization
             privacy = replace(privacy, rate=1.0)
-        draw = ("round", round)
-        privacy_log.ledger = privacy.book(privacy_log.ledger, draw, self._multiplier())
-        if privacy.clip == "adaptive" and privacy.noise_multiplier > 0:
-            count = privacy.adaptive.count_multiplier(replaced=privacy.factor == 2.0)
-            privacy_log.ledger = privacy.book(privacy_log.ledger, draw, count)
+        draw, z = ("round", round), privacy.noise_multiplier
+        if privacy.clip != "adaptive" or z == 0:
+            privacy.book(ledger, draw)
+            return
+        privacy.book(ledger, draw, self._multiplier() / z)
+        privacy.book(ledger, draw, privacy.adaptive.count_multiplier(replaced=privacy.factor == 2.0) / z)
 
     def clip_average(self, average: Tensor) -> Tensor:
         """Bound the norm of the average: post-processing, which costs no privacy."""
@@ -165,12 +167,18 @@ class SampleMechanism(Mechanism):
 
 
 def generators(
-    clients: Clients, make: Callable[..., G], purpose: str, slot: int, rows: Tensor, sender: str
+    clients: Clients,
+    make: Callable[..., G],
+    keys: Sequence[int | str],
+    purpose: str,
+    slot: int,
+    rows: Tensor,
+    sender: str,
 ) -> list[G]:
-    """Return one generator per row: for the server's message, or for each client's."""
-    round, seeds = clients.round, clients.seeds
+    """Return one generator per row: for the server's message, or for each client's; one key per run."""
+    round = clients.round
     if sender == "server" and rows.ndim <= clients.axes:
-        return [make(seed, purpose, round, slot, "server") for seed in seeds]
-    ids = clients.ids.view(len(seeds), -1).tolist()
-    pairs = [(seed, client) for seed, own in zip(seeds, ids, strict=True) for client in own]
-    return [make(seed, purpose, round, slot, sender, client) for seed, client in pairs]
+        return [make(key, purpose, round, slot, "server") for key in keys]
+    ids = clients.ids.view(len(keys), -1).tolist()
+    pairs = [(key, client) for key, own in zip(keys, ids, strict=True) for client in own]
+    return [make(key, purpose, round, slot, sender, client) for key, client in pairs]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from datasets.federation import Batch
+from datasets.federation import Batch, Federation
+from harness.core import rng
 from harness.core.execution import sampling
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Privacy, PrivacyLog
-from privacy import gaussian_noise
+from harness.core.wire.settings import Privacy
+from privacy import Ledger, gaussian_noise
 
 LIVE = 1e-30  # weight of an empty slot in a step that takes place
 
@@ -26,13 +28,16 @@ class Drawn:
     Attributes
     ----------
     stream, step : str, int
-        Identification of the draw within the round.
+        Identification of the draw within the round; the stream with its split.
     batch : Batch
         The samples, which algorithms do not see.
-    expected : Tensor
-        Expected number of samples of each client, ``(..., C, 1)``.
-    rate : float
-        Sampling rate of the records of the smallest client.
+    divisor : Tensor
+        What sums of gradients are divided by, ``(..., C, 1)`` or ``()``. Depends on nothing that neighbors
+        differ in.
+    active : Tensor
+        1 for clients that take this step, ``(..., C)``.
+    rate : float or str
+        Rate at which records are drawn, or the name of the clients' own rates in the ledger.
     numbers : Tensor or None
         Numbers of the records where they are public, -1 = no record.
     """
@@ -40,13 +45,18 @@ class Drawn:
     stream: str
     step: int
     batch: Batch
-    expected: Tensor
-    rate: float
+    divisor: Tensor
+    active: Tensor
+    rate: float | str = 1.0
     numbers: Tensor | None = None
 
 
 class Records:
     """Private batches of a cohort: algorithms get them without samples and pass them back for gradients.
+
+    Records are drawn by Poisson sampling. With adjacency zero-out, counts of samples are public, and a client with
+    ``n`` samples draws each with probability ``batch_size / n`` and divides by ``min(n, batch_size)``. With
+    add-remove they are private: the rate is the setting's and the divisor ``batch_size``.
 
     Parameters
     ----------
@@ -54,7 +64,7 @@ class Records:
         The mechanism, with unit record.
     problem : Problem
         The problem.
-    privacy_log : PrivacyLog
+    ledger : Ledger
         Record of the releases.
 
     Raises
@@ -63,12 +73,13 @@ class Records:
         If a sample's contribution depends on the other samples, or the sampling does not fit the problem.
     """
 
-    def __init__(self, privacy: Privacy, problem: Problem, privacy_log: PrivacyLog) -> None:
+    def __init__(self, privacy: Privacy, problem: Problem, ledger: Ledger) -> None:
         self.privacy = privacy
         self.public = privacy.sampling == "full"  # the members of a batch are public
-        self._log = privacy_log
+        self._ledger = ledger
         self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> its private side
         self._calls: dict[tuple[str, int], int] = {}  # number of releases from each draw
+        self._rates: dict[str, float | str] = {}  # of each stream
         if not problem.per_sample:
             raise Incompatible(
                 "record-level privacy clips each sample's contribution, but with these settings of problem "
@@ -83,7 +94,9 @@ class Records:
     @property
     def draw(self) -> Callable[..., tuple[Tensor, Tensor]]:
         """The function that draws the batches."""
-        return sampling.draw_batches if self.public else sampling.draw_poisson_batches
+        if self.public:
+            return sampling.draw_batches
+        return partial(sampling.draw_poisson_batches, rate=self.privacy.spec.record_rate)
 
     def redaction(
         self,
@@ -91,7 +104,8 @@ class Records:
         order: Tensor,
         num_steps: Tensor,
         counts: Tensor,
-        fewest: int,
+        federation: Federation,
+        split: str,
         batch_size: int | None,
     ) -> Callable[[int, Batch], Batch]:
         """Return the function that removes protected samples from the batches of a stream.
@@ -102,29 +116,63 @@ class Records:
             Name of the stream.
         order, num_steps : Tensor
             Sample numbers returned by `draw`, and steps of each client, ``(..., C, 1)``.
-        counts, fewest : Tensor, int
-            Samples of each client, ``(..., C)``, and of the smallest client of the federation.
+        counts : Tensor
+            Samples of each client, ``(..., C)``.
+        federation, split : Federation, str
+            Whose samples are drawn, and from which of its splits.
         batch_size : int or None
             Samples per batch.
+
+        Raises
+        ------
+        Incompatible
+            If adjacency add-remove lacks a batch size.
         """
-        rate = 1.0 if batch_size is None else min(1.0, batch_size / max(1, fewest))
-        expected = counts.unsqueeze(-1).clamp(min=1, max=batch_size).to(num_steps)
 
         def public(step: int, batch: Batch) -> Batch:
             batch = batch._replace(weight=batch.weight.clone())  # a new key in every step
             number = batch.weight.sum(-1, keepdim=True).clamp(min=1)
             people = order[step].flatten(0, -2)[0]  # the same for all parties
-            self._drawn[batch.weight] = Drawn(stream, step, batch, number, 1.0, people)
+            self._drawn[batch.weight] = Drawn(stream, step, batch, number, number[..., 0], numbers=people)
             return batch._replace(x=torch.full_like(batch.x, torch.nan), group=batch.group * 0)
+
+        if self.public:
+            return public
+        rate, divisor = self._rate(counts, federation, split, batch_size)
+        divisor, stream = divisor.to(num_steps), f"{split} {stream}"
+        if self._rates.setdefault(stream, rate) != rate:
+            raise Incompatible(
+                f"record-level privacy: the algorithm draws two batch sizes from stream {stream!r}, and the "
+                "smaller batches would be parts of the larger; draw from another stream"
+            )
 
         def secret(step: int, batch: Batch) -> Batch:
             # An empty draw is still a step, so its slots keep a tiny positive weight. Samples are removed: only
             # protected gradients depend on them.
-            batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * (step < num_steps))
-            self._drawn[batch.weight] = Drawn(stream, step, batch, expected, rate)
+            active = step < num_steps
+            batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * active)
+            self._drawn[batch.weight] = Drawn(stream, step, batch, divisor, active[..., 0].long(), rate)
             return Batch(torch.full_like(batch.x, torch.nan), batch.y * 0, batch.group * 0, batch.weight)
 
-        return public if self.public else secret
+        return secret
+
+    def _rate(
+        self, counts: Tensor, federation: Federation, split: str, batch_size: int | None
+    ) -> tuple[float | str, Tensor]:
+        """Return the rate of records, and the divisor of sums of gradients."""
+        if self.privacy.spec.record_rate is not None:
+            if batch_size is None:
+                raise Incompatible(
+                    "privacy.adjacency: add-remove of records divides gradients by algorithm.batch_size, as "
+                    "counts of "
+                    "samples are private; give it"
+                )
+            return self.privacy.spec.record_rate, torch.tensor(batch_size)
+        name, samples = f"{split} {batch_size}", federation.counts(split)
+        if batch_size is not None and bool((samples > batch_size).any()):
+            rates = (batch_size / samples.double().clamp(min=1)).clamp(max=1.0)
+            self._ledger.rates[name] = rates.cpu().numpy()
+        return name if name in self._ledger.rates else 1.0, counts.unsqueeze(-1).clamp(min=1, max=batch_size)
 
     def of(self, batch: Batch) -> Drawn:
         """Return the private side of a batch."""
@@ -133,29 +181,26 @@ class Records:
         drawn: Drawn = self._drawn[batch.weight]
         return drawn
 
-    def charge(self, batch: Batch, largest: int) -> None:
-        """Book a release about the records of a public batch, numbered below ``largest``."""
+    def charge(self, batch: Batch) -> None:
+        """Book a release about the records of a public batch."""
         numbers = self.of(batch).numbers
         assert numbers is not None
-        self._log.charge(numbers[numbers >= 0], largest, self.privacy)
+        self._ledger.charge(numbers[numbers >= 0].cpu().numpy())
 
-    def book(self, batch: Batch, round: int, largest: int) -> int:
+    def book(self, batch: Batch, round: int) -> int:
         """Book one more release from a batch, at its sampling rate, and return the number of earlier ones."""
         drawn = self.of(batch)
         call = self._calls.get((drawn.stream, drawn.step), 0)
         self._calls[drawn.stream, drawn.step] = call + 1
         if self.public:
-            self.charge(batch, largest)
+            self.charge(batch)
             return call
-        draw = ("batch", drawn.stream, round, drawn.step)
-        if call and self._log.ledger.key != draw:
-            # Booked as two draws, the releases of one draw would be amplified twice.
-            raise Incompatible(
-                f"record-level privacy: the batches of stream {drawn.stream!r} can be iterated only once; draw "
-                "from another stream"
-            )
-        mechanism = replace(self.privacy, rate=drawn.rate)
-        self._log.ledger = mechanism.book(self._log.ledger, draw, self.privacy.noise_multiplier)
+        self._ledger.book(
+            ("batch", drawn.stream, round, drawn.step),
+            sampling="none" if drawn.rate == 1.0 else "poisson",
+            rate=drawn.rate,
+            active=drawn.active.cpu().numpy(),
+        )
         return call
 
     def noised(
@@ -164,7 +209,7 @@ class Records:
         batch: Batch,
         call: int,
         *,
-        seeds: Sequence[int],
+        names: Sequence[str],
         round: int,
         ids: Tensor,
         mask: Tensor | None,
@@ -175,14 +220,15 @@ class Records:
         no noise.
         """
         privacy, drawn, joint = self.privacy, self.of(batch), torch.cat(list(sums), -1)
-        if privacy.noise_multiplier > 0:
-            own = zip(seeds, ids.view(len(seeds), -1).tolist(), strict=True)
+        each = torch.as_tensor(privacy.noise)  # for all clients, or (total,)
+        if bool((each > 0).any()):
+            own = zip(names, ids.view(len(names), -1).tolist(), strict=True)
             streams = [
-                privacy.stream(seed, "record noise", drawn.stream, round, drawn.step, call, client)
-                for seed, clients in own
+                rng.noise_stream(name, "record noise", drawn.stream, round, drawn.step, call, client)
+                for name, clients in own
                 for client in clients
             ]
-            noise = gaussian_noise(joint, privacy.deviation(), streams)
+            noise = gaussian_noise(joint, privacy.deviation(each[ids] if each.ndim else float(each)), streams)
             joint = joint + (noise if mask is None else noise * mask)
-        joint = joint / drawn.expected * drawn.batch.active
+        joint = joint / drawn.divisor * drawn.batch.active
         return list(joint.split([part.shape[-1] for part in sums], -1))

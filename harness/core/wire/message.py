@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
+from harness.core.public import Public, Scale
 
 Sender = Literal["client", "server", "neighbor"]
 Weighting = Literal["size", "uniform"]
@@ -54,7 +55,7 @@ class Message:
     sender: Sender = "client"
     sparsify: bool = True
     base: Any = None
-    scale: Sequence[float] | None = None
+    scale: Scale | None = None
     samples: Batch | None = None
     pass_on: Literal["all", "others"] | None = None
     weighting: Weighting = "size"
@@ -65,20 +66,25 @@ class Message:
     arrived: list[Tensor] = field(init=False)
 
 
-def increments(rows: Sequence[Tensor], base: Any, scale: Sequence[float] | None) -> list[Tensor]:
+def increments(rows: Sequence[Tensor], base: Any, scale: Scale | None) -> list[Tensor]:
     """Return the parts of a message against their base, divided by their public scales."""
-    if scale is not None and not all(isinstance(s, float | int) for s in scale):
+    if scale is not None and not all(s is None or isinstance(s, Public) for s in scale):
         raise TypeError(
-            "scale must consist of numbers, which are public; a tensor might depend on private data"
+            f"scale: give a Public number for each part, or None for 1, got {tuple(scale)}; make it of settings "
+            "(Public(0.1)) and of Clients.most_steps, since a number made of the cohort would release it"
         )
     bases = base if isinstance(base, tuple) else (base,) * len(rows)
     parts = [row if b is None else row - b for row, b in zip(rows, bases, strict=True)]
-    return parts if scale is None else [part / s for part, s in zip(parts, scale, strict=True)]
+    if scale is None:
+        return parts
+    return [part if s is None else part / s.of(part) for part, s in zip(parts, scale, strict=True)]
 
 
-def restored(parts: Sequence[Tensor], scale: Sequence[float] | None) -> list[Tensor]:
+def restored(parts: Sequence[Tensor], scale: Scale | None) -> list[Tensor]:
     """Return the parts multiplied by their scales."""
-    return list(parts) if scale is None else [part * s for part, s in zip(parts, scale, strict=True)]
+    if scale is None:
+        return list(parts)
+    return [part if s is None else part * s.of(part) for part, s in zip(parts, scale, strict=True)]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -104,6 +110,10 @@ def plain(values: Sequence[Tensor]) -> Any:
 def combined(weights: Tensor, rows: Tensor) -> Tensor:
     """Return ``weights @ rows``, ``(..., A, C)`` by ``(..., C, P)``, with equal rounding for one run and a stack.
 
-    torch uses different routines for one matrix product and for several.
+    torch uses different routines for one product and for several, which round differently for some shapes (three by
+    nine by 62), so every run's is computed by itself.
     """
-    return torch.bmm(weights[None], rows[None])[0] if weights.ndim == rows.ndim == 2 else weights @ rows
+    if rows.ndim == 2:
+        return torch.bmm(weights[None], rows[None])[0]
+    weights = weights.expand(*rows.shape[:-2], *weights.shape[-2:])  # runs may share one matrix
+    return torch.stack([combined(one, row) for one, row in zip(weights, rows, strict=True)])

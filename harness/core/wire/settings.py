@@ -1,4 +1,4 @@
-"""Settings of privacy and compression, and the record of releases."""
+"""Settings of privacy and compression."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from torch import Tensor
 
 from compression import CODECS, ratio_at
-from harness.core import rng
 from harness.core.registry import UserError, unknown
 from privacy import AdaptiveClip, Ledger, joint_norm
 
 Share = float | tuple[float, ...]  # for all clients, or for each
 Ratio = Share | tuple[tuple[int, Share], ...]
 Clip = float | tuple[float, ...] | Literal["adaptive"]
+Adjacency = Literal["replace", "add-remove", "zero-out"]
+Sampling = Literal["poisson", "without-replacement", "fixed", "full"]
+SECRET: tuple[str, ...] = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
 
 
 class Section(BaseModel):
@@ -27,6 +28,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+COHORTS: tuple[str, ...] = ("without-replacement", "fixed")
 BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
@@ -40,7 +42,8 @@ class PrivacySpec(Section):
     unit : {"client", "record"}
         Unit of protection: all of a client's data, or one record.
     placement : {"local", "central"}
-        Who adds noise: each client to its messages, or the server to the average.
+        Who adds noise: each client to its messages, or the server to the average. Has no default, because the same
+        epsilon means far more noise for local placement. With unit record clients add it.
     clip : float, list of float or "adaptive"
         Bound on the joint L2 norm of a message; a list bounds each part separately.
     epsilon : float or None
@@ -53,32 +56,46 @@ class PrivacySpec(Section):
         Standard deviation of the noise over the sensitivity; 0 clips without noise.
     delta : float
         The delta of all epsilons.
-    adjacency : {"replace", "add-remove"} or None
-        Relation of neighboring data sets. Default: add-remove with Poisson sampling, else replace.
-    sampling : {"poisson", "fixed", "full"} or None
-        Sampling of the cohort. Default: full without a cohort setting, else fixed if local, poisson if central.
-    accountant : {"rdp", "prv", "pld"}
-        Accountant of sampled draws.
+    adjacency : {"replace", "add-remove", "zero-out"} or None
+        Relation of neighboring data sets: a unit is replaced, present or absent, or replaced by one without any
+        contribution while counts of samples stay. Default for unit client: add-remove with Poisson sampling, else
+        replace; for unit record: zero-out.
+    sampling : {"poisson", "without-replacement", "fixed", "full"} or None
+        Sampling of the cohort. The first two are secret and need central placement; fixed is a public cohort.
+        Default: full without a cohort setting, else fixed if local, poisson if central.
+    record_rate : float or None
+        For unit record with adjacency add-remove: public probability that a record is in a batch. The divisor of a
+        gradient is then the algorithm's ``batch_size``, whatever the client's number of samples.
+    noise : {"shared", "per_client"}
+        For unit record: whether all clients have the noise that the most exposed one needs, or each its own.
+    accountant : {"pld", "prv", "rdp"}
+        Accountant of secret draws; other epsilons are exact.
     server_clip : float or None
         Bound on the norm of averaged messages, applied by the server.
     strict : bool
         Whether statistics of the clients' data are private: sample counts and the constants of standardization.
         Algorithms that rely on them are refused, and averages have equal weights by default.
+    secure_rng : bool
+        Whether noise, secret cohorts and secret batches come from the system's entropy instead of the run's
+        seed. Such a run cannot be repeated.
     """
 
     unit: Literal["client", "record"] = "client"
-    placement: Literal["local", "central"] = "local"
+    placement: Literal["local", "central"] | None = None
     clip: float | tuple[float, ...] | Literal["adaptive"] = 10.0
     epsilon: float | None = Field(default=None, gt=0)
     epsilon_release: float | None = Field(default=None, gt=0)
     epsilon_nominal: float | None = Field(default=None, gt=0)
     noise_multiplier: float | None = Field(default=None, ge=0)
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    adjacency: Literal["replace", "add-remove"] | None = None
-    sampling: Literal["poisson", "fixed", "full"] | None = None
-    accountant: Literal["rdp", "prv", "pld"] = "rdp"
+    adjacency: Adjacency | None = None
+    sampling: Sampling | None = None
+    record_rate: float | None = Field(default=None, gt=0, le=1)
+    noise: Literal["shared", "per_client"] = "shared"
+    accountant: Literal["pld", "prv", "rdp"] = "pld"
     server_clip: float | None = Field(default=None, gt=0)
     strict: bool = False
+    secure_rng: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> PrivacySpec:
@@ -99,23 +116,49 @@ class PrivacySpec(Section):
             raise UserError(
                 f"privacy.{named[0]}: must be between {1 / LARGEST:g} and {LARGEST:g}, given {given}"
             )
-        if self.unit == "record":
-            if self.server_clip is not None:
-                raise UserError("privacy: unit record does not support server_clip")
-            if self.placement == "central" or isinstance(self.clip, tuple | str) or self.sampling == "fixed":
-                raise UserError(
-                    "privacy: unit record protects every local gradient, with one clip norm and Poisson batches; "
-                    "omit placement and sampling and give clip as a number"
-                )
-            if self.epsilon_nominal is not None:
-                raise UserError("privacy: unit record does not support epsilon_nominal")
-            return self
+        self._check_record() if self.unit == "record" else self._check_client()
+        return self
+
+    def _check_record(self) -> None:
+        if self.server_clip is not None:
+            raise UserError("privacy: unit record does not support server_clip")
+        if self.placement == "central" or isinstance(self.clip, tuple | str) or self.sampling in COHORTS:
+            raise UserError(
+                "privacy: unit record protects every local gradient, with one clip norm and Poisson batches; "
+                "omit placement and sampling and give clip as a number"
+            )
+        if self.epsilon_nominal is not None:
+            raise UserError("privacy: unit record does not support epsilon_nominal")
+        if (self.adjacency == "add-remove") != (self.record_rate is not None):
+            raise UserError(
+                "privacy.record_rate: adjacency add-remove of records needs a public rate at which batches "
+                "are drawn, "
+                "as the clients' numbers of samples are private; give both or neither"
+            )
+        if self.noise == "per_client" and self.epsilon is None:
+            raise UserError(
+                "privacy.noise: per_client chooses each client's noise by a budget; give privacy.epsilon"
+            )
+
+    def _check_client(self) -> None:
+        if self.placement is None:
+            raise UserError(
+                "privacy.placement: missing; the same epsilon means different things. local: each client "
+                "adds noise to "
+                "its own messages, so that nobody needs to be trusted. central: a trusted server adds noise to the "
+                "average, far less of it. Give local or central"
+            )
+        for name, usual in (("record_rate", None), ("noise", "shared")):
+            if getattr(self, name) != usual:
+                raise UserError(f"privacy.{name}: is for unit record; remove it or give unit: record")
+        if self.adjacency == "zero-out":
+            raise UserError("privacy.adjacency: zero-out is for unit record; use replace or add-remove")
         if self.placement == "local":
             if self.adjacency == "add-remove":
                 raise UserError(
                     "privacy.adjacency: local placement protects against replacing a client's data; use replace"
                 )
-            if self.sampling == "poisson":
+            if self.sampling in SECRET:
                 raise UserError(
                     "privacy.sampling: local placement is not amplified by sampling, because the server knows the "
                     "cohort; use fixed or full"
@@ -124,14 +167,13 @@ class PrivacySpec(Section):
                 raise UserError(
                     "privacy.clip: adaptive clipping needs a count at the server; use placement central"
                 )
-        elif self.adjacency == "add-remove" and self.sampling in ("fixed", "full"):
+        elif self.adjacency == "add-remove" and self.sampling not in ("poisson", None):
             raise UserError(
                 f"privacy.adjacency: {self.sampling} cohorts need adjacency replace; use replace or "
                 "sampling poisson"
             )
         elif self.adjacency == "replace" and self.sampling == "poisson":
             raise UserError("privacy.adjacency: Poisson cohorts need adjacency add-remove")
-        return self
 
 
 @dataclass(frozen=True)
@@ -143,13 +185,14 @@ class Privacy:
     spec : PrivacySpec
         The settings, with `sampling` and `adjacency` given.
     noise_multiplier : float
-        Standard deviation of the noise over the sensitivity; 0 clips without noise.
+        Standard deviation of the noise over the sensitivity; 0 clips without noise. If clients have their own, the
+        smallest.
     rate : float
-        Probability that a unit takes part in a draw.
-    secure : bool
-        Whether noise comes from the system's entropy instead of the run's seed.
+        Probability that a client takes part in a secret cohort; else 1.
     releases : int or None
         Releases per round for which the noise is calibrated. A round with more ends the run.
+    multipliers : tuple of float
+        Noise multiplier of each client, where they have their own.
 
     Raises
     ------
@@ -160,8 +203,8 @@ class Privacy:
     spec: PrivacySpec
     noise_multiplier: float
     rate: float = 1.0
-    secure: bool = False
     releases: int | None = None
+    multipliers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.spec.sampling is None or self.spec.adjacency is None:
@@ -172,7 +215,7 @@ class Privacy:
         cls,
         noise_multiplier: float,
         *,
-        sampling: Literal["poisson", "fixed", "full"] = "full",
+        sampling: Sampling = "full",
         rate: float = 1.0,
         **settings: Any,
     ) -> Self:
@@ -185,8 +228,10 @@ class Privacy:
         **settings
             Further fields of `PrivacySpec`.
         """
-        usual = "add-remove" if sampling == "poisson" else "replace"
-        given = {"adjacency": usual, "sampling": sampling, **settings}
+        record = settings.get("unit") == "record"
+        usual = "replace" if sampling != "poisson" else "zero-out" if record else "add-remove"
+        placement = {} if record else {"placement": "central" if sampling in SECRET else "local"}
+        given = {"adjacency": usual, "sampling": sampling, **placement, **settings}
         return cls(PrivacySpec(noise_multiplier=noise_multiplier, **given), noise_multiplier, rate)
 
     @property
@@ -197,7 +242,7 @@ class Privacy:
     @property
     def placement(self) -> Literal["local", "central"]:
         """Who adds the noise."""
-        return self.spec.placement
+        return self.spec.placement or "local"
 
     @property
     def clip(self) -> Clip:
@@ -205,14 +250,24 @@ class Privacy:
         return self.spec.clip
 
     @property
-    def adjacency(self) -> Literal["replace", "add-remove"]:
+    def adjacency(self) -> Adjacency:
         """Relation of neighboring data sets."""
         return self.spec.adjacency or "replace"
 
     @property
-    def sampling(self) -> Literal["poisson", "fixed", "full"]:
+    def sampling(self) -> Sampling:
         """Sampling of the units of a release."""
         return self.spec.sampling or "full"
+
+    @property
+    def counts_private(self) -> bool:
+        """Whether the clients' numbers of samples are private."""
+        return self.strict or self.spec.record_rate is not None
+
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether nobody may learn who takes part in a round."""
+        return self.unit == "client" and self.sampling in SECRET
 
     @property
     def delta(self) -> float:
@@ -220,8 +275,8 @@ class Privacy:
         return self.spec.delta
 
     @property
-    def accountant(self) -> Literal["rdp", "prv", "pld"]:
-        """Accountant of sampled draws; without sampling the total is exact."""
+    def accountant(self) -> Literal["pld", "prv", "rdp"]:
+        """Accountant of secret draws; without them the total is exact."""
         return self.spec.accountant
 
     @property
@@ -233,10 +288,6 @@ class Privacy:
     def strict(self) -> bool:
         """Whether statistics of the clients' data are private."""
         return self.spec.strict
-
-    def stream(self, seed: int, *purpose: str | int) -> np.random.Generator:
-        """Return the generator of a draw of noise."""
-        return np.random.default_rng() if self.secure else rng.numpy_stream(seed, *purpose)
 
     @property
     def factor(self) -> float:
@@ -261,15 +312,22 @@ class Privacy:
             raise ValueError("an adaptive clip norm has no fixed bound; it is part of the channel's state")
         return joint_norm(self.clip) if isinstance(self.clip, tuple) else self.clip
 
-    def deviation(self) -> float:
-        """Return the standard deviation of the noise for a fixed clip norm."""
-        return self.noise_multiplier * self.factor * self.bound()
+    def deviation(self, noise_multiplier: Any) -> Any:
+        """Return the standard deviation of noise for a fixed clip norm; a number, or one per client."""
+        return noise_multiplier * self.factor * self.bound()
 
-    def book(self, ledger: Ledger, draw: tuple[str | int, ...], multiplier: float) -> Ledger:
-        """Return the ledger with one more release from a draw."""
-        if self.sampling == "poisson":
-            return ledger.book(draw, multiplier, self.rate)
-        return ledger.book(draw, multiplier, 1.0, self.rate if self.rate < 1 else None)
+    @property
+    def noise(self) -> float | NDArray[np.float64]:
+        """Noise multiplier of all clients, or of each, ``(total,)``."""
+        return np.array(self.multipliers) if self.multipliers else self.noise_multiplier
+
+    def book(self, ledger: Ledger, draw: tuple[str | int, ...], multiplier: float = 1.0) -> None:
+        """Book a release of the cohort, with a noise multiplier relative to the mechanism's."""
+        if self.sampling in SECRET and self.rate < 1:
+            sampling: Any = self.sampling
+            ledger.book(draw, multiplier, sampling=sampling, rate=self.rate)
+        else:
+            ledger.book(draw, multiplier)
 
 
 def _each(ratio: Ratio) -> bool:
@@ -356,30 +414,3 @@ class Compression(Section):
 
 
 PLAIN = Compression()
-
-
-class PrivacyLog:
-    """The record of all releases during a round.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        All releases so far; if records are charged individually, those of the most charged record.
-    charged : Tensor or None
-        Number of releases about each record, ``(N,)``.
-    """
-
-    def __init__(self, ledger: Ledger | None = None) -> None:
-        self.ledger = ledger or Ledger()
-        self.charged: Tensor | None = None
-
-    def charge(self, records: Tensor, total: int, privacy: Privacy) -> None:
-        """Book a release about each of the given ``records``, which are public, among ``total``.
-
-        All releases have the same noise, so the ledger holds as many as the most charged record has.
-        """
-        before = torch.zeros(total, dtype=torch.int64) if self.charged is None else self.charged
-        self.charged = before.index_add(0, records.cpu(), torch.ones_like(records.cpu()))
-        most = int(self.charged.max())
-        if most > int(before.max()):
-            self.ledger = privacy.book(self.ledger, ("record", most), privacy.noise_multiplier)

@@ -117,7 +117,13 @@ class Stages:
         chances = None
         if codec.stochastic:
             chances = generators(
-                self.clients, rng.stream, "code", message.slot, message.joint, message.sender
+                self.clients,
+                rng.stream,
+                self.clients.seeds,
+                "code",
+                message.slot,
+                message.joint,
+                message.sender,
             )
         kept = self._selected(message) if message.sparsify else None
         message.joint, sizes = codec.apply(message.joint, kept, chances, shared=message.mask)

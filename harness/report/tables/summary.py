@@ -15,6 +15,7 @@ from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
 from harness.report.data.tidy import shared_key
 from harness.report.tables.columns import rows_of, task_names
+from harness.report.tables.privacy import in_words
 from harness.report.tables.text import size, words
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
 SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
 MOST_ROWS = 8  # more protected cells are counted, not listed
 MOST_TASKS = 6  # likewise
-#: Explanations of noise placement and privacy unit; see docs/privacy.md.
-PLACEMENTS = {
-    "central": "the server adds the noise, to averages of clipped messages",
-    "local": "each client adds the noise itself",
-}
-UNITS = {"client": "one client with all its data", "record": "one record of a client"}
-CHANGES = {"replace": "replaced", "add-remove": "added or removed"}
 
 
 class Comparison(NamedTuple):
@@ -233,16 +227,7 @@ def _setting(cell: Cell) -> str:
 
 def _statements(protected: Sequence[Cell]) -> list[str]:
     """Describe the privacy guarantees of these cells in words."""
-    found: dict[str, None] = {}
-    for claim in filter(None, (cell.privacy() for cell in protected)):
-        placement, unit, change = (str(claim.get(name)) for name in ("placement", "unit", "adjacency"))
-        text = (
-            f"Privacy: {placement} placement ({PLACEMENTS.get(placement, placement)}); "
-            f"the unit is {UNITS.get(unit, unit)}, {CHANGES.get(change, change)}; "
-            f"ε is the total of the run at delta {claim.get('delta')}."
-        )
-        found[text] = None
-    return list(found)
+    return list(dict.fromkeys(in_words(claim) for cell in protected if (claim := cell.privacy())))
 
 
 def _in_points(measure: str) -> bool:

@@ -21,8 +21,8 @@ def _oracle(accountant, z, rate, draws, delta=DELTA):
 @pytest.mark.slow
 def test_two_releases_of_one_draw_cost_more_than_two_draws():
     """q = 0.1, z = 1, T = 100, m = 2 at delta 1e-5: one event has multiplier 1 / sqrt 2."""
-    together = epsilon(compose([1.0, 1.0]), 100, DELTA, sampling_rate=0.1)
-    apart = epsilon(1.0, 200, DELTA, sampling_rate=0.1)
+    together = epsilon(compose([1.0, 1.0]), 100, DELTA, 0.1, "rdp")
+    apart = epsilon(1.0, 200, DELTA, 0.1, "rdp")
     assert together == pytest.approx(16.1, abs=0.05)
     assert apart == pytest.approx(11.0, abs=0.05)
 

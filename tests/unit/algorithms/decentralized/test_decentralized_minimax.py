@@ -362,7 +362,7 @@ def test_a_round_releases_once_whatever_the_coins_and_hops(name):
         ledger = run_algorithm(
             name, problem, federation, rounds, mixing=weights("ring"), privacy=NOISY, **TRACKED[name]
         ).ledger
-        assert ledger.releases == 1 + rounds
+        assert ledger.made == 1 + rounds
 
 
 @pytest.mark.parametrize("settings", [{"p": -0.1}, {"p": 1.1}, {"q": 0.0}, {"hops": 0}, {"mega_batch": 0}])

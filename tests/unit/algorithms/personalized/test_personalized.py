@@ -486,7 +486,7 @@ def test_noise_never_reaches_what_stays_at_home(name):
     plain = run_algorithm(name, problem, federation, 3, **options).state
     assert torch.equal(found.state.ui, plain.ui) and torch.equal(found.state.vi, plain.vi)
     steps = [float((new.u - old.u).norm()) for old, new in pairwise(states)]
-    assert found.ledger.releases == 3 and all(0.0099 < step <= 0.01 + 1e-9 for step in steps)
+    assert found.ledger.made == 3 and all(0.0099 < step <= 0.01 + 1e-9 for step in steps)
 
 
 def test_records_are_protected_in_means_not_in_sums():

@@ -12,11 +12,10 @@ NAMED = {
         "model": {"name": "mlp", "hidden": [64]},
         "algorithm": "fedavg",
     },
-    "b3d80468a1b75dd1": {
+    "8f16e04110c689cb": {
         "partition": {"kind": "iid", "clients": 5, "test": 0.25},
         "model": {"name": "mlp", "hidden": [32, 16]},
         "algorithm": {"name": "fedprox", "lr": 0.3},
-        "privacy": {"noise_multiplier": 0, "clip": float("inf")},
         "precision": "float64",
         "compression": {"alpha": [0.1, 0.2, 0.3, 0.4, 0.5], "beta": [[0, 0.2], [5, 0.4]]},
     },

@@ -21,7 +21,7 @@ WHOLE = {
     "problem": "classify",
     "model": "logistic",
     "algorithm": {"name": "fedavg", "lr": 0.1, "local_steps": 10},
-    "privacy": {"epsilon": 8, "delta": 1e-5, "clip": 10},
+    "privacy": {"placement": "local", "epsilon": 8, "delta": 1e-5, "clip": 10},
     "compression": {"alpha": 0.25, "beta": 0.9},
     "cohort": {"size": 10},
     "rounds": 100,
@@ -365,10 +365,10 @@ def test_a_changed_default_renames_the_runs_that_use_it():
     }
     assert found == {
         "privacy.unit": "client",
-        "privacy.placement": "local",
         "privacy.clip": 10.0,
         "privacy.delta": 1e-5,
-        "privacy.accountant": "rdp",
+        "privacy.noise": "shared",
+        "privacy.accountant": "pld",
         "compression.select": "top_k",
         "compression.codec": "float32",
         "partition.test": 0.3,
@@ -398,6 +398,8 @@ def test_a_new_setting_renames_no_run(monkeypatch):
 
 def test_strict_is_said_of_private_runs_only():
     spec = read_spec(WHOLE)
-    assert spec.strictly().privacy.strict and spec.strictly().identity("d") != spec.identity("d")
+    for name in ("strict", "secure_rng"):
+        asked = spec.protected(**{name: True})
+        assert getattr(asked.privacy, name) and asked.identity("d") != spec.identity("d")
     plain = read_spec(changed("privacy", None))
-    assert plain.strictly() is plain
+    assert plain.protected(strict=True) is plain

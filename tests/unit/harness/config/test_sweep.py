@@ -16,7 +16,7 @@ BASE = {
     "model": "logistic",
     "algorithm": "fedavg",
     "rounds": 2,
-    "privacy": {"clip": 1, "noise_multiplier": 0},
+    "privacy": {"placement": "local", "clip": 1, "noise_multiplier": 0},
 }
 
 
@@ -35,7 +35,7 @@ def test_a_range_is_a_list_of_whole_numbers():
 
 
 def test_a_ladder_of_budgets_may_begin_without_privacy():
-    base = BASE | {"privacy": {"clip": 1}}
+    base = BASE | {"privacy": {"placement": "local", "clip": 1}}
     first, second = (cell.spec for cell in expand(base, [{"privacy.epsilon": [None, 8]}]))
     assert first.privacy is None
     assert (second.privacy.epsilon, second.privacy.clip) == (8, 1)

@@ -42,7 +42,7 @@ def test_an_empty_cohort_releases_noise_and_costs_nothing(data) -> None:
     before = run.state.x
     run.step()
     assert not torch.equal(run.state.x, before), "noise"
-    assert run.privacy_log.ledger.releases == 1
+    assert run.ledger.made == 1
     assert (int(run.cost.up), int(run.cost.down), int(run.cost.flops)) == (0, 0, 0)
 
 
@@ -99,4 +99,4 @@ def test_an_adaptive_norm_counts_only_who_is_there() -> None:
 
 def test_a_poisson_run_goes_through(data) -> None:
     run = finished(ready(data, privacy={**CENTRAL, "epsilon": 4.0}, cohort={"size": 2}, rounds=6))
-    assert run.privacy_log.ledger.draws == 6
+    assert run.statement()["draws"] == 6

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from harness.core.public import Public
 from harness.core.wire.settings import Compression
 from tests.support.wire import channel, clipped, largest, privacy, rows
 from tests.support.worlds import EXACT
@@ -35,7 +36,7 @@ def test_parts_are_scaled_around_the_joint_clip() -> None:
     """
     one = torch.tensor([[30.0, 0.0]], dtype=torch.float64)
     two = torch.tensor([[0.0, 0.04]], dtype=torch.float64)
-    found = channel(privacy(clip=1.0), counts=(3,)).gather(one, two, scale=(10.0, 0.01))
+    found = channel(privacy(clip=1.0), counts=(3,)).gather(one, two, scale=(Public(10.0), Public(0.01)))
     torch.testing.assert_close(found[0], torch.tensor([[6.0, 0.0]], dtype=torch.float64))
     torch.testing.assert_close(found[1], torch.tensor([[0.0, 0.008]], dtype=torch.float64))
 
@@ -44,7 +45,7 @@ def test_noise_is_that_of_the_scaled_message() -> None:
     """With scale s the noise of a part is s times that of an unscaled one: it is added before restoring."""
     zeros = torch.zeros(4, 6, dtype=torch.float64)
     plain = channel(privacy(z=1.0)).gather(zeros, zeros)
-    scaled = channel(privacy(z=1.0)).gather(zeros, zeros, scale=(10.0, 0.5))
+    scaled = channel(privacy(z=1.0)).gather(zeros, zeros, scale=(Public(10.0), Public(0.5)))
     torch.testing.assert_close(scaled[0], 10.0 * plain[0])
     torch.testing.assert_close(scaled[1], 0.5 * plain[1])
 
@@ -168,4 +169,4 @@ def test_nothing_is_booked_clipped_or_noised_without_privacy() -> None:
     way = channel()
     messages = rows(6, scale=1000.0)
     assert torch.equal(way.gather(messages), messages)
-    assert way.privacy_log.ledger.releases == 0
+    assert way.ledger.made == 0

@@ -13,7 +13,6 @@ from harness.core import rng
 from harness.simulation.build import prepare
 from harness.simulation.loop import simulate
 from privacy import gaussian_noise
-from tests.support.wire import privacy
 
 
 def chi_square(values, cells):
@@ -99,7 +98,7 @@ RUNS = {
     | {
         "algorithm": {"name": "scaffold", "local_steps": 2},
         "cohort": {"size": 3},
-        "privacy": {"noise_multiplier": 1.0, "clip": 1.0},
+        "privacy": {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0},
         "compression": {"beta": 0.5, "select": "random_k", "codec": "q4", "downlink": True},
     },
     "central and adaptive": CANCER
@@ -116,7 +115,7 @@ RUNS = {
     "bilevel": {
         "problem": {"kind": "quadratic_bilevel", "A": [2, 4], "B": [2, 4], "b": [0, 4], "t": [3, 1]},
         "algorithm": {"name": "fedbio", "local_steps": 2, "neumann_terms": 3},
-        "privacy": {"noise_multiplier": 1.0, "clip": 1.0},
+        "privacy": {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0},
     },
     "coins and several hops": {
         "problem": {
@@ -125,7 +124,7 @@ RUNS = {
         },
         "algorithm": {"name": "dream", "hops": 3, "p": 0.3},
         "topology": "ring",
-        "privacy": {"noise_multiplier": 1.0, "clip": 1.0},
+        "privacy": {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0},
         "compression": {"codec": "q4"},
     },
     "gossip on a random graph": {
@@ -135,7 +134,7 @@ RUNS = {
         },
         "algorithm": {"name": "k_gt_minimax", "local_steps": 2},
         "topology": "erdos-renyi",
-        "privacy": {"noise_multiplier": 1.0, "clip": 1.0},
+        "privacy": {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0},
         "compression": {"codec": "q4"},
     },
 }
@@ -144,16 +143,22 @@ RUNS = {
 @pytest.mark.parametrize("what", RUNS)
 def test_no_key_is_drawn_twice_in_a_run(what, monkeypatch):
     """Two draws with one key would be one draw: correlated noise, or batches that tell the mask."""
-    drawn, key = [], rng.key
+    drawn, key, noise_stream = [], rng.key, rng.noise_stream
 
     def record(seed, *purpose):
         drawn.append((seed, *purpose))
         return key(seed, *purpose)
 
+    def record_noise(run, *purpose):
+        drawn.append((run, *purpose))
+        return noise_stream(run, *purpose)
+
     # The noise of a budget is calibrated by a dry run, which draws nothing that is used; the multiplier is given.
     monkeypatch.setattr("harness.simulation.loop.calibrated", lambda setup: setup)
+    monkeypatch.setattr("harness.simulation.loop.expected_cost", lambda setup: None)
     setup = prepare(read_spec(RUNS[what] | {"rounds": 4, "eval_every": 2, "seed": 11}))
     monkeypatch.setattr(rng, "key", record)
+    monkeypatch.setattr(rng, "noise_stream", record_noise)
     simulate(setup)
     assert len(drawn) >= 4
     twice = {purpose for purpose in drawn if drawn.count(purpose) > 1}
@@ -168,9 +173,9 @@ def test_noise_depends_on_every_bit_of_its_key():
     zeros = torch.zeros(2, 3)
     noise = gaussian_noise(zeros, 1.0, [np.random.default_rng(seed) for seed in (low, high)])
     assert not torch.equal(noise[0], noise[1])
-    mechanism = privacy(z=1.0)
-    assert isinstance(mechanism.stream(0, "noise", 1), np.random.Generator)
     firsts = {
-        mechanism.stream(0, "noise", round, client).random() for round in range(200) for client in range(100)
+        rng.noise_stream("run", "noise", round, client).random()
+        for round in range(200)
+        for client in range(100)
     }
     assert len(firsts) == 20_000

@@ -41,7 +41,7 @@ def run(data, name, **fields):
 def test_strict_fairfed_starts_from_no_number_of_samples(data, strict):
     """A share of all samples would tell every client, and through its messages all, of the others' numbers."""
     fields = {"partition": {"kind": "dirichlet", "alpha": 0.5, "clients": 4, "standardize": False}}
-    mechanism = {"noise_multiplier": 1.0, "clip": 1.0, "strict": strict}
+    mechanism = {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0, "strict": strict}
     weights = Simulation.from_setup(run(data, "fairfed", privacy=mechanism, **fields)).state.weights
     assert bool((weights == 0.25).all()) == strict
 
@@ -89,7 +89,7 @@ def test_batches_under_record_level_privacy_hold_no_groups(data):
 
 
 def test_fedminmax_learns_noisy_shares_under_privacy(data):
-    noisy = run(data, "fedminmax", privacy={"clip": 1.0, "noise_multiplier": 5.0})
+    noisy = run(data, "fedminmax", privacy={"placement": "local", "clip": 1.0, "noise_multiplier": 5.0})
     raw, told = (
         Simulation.from_setup(run(data, "fedminmax")).state.rho,
         Simulation.from_setup(noisy).state.rho,
@@ -164,7 +164,9 @@ def test_the_weights_found_are_told_and_not_the_clients_models(data):
     """Two weights of sum 2; a client's y, 14 numbers, stays at home under privacy."""
     final = simulate(run(data, "fedbio"))
     assert len(final["solution"]["x"]) == 2 and sum(final["solution"]["x"]) == pytest.approx(2.0, abs=1e-5)
-    private = simulate(run(data, "fedbio", privacy={"clip": 1.0, "noise_multiplier": 1.0}))
+    private = simulate(
+        run(data, "fedbio", privacy={"placement": "local", "clip": 1.0, "noise_multiplier": 1.0})
+    )
     assert set(private["solution"]) == {"x"}
 
 

@@ -15,8 +15,8 @@ from tests.support.wire import channel, rows
 from tests.support.worlds import COUNTS
 
 MLP = {"name": "mlp", "hidden": [40]}
-LOCAL = {"clip": 1.0, "epsilon": 4.0}
-CENTRAL = {"placement": "central", **LOCAL}
+LOCAL = {"placement": "local", "clip": 1.0, "epsilon": 4.0}
+CENTRAL = {**LOCAL, "placement": "central"}
 RECORD = {"unit": "record", **LOCAL}
 SCAFFOLD = {"name": "scaffold", "local_steps": 2}
 STEPS = [[0, 0.0], [1, 0.5], [3, 0.75]]
@@ -54,7 +54,11 @@ def test_planned_releases_epsilon_and_fixed_bytes_are_exact(data, algorithm, fie
 def test_other_codes_stay_near_the_planned_length(data, beta) -> None:
     """With heavy noise any entry may be the largest: within 2 % of a uniformly random choice."""
     model = {"name": "mlp", "hidden": [300]}
-    fields = {"model": model, "privacy": {"clip": 1.0, "noise_multiplier": 50.0}, "rounds": 4}
+    fields = {
+        "model": model,
+        "privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 50.0},
+        "rounds": 4,
+    }
     fields["compression"] = {"beta": beta}
     row, run = planned(data, "fedavg", fields), finished(ready(data, **fields))
     assert int(run.cost.up) <= row["bytes_up_most"]
@@ -67,7 +71,7 @@ def test_poisson_cohorts_stay_below_the_bound(data) -> None:
     assert row["releases"] == run.statement()["releases"] == 20
     assert row["epsilon_total"] == run.statement()["epsilon_total"]
     assert int(run.cost.up) <= row["bytes_up_most"]
-    assert row["bytes_up"] * 7 == row["bytes_up_most"] * 3
+    assert row["bytes_up"] == round(row["bytes_up_most"] * 3 / 7)
     assert int(run.cost.up) == pytest.approx(row["bytes_up"], rel=0.35), (
         "60 clients expected, 5.9 (one sigma)"
     )

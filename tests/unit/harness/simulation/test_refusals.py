@@ -24,7 +24,7 @@ def test_central_privacy_is_for_means_only(verb: str) -> None:
     way = channel(privacy("central", z=1.0), mixing=torch.full((4, 4), 0.25, dtype=torch.float64))
     with pytest.raises(Incompatible, match=r"central privacy protects only averages.*use placement local"):
         getattr(way, verb)(rows(3))
-    assert way.privacy_log.ledger.releases == 0 and int(way.cost.up) == 0
+    assert way.ledger.made == 0 and int(way.cost.up) == 0
 
 
 MATRICES = {"P": [1, -0.5], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
@@ -72,43 +72,88 @@ def test_random_k_with_ratios_per_client_is_refused() -> None:
 
 PRIVACY = [
     ({}, r"privacy: give exactly one of epsilon, .*; given none"),
-    ({"epsilon": 1, "noise_multiplier": 1}, "given epsilon and noise_multiplier"),
-    ({"epsilon_release": 1, "epsilon_nominal": 1}, "given epsilon_release and epsilon_nominal"),
-    ({"epsilon": 0}, r"privacy\.epsilon: input should be greater than 0, given 0"),
-    ({"epsilon_nominal": -1}, r"privacy\.epsilon_nominal: input should be greater than 0, given -1"),
-    ({"noise_multiplier": -0.1}, r"privacy\.noise_multiplier: .*greater than or equal to 0, given -0\.1"),
-    ({"epsilon": 1, "delta": 0}, r"privacy\.delta: input should be greater than 0, given 0"),
-    ({"epsilon": 1, "delta": 1}, r"privacy\.delta: input should be less than 1, given 1"),
-    ({"epsilon": 1, "clip": 0}, r"privacy\.clip: clip norms must be above 0, given 0"),
-    ({"epsilon": 1, "clip": [1, -1]}, r"privacy\.clip: clip norms must be above 0, given"),
+    ({"placement": "local", "epsilon": 1, "noise_multiplier": 1}, "given epsilon and noise_multiplier"),
     (
-        {"epsilon": 1, "clip": float("inf")},
+        {"placement": "local", "epsilon_release": 1, "epsilon_nominal": 1},
+        "given epsilon_release and epsilon_nominal",
+    ),
+    ({"placement": "local", "epsilon": 0}, r"privacy\.epsilon: input should be greater than 0, given 0"),
+    (
+        {"placement": "local", "epsilon_nominal": -1},
+        r"privacy\.epsilon_nominal: input should be greater than 0, given -1",
+    ),
+    (
+        {"placement": "local", "noise_multiplier": -0.1},
+        r"privacy\.noise_multiplier: .*greater than or equal to 0, given -0\.1",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "delta": 0},
+        r"privacy\.delta: input should be greater than 0, given 0",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "delta": 1},
+        r"privacy\.delta: input should be less than 1, given 1",
+    ),
+    ({"placement": "local", "epsilon": 1, "clip": 0}, r"privacy\.clip: clip norms must be above 0, given 0"),
+    (
+        {"placement": "local", "epsilon": 1, "clip": [1, -1]},
+        r"privacy\.clip: clip norms must be above 0, given",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "clip": float("inf")},
         r"privacy\.clip: an infinite clip norm needs noise_multiplier 0",
     ),
-    ({"epsilon": float("inf")}, r"privacy\.epsilon: must be between 1e-09 and 1e\+09, given inf"),
-    ({"noise_multiplier": 1e300}, r"privacy\.noise_multiplier: must be between"),
-    ({"noise_multiplier": 1e-200}, r"privacy\.noise_multiplier: must be between"),
-    ({"epsilon": 1, "delta": 1e-320}, r"privacy\.delta: must be at least 1e-30"),
+    (
+        {"placement": "local", "epsilon": float("inf")},
+        r"privacy\.epsilon: must be between 1e-09 and 1e\+09, given inf",
+    ),
+    ({"placement": "local", "noise_multiplier": 1e300}, r"privacy\.noise_multiplier: must be between"),
+    ({"placement": "local", "noise_multiplier": 1e-200}, r"privacy\.noise_multiplier: must be between"),
+    ({"placement": "local", "epsilon": 1, "delta": 1e-320}, r"privacy\.delta: must be at least 1e-30"),
     ({"epsilon": 1, "unit": "record", "clip": 1, "server_clip": 1}, "does not support server_clip"),
-    ({"epsilon": 1, "clip": []}, r"privacy\.clip: clip norms must be above 0, given"),
-    ({"epsilon": 1, "clip": "adaptiv"}, r"privacy\.clip"),
-    ({"epsilon": 1, "server_clip": 0}, r"privacy\.server_clip: input should be greater than 0"),
-    ({"epsilon": 1, "unit": "user"}, r"privacy\.unit: input should be 'client' or 'record', given 'user'"),
+    ({"placement": "local", "epsilon": 1, "clip": []}, r"privacy\.clip: clip norms must be above 0, given"),
+    ({"placement": "local", "epsilon": 1, "clip": "adaptiv"}, r"privacy\.clip"),
+    (
+        {"placement": "local", "epsilon": 1, "server_clip": 0},
+        r"privacy\.server_clip: input should be greater than 0",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "unit": "user"},
+        r"privacy\.unit: input should be 'client' or 'record', given 'user'",
+    ),
     ({"epsilon": 1, "placement": "shuffle"}, r"privacy\.placement: input should be 'local' or 'central'"),
-    ({"epsilon": 1, "adjacency": "zero-out"}, r"privacy\.adjacency: input should be 'replace' or"),
-    ({"epsilon": 1, "accountant": "gdp"}, r"privacy\.accountant: input should be 'rdp', 'prv' or 'pld'"),
-    ({"epsilon": 1, "sampling": "random"}, r"privacy\.sampling: input should be 'poisson', 'fixed' or"),
-    ({"epsilon": 1, "norm": 3}, r"unknown field.*privacy.*norm"),
+    (
+        {"placement": "local", "epsilon": 1, "adjacency": "zero-out"},
+        r"privacy\.adjacency: zero-out is for unit record",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "accountant": "gdp"},
+        r"privacy\.accountant: input should be 'pld', 'prv' or 'rdp'",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "sampling": "random"},
+        r"privacy\.sampling: input should be 'poisson', 'without-replacement', 'fixed' or",
+    ),
+    ({"placement": "local", "epsilon": 1, "norm": 3}, r"unknown field.*privacy.*norm"),
     ({"epsilon": 1, "unit": "record", "placement": "central"}, "unit record protects every local gradient"),
     ({"epsilon": 1, "unit": "record", "clip": [1, 2]}, "give clip as a number"),
     ({"epsilon": 1, "unit": "record", "clip": "adaptive"}, "give clip as a number"),
     ({"epsilon": 1, "unit": "record", "sampling": "fixed"}, "omit placement and sampling"),
     ({"epsilon": 1, "unit": "record", "sampling": "full"}, "remove privacy.sampling"),
-    ({"epsilon": 1, "unit": "record", "adjacency": "replace"}, "unit record is accounted by add-remove"),
+    ({"epsilon": 1, "unit": "record", "adjacency": "replace"}, "accounted by zero-out or add-remove"),
     ({"epsilon_nominal": 1, "unit": "record"}, "does not support epsilon_nominal"),
-    ({"epsilon": 1, "adjacency": "add-remove"}, "local placement protects against replacing a client's data"),
-    ({"epsilon": 1, "sampling": "poisson"}, "local placement is not amplified by sampling"),
-    ({"epsilon": 1, "clip": "adaptive"}, "needs a count at the server; use placement central"),
+    (
+        {"placement": "local", "epsilon": 1, "adjacency": "add-remove"},
+        "local placement protects against replacing a client's data",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "sampling": "poisson"},
+        "local placement is not amplified by sampling",
+    ),
+    (
+        {"placement": "local", "epsilon": 1, "clip": "adaptive"},
+        "needs a count at the server; use placement central",
+    ),
     (
         {"epsilon": 1, "placement": "central", "sampling": "fixed", "adjacency": "add-remove"},
         "fixed cohorts need adjacency replace; use replace or sampling poisson",
@@ -121,7 +166,10 @@ PRIVACY = [
         {"epsilon": 1, "placement": "central", "sampling": "poisson", "adjacency": "replace"},
         "Poisson cohorts need adjacency add-remove",
     ),
-    ({"epsilon": 1, "sampling": "fixed"}, r"privacy\.sampling: fixed needs a cohort; give cohort\.size"),
+    (
+        {"placement": "local", "epsilon": 1, "sampling": "fixed"},
+        r"privacy\.sampling: fixed needs a cohort; give cohort\.size",
+    ),
     (
         {"epsilon": 1, "placement": "central", "sampling": "poisson"},
         r"privacy\.sampling: poisson needs a cohort; give cohort\.size",
@@ -137,12 +185,14 @@ def test_a_privacy_section_that_makes_no_sense_is_refused(data, section, message
 
 def test_everybody_in_every_round_is_not_a_cohort(data) -> None:
     with pytest.raises(UserError, match=r"privacy\.sampling: full takes everybody; remove cohort"):
-        read_spec(given(data, privacy={"epsilon": 1, "sampling": "full"}, cohort={"size": 2}))
+        read_spec(
+            given(data, privacy={"placement": "local", "epsilon": 1, "sampling": "full"}, cohort={"size": 2})
+        )
 
 
 def test_pooled_data_cannot_be_protected(data) -> None:
     with pytest.raises(Incompatible, match="algorithm centralized collects the raw data of all clients"):
-        read_spec(given(data, "centralized", privacy={"epsilon": 1}))
+        read_spec(given(data, "centralized", privacy={"placement": "local", "epsilon": 1}))
 
 
 def test_central_privacy_needs_a_clear_adjacency(data) -> None:
@@ -151,10 +201,10 @@ def test_central_privacy_needs_a_clear_adjacency(data) -> None:
     assert (everybody.sampling, everybody.adjacency) == ("full", "replace")
     cohorts = read_spec(given(data, privacy={**CENTRAL, "epsilon": 1}, cohort={"size": 2})).privacy
     assert (cohorts.sampling, cohorts.adjacency) == ("poisson", "add-remove")
-    local = read_spec(given(data, privacy={"epsilon": 1}, cohort={"size": 2})).privacy
+    local = read_spec(given(data, privacy={"placement": "local", "epsilon": 1}, cohort={"size": 2})).privacy
     assert (local.sampling, local.adjacency) == ("fixed", "replace")
     one = read_spec(given(data, privacy={"epsilon": 1, "unit": "record"})).privacy
-    assert (one.sampling, one.adjacency) == ("poisson", "add-remove")
+    assert (one.sampling, one.adjacency) == ("poisson", "zero-out")
 
 
 COMPRESSION = [
@@ -208,7 +258,7 @@ def test_gossip_has_no_downlink() -> None:
         channel(None, Compression(downlink=True), mixing=mixing).mix(rows(3))
 
 
-STRICT = {"clip": 1.0, "noise_multiplier": 1.0, "strict": True}
+STRICT = {"placement": "local", "clip": 1.0, "noise_multiplier": 1.0, "strict": True}
 
 
 def test_strict_privacy_refuses_weights_by_sample_numbers(data) -> None:
@@ -220,7 +270,7 @@ def test_strict_privacy_refuses_weights_by_sample_numbers(data) -> None:
             ready(data, **fields)
     way = channel(privacy(strict=True))
     with pytest.raises(
-        Incompatible, match="strict privacy does not support a mean weighted by sample counts"
+        Incompatible, match="private counts of samples exclude a mean weighted by sample counts"
     ):
         way.mean(rows(3), weighting="size")
 
@@ -330,7 +380,9 @@ def test_refused_compression_is_planned_as_skipped(
     assert cell.spec is None and reason in str(cell.reason)
 
 
-@pytest.mark.parametrize("protected", [{}, {"privacy": {"clip": 1.0, "noise_multiplier": 1.0}}])
+@pytest.mark.parametrize(
+    "protected", [{}, {"privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 1.0}}]
+)
 def test_refusals_of_full_cohorts_do_not_hold_for_partial_ones(data: Any, protected: dict[str, Any]) -> None:
     """Three of seven pay for the snapshot in every round, so it may be sent thinned like anything else."""
     fields = {"problem": "fair_classification", "compression": THINNED, **protected}

@@ -15,8 +15,8 @@ from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, privacy, rows
 from tests.support.worlds import EXACT
 
-LOCAL = {"clip": 1.0, "noise_multiplier": 0.5}
-CENTRAL = {"placement": "central", **LOCAL}
+LOCAL = {"placement": "local", "clip": 1.0, "noise_multiplier": 0.5}
+CENTRAL = {**LOCAL, "placement": "central"}
 MLP = {"name": "mlp", "hidden": [12]}
 FEEDBACK = {"beta": 0.8, "error_feedback": True, "codec": "q6"}
 MATRICES = {"P": [1, -0.5, 1], "B": [1, 2, 1], "Q": [1, 2, 1], "c": [2, -2, 0], "d": [0, 4, 1]}
@@ -132,7 +132,9 @@ def test_with_the_server_s_clip_no_step_is_longer_than_10(data, mechanism, algor
 def test_a_bad_update_ends_only_runs_without_a_clip(data) -> None:
     """A step size of 1e38 makes every update infinite; clipped they count as zeros."""
     work = {"name": "fedavg", "local_steps": 4, "lr": 1e38}
-    clipped = finished(ready(data, work, model=MLP, privacy={"clip": 1.0, "noise_multiplier": 0}))
+    clipped = finished(
+        ready(data, work, model=MLP, privacy={"placement": "local", "clip": 1.0, "noise_multiplier": 0})
+    )
     assert torch.isfinite(clipped.state.x).all()
     with pytest.raises(ArithmeticError, match="diverged"):
         finished(ready(data, work, model=MLP))
@@ -140,7 +142,9 @@ def test_a_bad_update_ends_only_runs_without_a_clip(data) -> None:
 
 def test_clip_infinite_and_noise_zero_is_no_privacy_at_all(data) -> None:
     plain = finished(ready(data, "scaffold"))
-    private = finished(ready(data, "scaffold", privacy={"clip": float("inf"), "noise_multiplier": 0}))
+    private = finished(
+        ready(data, "scaffold", privacy={"placement": "local", "clip": float("inf"), "noise_multiplier": 0})
+    )
     assert all(torch.equal(a, b) for a, b in zip(plain.state, private.state, strict=True))
 
 
@@ -149,7 +153,8 @@ def test_the_statement_names_everything_a_reader_needs(data) -> None:
     found = simulate(setup)["privacy"]
     for name in (
         "unit", "placement", "clip", "adjacency", "sampling", "sampling_rate", "epsilon_nominal",
-        "epsilon_release", "epsilon_total", "epsilon_approximate", "noise_multiplier", "releases", "delta",
+        "epsilon_release", "epsilon_total", "epsilon_median", "unit_most", "units_most",
+        "noise_multiplier", "releases", "delta",
         "accountant", "note",
     ):  # fmt: skip
         assert name in found
@@ -162,7 +167,7 @@ def test_a_private_gossiping_run_claims_its_budget(unit: str) -> None:
             "problem": {"kind": "quadratic_minimax", **MATRICES},
             "algorithm": {"name": "k_gt_minimax", "local_steps": 2},
             "topology": "complete",
-            "privacy": {"unit": unit, "clip": 1.0, "epsilon": 5.0},
+            "privacy": {"placement": "local", "unit": unit, "clip": 1.0, "epsilon": 5.0},
             "rounds": 4,
         }
     )

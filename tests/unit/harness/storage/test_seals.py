@@ -193,10 +193,13 @@ def test_predictions_recompute_the_figures_of_their_run(finished, tmp_path):
     assert later.standing() == ("damaged", "predictions.csv is damaged")
 
 
+NOISY = {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0}
+
+
 def test_predictions_of_other_figures_are_refused(tmp_path):
     """The run was recorded with other noise than a repetition draws."""
-    spec = read_spec(SPEC | {"privacy": {"noise_multiplier": 1.0, "clip": 1.0}})
-    assert run_one(spec, tmp_path, Execution(secure_rng=True)).status == "done"
+    spec = read_spec(SPEC | {"privacy": {**NOISY, "secure_rng": True}})
+    assert run_one(spec, tmp_path, Execution()).status == "done"
     (folder,) = Store(tmp_path).run_folders()
     before = folder.end()
     with pytest.raises(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.channel import Channel
 from harness.core.clients import Clients
@@ -16,9 +17,7 @@ from harness.core.wire import dp_record, gossip
 from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.dp_record import Records
 from harness.core.wire.message import increments
-from harness.core.wire.settings import Privacy
 from harness.core.wire.stages import Stages
-from harness.simulation.simulation import Simulation
 from harness.testing.conformance_privacy import audits
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
@@ -140,8 +139,7 @@ def second_part_not_noised(patch):
 @mutant("central", "fedavg ditto local_sgda fedbio fairfed")
 def cohorts_at_twice_the_booked_rate(patch):
     draw = sampling.draw_poisson_cohort
-    defaults = Simulation.__init__.__kwdefaults__
-    patch.setitem(defaults, "poisson", lambda keys, total, rate: draw(keys, total, 2 * rate))
+    patch.setattr(sampling, "draw_poisson_cohort", lambda keys, total, rate: draw(keys, total, 2 * rate))
 
 
 @mutant("record", "fedavg fedrep local_sgda k_gt_minimax fednest")
@@ -226,7 +224,7 @@ def equal_noise_of_all_clients(patch):
 
     def other(self, purpose, slot, rows, sender):
         made = streams(self, purpose, slot, rows, "client")
-        return [self.privacy.stream(0, purpose, self._clients.round, slot) for _ in made]
+        return [rng.noise_stream("run", purpose, self._clients.round, slot) for _ in made]
 
     patch.setattr(Mechanism, "_streams", other)
 
@@ -250,8 +248,15 @@ def no_message_is_booked(patch):
 
 @mutant("record", "fedavg fedrep local_sgda fednest apfl")
 def records_booked_at_half_their_rate(patch):
-    book = Privacy.book
-    patch.setattr(Privacy, "book", lambda self, *given: book(replace(self, rate=self.rate / 2), *given))
+    rate = Records._rate
+
+    def other(self, *given):
+        name, divisor = rate(self, *given)
+        if isinstance(name, str):
+            self._ledger.rates[name] = self._ledger.rates[name] / 2
+        return name, divisor
+
+    patch.setattr(Records, "_rate", other)
 
 
 CASES = [(name, algorithm) for name, (_, _, algorithms) in MUTANTS.items() for algorithm in algorithms]

@@ -12,38 +12,33 @@ from harness.core.registry import Incompatible
 from harness.core.wire.settings import PrivacySpec
 from harness.simulation.calibration import calibrated, with_noise
 from harness.simulation.loop import simulate
-from privacy import Ledger, epsilon, gaussian_epsilon
+from harness.simulation.simulation import Simulation
+from privacy import Draw, Event, Ledger, account, epsilon, gaussian_epsilon
 from tests.support.runs import finished, ready
-from tests.support.wire import channel, privacy, rows
+from tests.support.wire import booked, channel, privacy, rows
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
 LOCAL = {"unit": "client", "placement": "local", "clip": 1.0}
 
 
 def test_the_releases_of_one_cohort_compose_inside_its_draw() -> None:
-    """q = 0.1, z = 1, T = 100, m = 2: 16.1 with RDP; booked apart they would be understated as 11.0."""
+    """Two releases of one draw at z = 1 are one at z / sqrt 2; booked apart they would be understated."""
     mechanism = privacy("central", z=1.0, rate=0.1)
-    privacy_log = Ledger()
-    for round in range(100):
-        way = channel(mechanism, round=round)
-        way.privacy_log.ledger = privacy_log
+    way = channel(mechanism)
+    for _ in range(2):
         way.mean(rows(3))
-        way.mean(rows(3))
-        privacy_log = way.privacy_log.ledger
-    assert (privacy_log.draws, privacy_log.releases) == (100, 200)
-    assert privacy_log.report(1e-5)["epsilon_total"] == pytest.approx(16.1, abs=0.05)
-    assert epsilon(1.0, 200, 1e-5, 0.1) == pytest.approx(11.0, abs=0.05)
+    found = booked(way)
+    assert (found["draws"], found["releases"]) == (1, 2)
+    assert found["epsilon_total"] == pytest.approx(epsilon(2**-0.5, 1, 1e-5, 0.1))
+    assert found["epsilon_total"] > epsilon(1.0, 2, 1e-5, 0.1)
 
 
 def test_without_sampling_the_total_is_the_exact_gaussian() -> None:
     """k releases at rate 1 are one with multiplier z / sqrt(k)."""
-    mechanism, privacy_log = privacy(z=4.0), Ledger()
-    for round in range(16):
-        way = channel(mechanism, round=round)
-        way.privacy_log.ledger = privacy_log
+    way = channel(privacy(z=4.0))
+    for _ in range(16):
         way.gather(rows(3))
-        privacy_log = way.privacy_log.ledger
-    found = privacy_log.report(1e-5)
+    found = booked(way, 4.0)
     assert found["accountant"] == "exact"
     assert found["epsilon_total"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
     assert found["epsilon_release"] == pytest.approx(gaussian_epsilon(4.0, 1e-5))
@@ -53,40 +48,39 @@ def test_what_the_server_sends_books_nothing() -> None:
     way = channel(privacy(z=1.0))
     way.down(torch.zeros(3, dtype=torch.float64))
     way.scatter(rows(3))
-    assert way.privacy_log.ledger.releases == 0
+    assert booked(way)["releases"] == 0
 
 
 def test_rows_known_from_earlier_rounds_book_nothing_in_a_mix() -> None:
     way = channel(privacy(z=1.0), mixing=torch.full((4, 4), 0.25, dtype=torch.float64))
     way.mix(rows(3), rebroadcast=(rows(3),))
-    assert way.privacy_log.ledger.releases == 1
+    assert booked(way)["releases"] == 1
 
 
 def test_an_adaptive_norm_and_its_count_cost_one_multiplier() -> None:
     way = channel(privacy("central", clip="adaptive", z=2.0))
     way.mean(rows(3))
-    assert way.privacy_log.ledger.releases == 2
-    assert way.privacy_log.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+    found = booked(way, 2.0)
+    assert found["releases"] == 2
+    assert found["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
 
 
 def test_releases_before_the_first_round_are_not_amplified() -> None:
     way = channel(privacy("central", z=1.0, rate=0.01), round=-1)
     way.mean(rows(3))
-    assert way.privacy_log.ledger.report(1e-5)["epsilon_total"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    assert booked(way)["epsilon_total"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
 
 
 def test_a_budget_covers_a_release_before_the_first_round_too() -> None:
     """One unsampled release and 10 sampled ones of two releases each: in total the budget, to 1e-4."""
-    draft = privacy("central", z=1.0, rate=0.1)
-    before = Ledger().book("init", 1.0)
-    each = Ledger().book("round", 1.0, 0.1).book("round", 1.0, 0.1)
-    asked = replace(
-        draft, spec=PrivacySpec(**CENTRAL, sampling="poisson", adjacency="add-remove", epsilon=2.0)
-    )
-    z = with_noise(asked, before.merge(each.repeat(10)), releases=2).noise_multiplier
-    real = Ledger().book("init", z).merge(Ledger().book("round", z, 0.1).book("round", z, 0.1).repeat(10))
-    assert real.report(1e-5)["epsilon_total"] == pytest.approx(2.0, rel=1e-4)
-    assert real.report(1e-5)["epsilon_total"] <= 2.0
+    ledger = Ledger()
+    ledger.add(Draw(((1.0, 1),)), 1)
+    ledger.add(Draw(((1.0, 2),), "poisson", 0.1), 10)
+    spec = PrivacySpec(**CENTRAL, sampling="poisson", adjacency="add-remove", epsilon=2.0)
+    z = with_noise(replace(privacy("central", z=1.0), spec=spec), ledger, releases=2).noise_multiplier
+    total = account([Event(z), Event(z / 2**0.5, 0.1, 10)], 1e-5).epsilon
+    assert total == pytest.approx(2.0, rel=1e-4)
+    assert total <= 2.0
 
 
 @pytest.mark.parametrize(("nominal", "real"), [(1, 1.6), (10, 25), (1000, 87_000)])
@@ -98,22 +92,35 @@ def test_the_classic_formula_is_worth_less_than_it_says(data, nominal: float, re
     assert claims["epsilon_release"] == claims["epsilon_total"] == pytest.approx(real, rel=0.04)
 
 
-def test_local_placement_is_not_amplified_by_its_cohorts(data) -> None:
-    run = finished(ready(data, privacy={**LOCAL, "noise_multiplier": 2.0}, cohort={"size": 2}))
+@pytest.mark.parametrize("cohort", [{"size": 2}, {"size": 2, "kind": "balanced"}])
+@pytest.mark.parametrize("mechanism", [LOCAL, {**CENTRAL, "sampling": "fixed"}])
+def test_where_participation_is_public_each_client_is_charged_for_its_rounds(data, cohort, mechanism) -> None:
+    run = finished(ready(data, privacy={**mechanism, "noise_multiplier": 2.0}, cohort=cohort, rounds=9))
+    counts = [0] * run.total
+    for round in range(9):
+        for client in run.cohorts.draw(round)[0][0].tolist():
+            counts[client] += 1
     claims = run.statement()
-    assert claims["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0 / 2**0.5, 1e-5))
-    assert claims["epsilon_approximate"] is None
-
-
-def test_fixed_size_cohorts_get_the_unamplified_bound(data) -> None:
-    run = finished(
-        ready(data, privacy={**CENTRAL, "noise_multiplier": 2.0, "sampling": "fixed"}, cohort={"size": 2})
-    )
-    claims = run.statement()
+    assert sum(counts) == 18 and (cohort.get("kind") is None or max(counts) == 3)  # 18 turns of 7 clients
     assert claims["adjacency"] == "replace"
-    assert claims["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0 / 2**0.5, 1e-5))
-    assert 0 < claims["epsilon_approximate"] < claims["epsilon_total"]
-    assert claims["epsilon_approximate"] == pytest.approx(epsilon(2.0, 2, 1e-5, 2 / 7))
+    assert claims["releases"] == max(counts) < 9
+    assert claims["unit_most"] == counts.index(max(counts)) and claims["units_most"] == counts.count(
+        max(counts)
+    )
+    assert claims["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0 / max(counts) ** 0.5, 1e-5))
+    middle = sorted(counts)[3]
+    expected = gaussian_epsilon(2.0 / middle**0.5, 1e-5) if middle else 0.0
+    assert claims["epsilon_median"] == pytest.approx(expected)
+
+
+def test_secret_cohorts_of_fixed_size_are_amplified_under_replacement(data) -> None:
+    mechanism = {**CENTRAL, "noise_multiplier": 2.0, "sampling": "without-replacement"}
+    claims = finished(ready(data, privacy=mechanism, cohort={"size": 2})).statement()
+    assert (claims["adjacency"], claims["sampling_rate"]) == ("replace", pytest.approx(2 / 7))
+    assert claims["epsilon_total"] == pytest.approx(
+        epsilon(2.0, 2, 1e-5, 2 / 7, sampling="without-replacement")
+    )
+    assert claims["epsilon_total"] < gaussian_epsilon(2.0 / 2**0.5, 1e-5)
 
 
 def test_poisson_cohorts_are_amplified_by_add_remove(data) -> None:
@@ -130,6 +137,8 @@ BUDGETS = {
     "central": (CENTRAL, {}),
     "poisson": (CENTRAL, {"cohort": {"size": 3}}),
     "fixed": ({**CENTRAL, "sampling": "fixed"}, {"cohort": {"size": 3}}),
+    "secret": ({**CENTRAL, "sampling": "without-replacement"}, {"cohort": {"size": 3}}),
+    "turns": (LOCAL, {"cohort": {"size": 3, "kind": "balanced"}}),
     "adaptive": ({**CENTRAL, "clip": "adaptive"}, {"cohort": {"size": 3}}),
     "record": ({"unit": "record", "clip": 1.0}, {}),
 }
@@ -177,7 +186,7 @@ class Anchored(FedAvg):
 
 def test_a_round_that_releases_more_than_the_first_ends_the_run(data) -> None:
     """The noise was settled on a dry first round; going on would spend more than the budget."""
-    setup = ready(data, "fedavg", privacy={"epsilon": 2, "clip": 1.0}, rounds=6)
+    setup = ready(data, "fedavg", privacy={"placement": "local", "epsilon": 2, "clip": 1.0}, rounds=6)
     setup = replace(setup, algorithm=Anchored(local_steps=2, batch_size=8))
     with pytest.raises(Incompatible, match="round 3 made 2 releases, but the noise is calibrated for 1"):
         finished(setup)
@@ -187,8 +196,8 @@ def test_a_round_that_releases_more_than_the_first_ends_the_run(data) -> None:
 def test_settling_twice_changes_nothing(data) -> None:
     """`simulate` settles what it is given, which may be settled already."""
     adaptive = {"placement": "central", "clip": "adaptive"}
-    for mechanism in ({}, {"unit": "record"}, adaptive):
-        once = ready(data, "fedavg", privacy={"clip": 1.0, "epsilon": 1, **mechanism})
+    for mechanism in (LOCAL, {"unit": "record"}, adaptive):
+        once = ready(data, "fedavg", privacy={**mechanism, "epsilon": 1})
         again = calibrated(once).privacy
         assert again.noise_multiplier == pytest.approx(once.privacy.noise_multiplier, rel=1e-5)
 
@@ -208,26 +217,26 @@ class LargeBatches(FedAvg):
         return self.State(state.x + channel.mean(x, base=x_t))
 
 
-def test_a_batch_is_booked_at_the_rate_at_which_it_was_drawn(data) -> None:
+@pytest.mark.parametrize("twice", [False, True])
+def test_batches_are_booked_at_the_rates_at_which_they_were_drawn(data, twice: bool) -> None:
+    """A stream iterated again gives the same batches, so its releases join the same draws."""
     asked = {"unit": "record", "noise_multiplier": 1.0, "clip": 1.0}
-    setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked)
-    fewest = int(setup.federation.counts().min())
-    run = finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2)))
-    assert {draw.rate for draw in run.privacy_log.ledger.merge(Ledger()).closed} == {8 / fewest}
-
-
-def test_batches_gone_through_twice_are_refused(data) -> None:
-    """Two releases of one draw, booked apart, would count as two amplified draws."""
-    asked = {"unit": "record", "noise_multiplier": 1.0, "clip": 1.0}
-    setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked)
-    with pytest.raises(Incompatible, match="can be iterated only once"):
-        finished(replace(setup, algorithm=LargeBatches(local_steps=2, batch_size=2, twice=True)))
+    setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked, rounds=3)
+    counts = setup.federation.counts()
+    algorithm = LargeBatches(local_steps=2, batch_size=2, twice=twice)
+    setup = calibrated(replace(setup, algorithm=algorithm))
+    run = Simulation.from_setup(setup)
+    for _ in range(3):
+        run.step()
+    events = [Event(2**-0.5 if twice else 1.0, min(1.0, 8 / int(n)), 6) for n in counts]
+    expected = max(account([event], 1e-5).epsilon for event in events)
+    assert run.statement()["epsilon_total"] == pytest.approx(expected)
 
 
 @pytest.mark.slow
 def test_cohorts_are_public_unless_privacy_rests_on_them(data) -> None:
     claim = "who takes part in which round"
-    local = simulate(ready(data, "fedavg", privacy={"epsilon": 2}, cohort={"size": 3}))
+    local = simulate(ready(data, "fedavg", privacy={"placement": "local", "epsilon": 2}, cohort={"size": 3}))
     poisson = {"placement": "central", "epsilon": 2}
     central = simulate(ready(data, "fedavg", privacy=poisson, cohort={"size": 3}))
     assert claim in local["public"] and claim not in central["public"]

@@ -15,7 +15,7 @@ from harness.core.wire.message import Message
 from harness.core.wire.pipeline import PUBLIC
 from harness.core.wire.settings import Compression
 from harness.simulation.dry_run import DryChannel
-from tests.support.wire import channel, clipped, cohort, largest, privacy, rows
+from tests.support.wire import booked, channel, clipped, cohort, largest, privacy, rows
 from tests.support.worlds import EXACT
 
 RING4 = mixing_matrix(Ring(), 4)
@@ -99,7 +99,7 @@ def test_a_message_is_released_once_and_paid_for_in_every_hop(hops) -> None:
     """The ring has 8 directed edges, the message 20 numbers of 8 bytes."""
     way = channel(privacy(z=1.0), mixing=RING4)
     (sent,), (found,), _ = way.mix(rows(20), hops=hops)
-    assert way.privacy_log.ledger.releases == 1
+    assert way.ledger.made == 1
     assert int(way.cost.up) == hops * 8 * 20 * 8
     torch.testing.assert_close(found, mixed(sent, hops=hops))
 
@@ -115,7 +115,7 @@ def test_the_message_of_many_hops_is_that_of_one() -> None:
 def test_known_rows_alone_release_nothing_and_are_counted() -> None:
     way = channel(privacy(z=1.0), mixing=RING4)
     sent, found, (one, two) = way.mix(rebroadcast=(rows(20), rows(5)), hops=2)
-    assert (sent, found, way.privacy_log.ledger.releases) == ((), (), 0)
+    assert (sent, found, way.ledger.made) == ((), (), 0)
     assert int(way.cost.up) == 2 * 8 * 25 * 8
     torch.testing.assert_close(one, mixed(rows(20), hops=2))
     torch.testing.assert_close(two, mixed(rows(5), hops=2))
@@ -147,7 +147,7 @@ def test_a_message_put_onto_known_rows_travels_as_their_sum(hops) -> None:
     (sent,), (found,), _ = way.mix(messages, onto=(known,), hops=hops)
     torch.testing.assert_close(sent, alone)
     torch.testing.assert_close(found, mixed(known + sent, hops=hops))
-    assert way.privacy_log.ledger.releases == 1
+    assert way.ledger.made == 1
     assert int(way.cost.up) == hops * 8 * 20 * 8
 
 
@@ -201,7 +201,7 @@ def test_the_counting_channel_books_and_counts_the_same(codec) -> None:
         way.mix(rows(20), rebroadcast=(rows(7),), hops=3)
         way.mix(rows(20), onto=(rows(20),), hops=2)
         way.mix(rebroadcast=(rows(3),), hops=2)
-        ways.append((int(way.cost.up), way.privacy_log.ledger.to_json()))
+        ways.append((int(way.cost.up), booked(way)))
     assert ways[0] == ways[1]
 
 

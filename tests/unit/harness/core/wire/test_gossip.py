@@ -72,7 +72,7 @@ def test_a_sender_draws_its_noise_once_for_all_its_neighbors() -> None:
     way = channel(privacy(z=1.0), mixing=mixing_matrix(Ring(), 4))
     (sent,), (mixed,), _ = way.mix(rows(20))
     torch.testing.assert_close(mixed.mean(0), sent.mean(0))
-    assert way.privacy_log.ledger.releases == 1
+    assert way.ledger.made == 1
     assert int(way.cost.up) == 4 * 2 * 20 * 8, "a message of 20 float64 to each of 2 neighbors"
 
 

@@ -12,13 +12,13 @@ from harness.simulation.calibration import calibrated
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, record
 
-LOCAL = {"clip": 1.0, "noise_multiplier": 1.0}
-CENTRAL = {"placement": "central", **LOCAL}
+LOCAL = {"placement": "local", "clip": 1.0, "noise_multiplier": 1.0}
+CENTRAL = {**LOCAL, "placement": "central"}
 RUNS = {
     "local": {"privacy": LOCAL, "compression": {"codec": "q4", "beta": 0.5, "downlink": True}},
     "random-k": {"privacy": LOCAL, "compression": {"beta": 0.5, "select": "random_k", "downlink": True}},
     "central": {"privacy": {**CENTRAL, "clip": "adaptive"}, "cohort": {"size": 3}},
-    "record": {"privacy": {"unit": "record", **LOCAL}},
+    "record": {"privacy": {**LOCAL, "unit": "record"}},
 }
 
 
@@ -26,13 +26,16 @@ RUNS = {
 def keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """Record what every key is made for."""
     seen: list[tuple] = []
-    plain = rng.key
 
-    def spy(seed: int, *purpose: str | int) -> int:
-        seen.append((seed, *purpose))
-        return plain(seed, *purpose)
+    def spy(plain):
+        def called(seed, *purpose):
+            seen.append((seed, *purpose))
+            return plain(seed, *purpose)
 
-    monkeypatch.setattr(rng, "key", spy)
+        return called
+
+    for name in ("key", "noise_stream"):
+        monkeypatch.setattr(rng, name, spy(getattr(rng, name)))
     return seen
 
 
@@ -112,10 +115,34 @@ def test_the_noise_of_every_gradient_is_its_own() -> None:
     assert gaps.min() > 1e-3
 
 
-def test_noise_from_the_system_differs_from_call_to_call() -> None:
-    zeros = torch.zeros(4, 50, dtype=torch.float64)
-    one, two = (channel(privacy(z=1.0, secure=True)).gather(zeros) for _ in range(2))
-    assert not torch.equal(one, two)
+SECRETS = {
+    "local": {"privacy": {**LOCAL, "secure_rng": True}},
+    "central": {"privacy": {**CENTRAL, "clip": 1.0, "secure_rng": True}, "cohort": {"size": 3}},
+    "record": {"privacy": {"unit": "record", "clip": 1.0, "noise_multiplier": 0.0, "secure_rng": True}},
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_protects_comes_from_the_system_if_asked(data, keys, name: str) -> None:
+    """Noise, and cohorts and batches whose secrecy is claimed; with noise 0 the batches alone."""
+    setups = [ready(data, "fedavg", **SECRETS[name], rounds=2) for _ in range(2)]
+    assert setups[0].id == setups[1].id and setups[0].name != setups[1].name
+    keys.clear()
+    one, two = (finished(setup) for setup in setups)
+    assert not torch.equal(one.state.x, two.state.x)
+    seeded = {key[1] for key in keys if key[0] == 0}
+    assert seeded == {"local": {"batch"}, "central": {"batch"}, "record": set()}[name]
+
+
+def test_runs_of_a_ladder_share_no_noise(data) -> None:
+    """Shared, the noise of two budgets cancels: (z1 d2 - z2 d1) / (z1 - z2) is the clean update."""
+    mechanism = {"placement": "central", "clip": 1.0}
+    clean, *noisy = (
+        finished(ready(data, "fedavg", privacy={**mechanism, "noise_multiplier": z}, rounds=1)).state.x
+        for z in (0.0, 1.0, 3.0)
+    )
+    guess = (3.0 * noisy[0] - 1.0 * noisy[1]) / 2.0
+    assert (guess - clean).norm() > 0.3 * (noisy[0] - clean).norm()
 
 
 def test_a_stochastic_code_uses_other_numbers_than_the_noise() -> None:

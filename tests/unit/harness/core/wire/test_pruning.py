@@ -22,8 +22,8 @@ from tests.support.worlds import iid_federation
 
 MLP = {"name": "mlp", "hidden": [16, 8]}
 STEPS = [[0, 0.25], [2, 0.75], [4, 0.5]]
-LOCAL = {"clip": 1.0, "noise_multiplier": 0.5}
-CENTRAL = {"placement": "central", **LOCAL}
+LOCAL = {"placement": "local", "clip": 1.0, "noise_multiplier": 0.5}
+CENTRAL = {**LOCAL, "placement": "central"}
 RECORD = {"unit": "record", **LOCAL}
 FEEDBACK = {"beta": 0.5, "error_feedback": True}
 
@@ -257,8 +257,12 @@ OWN = [0.75, 0.0, 0.5, 0.5, 0.25, 0.0, 0.5]  # of the seven clients
 @pytest.mark.parametrize("mechanism", [None, LOCAL, CENTRAL, RECORD])
 def test_equal_ratios_of_clients_are_one_common_ratio(data, algorithm, mechanism) -> None:
     fields = {"model": MLP, "privacy": mechanism}
-    one = finished(ready(data, algorithm, compression={"alpha": 0.5}, **fields))
-    each = finished(ready(data, algorithm, compression={"alpha": [0.5] * 7}, **fields))
+    one, each = (
+        finished(
+            replace(ready(data, algorithm, compression={"alpha": alpha}, **fields), name="one")
+        )  # one noise
+        for alpha in (0.5, [0.5] * 7)
+    )
     for a, b in zip(one.state, each.state, strict=True):
         torch.testing.assert_close(a, b)
     assert (int(one.cost.up), int(one.cost.flops)) == (int(each.cost.up), int(each.cost.flops))

@@ -273,7 +273,7 @@ def test_the_order_of_records_does_not_matter(shuffler: random.Random, values):
 
 
 def test_a_run_without_noise_has_an_infinite_epsilon():
-    clipped = spec(privacy=private(8) | {"epsilon": None, "noise_multiplier": 0.0})
+    clipped = spec(privacy=private(8) | {"placement": "local", "epsilon": None, "noise_multiplier": 0.0})
     unprotected = {"privacy": statement(1.0) | {"epsilon_total": "inf"}}  # as it is written down
     runs = [done(clipped, evaluation(20, accuracy=0.9) | unprotected)]
     runs += [done(spec(privacy=private(8)), accuracy=0.8, epsilon=8.0)]

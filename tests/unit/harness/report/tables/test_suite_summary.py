@@ -15,7 +15,7 @@ CENTRAL = {"unit": "client", "placement": "central", "delta": 1e-5, "clip": 0.5}
 
 def run(seed, accuracy, algorithm="fedavg", epsilon=None, status="done", data="adult", **compression):
     """Return a record of one run, on Adult unless said otherwise."""
-    privacy = epsilon and CENTRAL | {"epsilon": epsilon}
+    privacy = epsilon and CENTRAL | {"placement": "local", "epsilon": epsilon}
     spec = {
         "data": {"name": data},
         "partition": {"kind": "dirichlet", "clients": 100, "alpha": 0.5, "at_least": 5},

@@ -1,0 +1,61 @@
+"""Public numbers: what a message may be scaled by.
+
+A clipped message is multiplied by its scale when it arrives, and the noise with it. A scale that depends on
+the data, or on who takes part in a secret cohort, would release what it depends on. So `Channel` accepts
+scales of this type only, which are made of settings and of facts about the whole federation, such as
+`Cohort.most_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Public:
+    """A number that depends on settings and public facts only; arithmetic with settings keeps it public.
+
+    Attributes
+    ----------
+    value : float or Tensor
+        The number, or that of each stacked run, ``(R,)``.
+    """
+
+    value: float | Tensor
+
+    def of(self, rows: Tensor) -> float | Tensor:
+        """Return the number in a form that broadcasts against rows ``(..., P)``."""
+        if not isinstance(self.value, Tensor):
+            return self.value
+        return self.value.to(rows).view(-1, *[1] * (rows.ndim - 1))
+
+    def __mul__(self, other: float | Public) -> Public:
+        return Public(self.value * _value(other))
+
+    def __add__(self, other: float | Public) -> Public:
+        return Public(self.value + _value(other))
+
+    def __truediv__(self, other: float | Public) -> Public:
+        return Public(self.value / _value(other))
+
+    def __rtruediv__(self, other: float | Public) -> Public:
+        return Public(_value(other) / self.value)
+
+    __rmul__ = __mul__
+    __radd__ = __add__
+
+
+Scale = Sequence[Public | None]
+
+
+def _value(number: float | Public) -> float | Tensor:
+    if isinstance(number, Public):
+        return number.value
+    if not isinstance(number, int | float):
+        raise TypeError(
+            f"public numbers are combined with settings, which are numbers; got {type(number).__name__}"
+        )
+    return number

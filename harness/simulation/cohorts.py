@@ -1,0 +1,76 @@
+"""Who takes part in a round, and how often each client does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.core import rng
+from harness.core.execution import sampling
+from harness.core.wire.settings import Privacy
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """The draws of cohorts of one run, or of stacked runs.
+
+    Attributes
+    ----------
+    total : int
+        Number of clients.
+    size : int or None
+        Expected number of clients per round; None: all.
+    balanced : bool
+        Whether cohorts take turns instead of being drawn.
+    privacy : Privacy or None
+        The mechanism, which decides how cohorts are drawn.
+    seeds, names : tuple
+        Seed and name of each run. Secret cohorts from the system's entropy are keyed by the names.
+    """
+
+    total: int
+    size: int | None
+    balanced: bool
+    privacy: Privacy | None
+    seeds: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def everybody(self) -> bool:
+        """Whether all clients take part in every round."""
+        return self.size is None or self.size >= self.total
+
+    @property
+    def secret(self) -> bool:
+        """Whether nobody may learn who takes part."""
+        return self.privacy is not None and self.privacy.secret_cohorts
+
+    def draw(self, round: int) -> tuple[Tensor, Tensor | None]:
+        """Return the clients of a round, ``(R, C)``, and 1 for members and 0 for padding; None: all are members."""
+        if self.size is None or self.everybody:
+            return torch.arange(self.total).expand(len(self.seeds), -1), None
+        if self.secret and self.privacy is not None and self.privacy.sampling == "poisson":
+            return sampling.draw_poisson_cohort(self._keys(round), self.total, self.size / self.total)
+        if self.balanced:
+            keys = torch.tensor([rng.key(seed, "cohort order") for seed in self.seeds])
+            return sampling.balanced_cohort(keys, self.total, self.size, round), None
+        return sampling.draw_fixed_cohort(self._keys(round), self.total, self.size), None
+
+    def charged(self, first: int, rounds: int) -> Tensor:
+        """Return for how many of some rounds each client is charged, ``(R, total)``; ``(R, 1)`` if all the same.
+
+        Where cohorts are secret, every client is charged for every round, at the rate of the cohorts.
+        """
+        if self.everybody or self.secret:
+            return torch.full((len(self.seeds), 1), rounds)
+        times = torch.zeros(len(self.seeds), self.total, dtype=torch.int64)
+        for round in range(first, first + rounds):
+            ids, _ = self.draw(round)
+            times.scatter_add_(-1, ids, torch.ones_like(ids))
+        return times
+
+    def _keys(self, round: int) -> Tensor:
+        own = self.secret and self.privacy is not None and self.privacy.spec.secure_rng
+        return torch.tensor([rng.key(one, "cohort", round) for one in (self.names if own else self.seeds)])

@@ -1,0 +1,46 @@
+"""Names of runs that have no id: keys of their noise."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from datasets.federation import Federation
+from harness.core.wire.settings import Privacy
+
+
+def default_names(
+    settings: object,
+    privacies: Sequence[Privacy],
+    seeds: Sequence[int],
+    federations: Sequence[Federation],
+    values: Sequence[Tensor],
+) -> list[str]:
+    """Return a digest of each run's settings, seed, data and further ``values``; a secret under secure_rng.
+
+    Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
+    Values of several stacked runs have a leading axis of runs.
+    """
+    if not privacies:
+        return list(map(str, seeds))  # nothing is noised
+    if privacies[0].spec.secure_rng:
+        return [secrets.token_hex(32) for _ in seeds]
+    names = []
+    for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
+        text = repr((settings, privacies[number % len(privacies)], seed))
+        found = hashlib.blake2b(text.encode(), digest_size=16)
+        own = [value[number] if len(seeds) > 1 and len(value) == len(seeds) else value for value in values]
+        for part in (*own, *_content(federation)):
+            found.update(part.detach().cpu().contiguous().numpy().tobytes())
+        names.append(found.hexdigest())
+    return names
+
+
+def _content(federation: Federation) -> list[Tensor]:
+    """Return the clients' training samples, and how many each has."""
+    index, pool = federation.splits["train"], federation.pool
+    held = index[index >= 0].to(pool.x.device)
+    return [(index >= 0).sum(-1), pool.x[held], pool.y[held]]

@@ -1,0 +1,202 @@
+"""Accounting for each unit: which of many units has the largest epsilon, and how much noise all of them need.
+
+Units differ in how often they take part and in their sampling rates. Evaluating a privacy loss distribution
+for each would take minutes, so units with equal histories are counted together, and cheap upper bounds (Renyi
+divergences of integer order; Mironov, Talwar, Zhang 2019) decide which histories need the accountant at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp
+
+from privacy.accounting import Account, account, calibrate
+from privacy.event import Event
+
+Array = NDArray[np.float64]
+
+# Renyi orders of the bounds; a coarse set only costs more evaluations of the accountant.
+_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256)
+_HISTORIES = 4096  # bounded at once
+
+
+@dataclass(frozen=True)
+class Histories:
+    """The distinct histories of units: kinds of draws in columns, histories in rows.
+
+    Attributes
+    ----------
+    sampling : tuple of str
+        Of each kind of draw: "none", "poisson" or "without-replacement".
+    multipliers, rates, times : array
+        Composed noise multiplier, rate and number of draws, ``(H, K)``.
+    which : array
+        History of each unit.
+    """
+
+    sampling: tuple[str, ...]
+    multipliers: Array
+    rates: Array
+    times: NDArray[np.int64]
+    which: NDArray[np.intp]
+
+    @classmethod
+    def of(
+        cls,
+        units: int,
+        sampling: Sequence[str],
+        *,
+        multipliers: Sequence[Any],
+        rates: Sequence[Any],
+        times: Sequence[Any],
+    ) -> Self:
+        """Return the distinct histories of units, given one value or one per unit for each kind of draw."""
+        columns = [np.asarray(column) for column in (*multipliers, *rates, *times)]
+        which, first = _distinct(units, columns)
+        values = [
+            column.reshape(-1)[first if column.size > 1 else np.zeros_like(first)] for column in columns
+        ]
+        kinds = len(sampling)
+        table = np.array(values, dtype=np.float64).reshape(3, kinds, len(first)).transpose(0, 2, 1)
+        return cls(tuple(sampling), table[0], table[1], np.rint(table[2]).astype(np.int64), which)
+
+    def events(self, history: int) -> tuple[Event, ...]:
+        """Return the events of a history."""
+        rows = zip(
+            *(part[history].tolist() for part in (self.multipliers, self.rates, self.times)),
+            self.sampling,
+            strict=True,
+        )
+        return tuple(
+            Event(noise, rate, times, "poisson" if sampling == "none" else sampling)
+            for noise, rate, times, sampling in rows
+            if times
+        )
+
+    def scaled(self, factor: float) -> Histories:
+        """Return the histories with ``factor`` times the noise."""
+        return replace(self, multipliers=self.multipliers * factor)
+
+    def bounds(self, delta: float) -> Array:
+        """Return an upper bound on the epsilon of each history, ``(H,)``."""
+        pieces = [
+            self._bounds(delta, slice(first, first + _HISTORIES))
+            for first in range(0, len(self.times), _HISTORIES)
+        ]
+        return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def _bounds(self, delta: float, rows: slice) -> Array:
+        best = np.full(len(self.times[rows]), math.inf)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            for order in _ORDERS:
+                spent = np.zeros(len(best))
+                for kind, sampling in enumerate(self.sampling):
+                    logs = _log_moment(order, self.multipliers[rows, kind], self.rates[rows, kind])
+                    if sampling == "without-replacement":  # A becomes 2 A - 1; see privacy.accounting
+                        amplified = logs + np.log(2 - np.exp(-logs))
+                        logs = np.where(self.rates[rows, kind] < 1, amplified, logs)
+                    times = self.times[rows, kind]
+                    spent += np.where(times > 0, times * logs, 0.0) / (order - 1)
+                cost = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+                best = np.fmin(best, np.maximum(spent + cost, 0.0))
+        return best
+
+
+def largest(histories: Histories, delta: float, accountant: str = "pld") -> tuple[int, Account]:
+    """Return the history with the largest epsilon, and that epsilon.
+
+    A history is evaluated only if its bound exceeds the largest epsilon found, and no history that was evaluated
+    has at least its rates and draws and at most its noise.
+    """
+    bounds = histories.bounds(delta)
+    best, found = 0, Account(-math.inf, "exact")
+    tried: list[int] = []
+    for one in np.argsort(-bounds, kind="stable").tolist():
+        if tried and bounds[one] <= found.epsilon:
+            break
+        if any(_dominates(histories, other, one) for other in tried):
+            continue
+        tried.append(one)
+        spent = account(histories.events(one), delta, accountant)
+        if spent.epsilon > found.epsilon:
+            best, found = one, spent
+    return best, found
+
+
+def median(histories: Histories, delta: float, accountant: str = "pld") -> float:
+    """Return the epsilon of the median unit, the upper one of two, in the order of the bounds."""
+    bounds = histories.bounds(delta)
+    order = np.argsort(bounds, kind="stable")
+    reached = np.bincount(histories.which, minlength=len(bounds))[order].cumsum()
+    middle = int(order[np.searchsorted(reached, len(histories.which) // 2, side="right")])
+    return account(histories.events(middle), delta, accountant).epsilon
+
+
+def calibrate_all(epsilon: float, delta: float, histories: Histories, accountant: str = "pld") -> float:
+    """Return the smallest factor of all noise multipliers, to 1e-6, that keeps every unit within a budget.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+    factor = 0.0
+    one = int(histories.bounds(delta).argmax())
+    while True:
+        factor = max(factor, calibrate(epsilon, delta, histories.events(one), accountant))
+        if factor == 0.0:  # nothing is released
+            return factor
+        one, spent = largest(histories.scaled(factor), delta, accountant)
+        if spent.epsilon <= epsilon:
+            return factor
+
+
+def calibrate_each(epsilon: float, delta: float, histories: Histories, accountant: str = "pld") -> Array:
+    """Return each unit's smallest factor of its noise multipliers, to 1e-6, within a budget, ``(units,)``.
+
+    Units without releases get the largest factor of the others.
+    """
+    each = range(len(histories.times))
+    factors = np.array([calibrate(epsilon, delta, histories.events(one), accountant) for one in each])
+    factors = np.where(factors > 0, factors, factors.max(initial=0.0))
+    return factors[histories.which]
+
+
+def _distinct(units: int, columns: Sequence[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the number of each unit's combination of values, and the first unit of each combination."""
+    which = np.zeros(units, np.intp)
+    for column in columns:
+        if column.size > 1:  # column by column, which is much faster than sorting rows
+            codes = np.unique(np.broadcast_to(column.reshape(-1), (units,)), return_inverse=True)[1].reshape(
+                -1
+            )
+            which = np.unique(which * (int(codes.max()) + 1) + codes, return_inverse=True)[1].reshape(-1)
+    return which, np.unique(which, return_index=True)[1]
+
+
+def _dominates(histories: Histories, one: int, other: int) -> bool:
+    """Whether ``one`` is at least as exposed as ``other`` in every kind of draw."""
+    drawn = histories.times[other] > 0
+    return bool(
+        (histories.times[one] >= histories.times[other]).all()
+        and (histories.rates[one] >= histories.rates[other])[drawn].all()
+        and (histories.multipliers[one] <= histories.multipliers[other])[drawn].all()
+    )
+
+
+def _log_moment(order: int, noise: Array, rate: Array) -> Array:
+    """Return ``log A`` of the Poisson-sampled Gaussian at an integer Renyi order, elementwise."""
+    k = np.arange(order + 1)
+    binomial = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    q = np.minimum(rate, 1 - 1e-16)[:, None]
+    terms = binomial + (order - k) * np.log1p(-q) + k * np.log(q) + k * (k - 1) / (2 * noise[:, None] ** 2)
+    terms[:, :2] = (binomial + (order - k) * np.log1p(-q) + k * np.log(q))[:, :2]  # 0 / 0 without noise
+    sampled = logsumexp(terms, axis=1)
+    moment: Array = np.where(rate < 1, sampled, order * (order - 1) / (2 * noise**2))
+    return np.where(np.isnan(moment), math.inf, moment)
