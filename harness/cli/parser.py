@@ -327,8 +327,7 @@ def _protection_options(to: argparse.ArgumentParser) -> None:
         "--secure-rng",
         action="store_true",
         help="draw noise, secret cohorts and secret batches from the system's entropy (privacy.secure_rng); "
-        "such a run "
-        "cannot be repeated",
+        "such a run cannot be repeated",
     )
 
 

@@ -182,8 +182,7 @@ class RunSpec(Section):
         if balanced and sampling != "fixed":
             raise UserError(
                 f"privacy.sampling: balanced cohorts are public and not drawn, given {sampling}; use fixed, "
-                f"or cohort "
-                "kind random"
+                "or cohort kind random"
             )
         if (sampling == "full") != (self.cohort is None):
             raise UserError(

@@ -176,9 +176,8 @@ class Clients(Cohort):
         """Return all training data of each client as one batch, ``(..., C, N)``."""
         if self._records is not None and self._records.privacy.spec.record_rate is not None:
             raise Incompatible(
-                "privacy.adjacency: the algorithm uses all samples of a client at once, whose number "
-                "add-remove protects; "
-                "use zero-out"
+                "privacy.adjacency: the algorithm uses all samples of a client at once, whose number add-remove "
+                "protects; use zero-out"
             )
         largest = int(self.federation.counts().max())
         return next(iter(self.batches(None, steps=1, batch_size=largest, stream=stream)))

@@ -3,7 +3,7 @@
 A clipped message is multiplied by its scale when it arrives, and the noise with it. A scale that depends on
 the data, or on who takes part in a secret cohort, would release what it depends on. So `Channel` accepts
 scales of this type only, which are made of settings and of facts about the whole federation, such as
-`Cohort.most_steps`.
+`Clients.most_steps`.
 """
 
 from __future__ import annotations

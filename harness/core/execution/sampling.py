@@ -103,9 +103,8 @@ def draw_poisson_batches(
     else:
         num_steps = torch.full_like(counts, math.ceil(1 / rate) * (epochs or 1) if steps is None else steps)
         chance = torch.full((len(counts), 1), rate, dtype=torch.float64)
-    most, largest = (
-        max(1, int(number.max())) for number in (num_steps, counts)
-    )  # padding, if nobody has data
+    # At least one, for padding if nobody has data.
+    most, largest = (max(1, int(number.max())) for number in (num_steps, counts))
     step, slot = torch.arange(most)[:, None, None], torch.arange(largest)
     draws = rng.uniform(keys[:, None], ids[:, None], step, slot)
     drawn = (draws < chance) & (slot < counts[:, None]) & (step < num_steps[:, None])

@@ -164,8 +164,7 @@ class Records:
             if batch_size is None:
                 raise Incompatible(
                     "privacy.adjacency: add-remove of records divides gradients by algorithm.batch_size, as "
-                    "counts of "
-                    "samples are private; give it"
+                    "counts of samples are private; give it"
                 )
             return self.privacy.spec.record_rate, torch.tensor(batch_size)
         name, samples = f"{split} {batch_size}", federation.counts(split)

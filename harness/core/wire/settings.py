@@ -28,7 +28,6 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-COHORTS: tuple[str, ...] = ("without-replacement", "fixed")
 BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
@@ -116,13 +115,20 @@ class PrivacySpec(Section):
             raise UserError(
                 f"privacy.{named[0]}: must be between {1 / LARGEST:g} and {LARGEST:g}, given {given}"
             )
-        self._check_record() if self.unit == "record" else self._check_client()
+        if self.unit == "record":
+            self._check_record()
+        else:
+            self._check_client()
         return self
 
     def _check_record(self) -> None:
         if self.server_clip is not None:
             raise UserError("privacy: unit record does not support server_clip")
-        if self.placement == "central" or isinstance(self.clip, tuple | str) or self.sampling in COHORTS:
+        if (
+            self.placement == "central"
+            or isinstance(self.clip, tuple | str)
+            or self.sampling in ("without-replacement", "fixed")
+        ):
             raise UserError(
                 "privacy: unit record protects every local gradient, with one clip norm and Poisson batches; "
                 "omit placement and sampling and give clip as a number"
@@ -131,9 +137,8 @@ class PrivacySpec(Section):
             raise UserError("privacy: unit record does not support epsilon_nominal")
         if (self.adjacency == "add-remove") != (self.record_rate is not None):
             raise UserError(
-                "privacy.record_rate: adjacency add-remove of records needs a public rate at which batches "
-                "are drawn, "
-                "as the clients' numbers of samples are private; give both or neither"
+                "privacy.record_rate: adjacency add-remove of records needs a public rate at which batches are "
+                "drawn, as the clients' numbers of samples are private; give both or neither"
             )
         if self.noise == "per_client" and self.epsilon is None:
             raise UserError(
@@ -143,10 +148,9 @@ class PrivacySpec(Section):
     def _check_client(self) -> None:
         if self.placement is None:
             raise UserError(
-                "privacy.placement: missing; the same epsilon means different things. local: each client "
-                "adds noise to "
-                "its own messages, so that nobody needs to be trusted. central: a trusted server adds noise to the "
-                "average, far less of it. Give local or central"
+                "privacy.placement: missing; the same epsilon means different things. local: each client adds "
+                "noise to its own messages, so that nobody needs to be trusted. central: a trusted server adds "
+                "noise to the average, far less of it. Give local or central"
             )
         for name, usual in (("record_rate", None), ("noise", "shared")):
             if getattr(self, name) != usual:
