@@ -51,6 +51,7 @@ HEAVY = 10.0  # noise multiplier
 DELTA = 1e-5
 CLOSE = 0.1  # clip norm that most contributions exceed
 AUDITED = 10  # rounds of an audit
+ALARM = 1e-4  # probability of a false alarm of an audit; all algorithms have a hundred of them
 COHORT = 2  # expected clients in its rounds under central privacy
 
 LOCAL: dict[str, Any] = {"placement": "local", "delta": DELTA}
@@ -303,7 +304,7 @@ def audits(
             simulate, small(cls), task, rounds=0, seeds=(seed,), cohort=COHORT if sampled else None
         )
         with suppress(Incompatible):
-            yield name, audit_transcript(make, privacy, rounds)
+            yield name, audit_transcript(make, privacy, rounds, ALARM)
 
 
 @_check
