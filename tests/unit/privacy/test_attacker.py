@@ -35,6 +35,7 @@ def test_unsampled_gaussians_give_the_likelihood_ratio_test(z):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "rate", "draws"), [(1.0, 0.1, 50), (0.6, 0.3, 5), (2.0, 0.5, 20)])
 def test_the_likelihood_ratio_test_of_sampled_releases_comes_close_and_not_above(z, rate, draws):
     generator = np.random.default_rng(7)
@@ -58,6 +59,7 @@ def test_the_likelihood_ratio_test_of_sampled_releases_comes_close_and_not_above
         assert detected > bound * 0.8
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.floats(-0.3, 0.8), st.floats(-2, -0.2), st.integers(1, 300))
 def test_the_whole_curve_is_never_worse_than_one_of_its_points(log_z, log_rate, draws):

@@ -147,6 +147,7 @@ def test_one_draw_without_replacement_costs_what_a_poisson_draw_does():
     assert _pld(1, 0.1, 1, REPLACED) == pytest.approx(_pld(1, 0.1, 1), rel=1e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     st.floats(-0.7, 1.5), st.floats(-3, -0.1), st.integers(1, 3000), st.sampled_from(["poisson", REPLACED]),
@@ -164,6 +165,7 @@ def test_epsilon_is_monotone_and_never_above_other_bounds(log_z, log_rate, draws
     assert here <= gaussian_epsilon(z / math.sqrt(draws), DELTA)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.floats(-0.3, 1), st.floats(-2, -0.3), st.floats(-7, -2))
 def test_one_sampled_draw_is_never_below_the_exact_value(log_z, log_rate, log_delta):

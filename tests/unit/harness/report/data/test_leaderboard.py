@@ -262,6 +262,7 @@ def test_bytes_are_averaged_only_where_seeds_differ():
     assert str(same["bytes_up"].dtype) == "Int64" and same.iloc[0]["bytes_up"] == 1000
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.lists(st.floats(0, 1), min_size=2, max_size=6))
 def test_the_order_of_records_does_not_matter(shuffler: random.Random, values):
