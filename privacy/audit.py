@@ -1,7 +1,7 @@
 """Audit: tests of what a mechanism released against what it claims.
 
-Every function returns the probability of data at least as strange as those given if the claim is true, a p-value. A
-caller who makes k tests compares each with his false-alarm rate divided by k.
+Every function returns a p-value: the probability of data at least as extreme as those given if the claim is true.
+For k tests, compare each p-value with the false-alarm rate divided by k.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def verify(store: Store) -> Iterator[Verdict]:
 
 
 def _verdict(folder: RunFolder) -> Verdict:
-    """Return what is to be said of a run."""
+    """Return the verdict on a run."""
     place = f"runs/{folder.path.name}"
     status, _ = folder.standing()
     faults = [f"{name} {fault}" for name, fault in folder.faults().items()] if status == "damaged" else []

@@ -51,7 +51,9 @@ def draw_batches(
     """
     epochs = 1 if steps is None and epochs is None else epochs
     largest = int(counts.max())
-    size = max(1, largest if batch_size is None else min(batch_size, largest))  # padding, if nobody has data
+    size = max(
+        1, largest if batch_size is None else min(batch_size, largest)
+    )  # 1 is padding, without any data
     if bool((counts <= size).all()):  # full batches: nothing to draw
         total = steps if steps is not None else epochs or 1
         slots = torch.arange(size).expand(len(counts), size)
