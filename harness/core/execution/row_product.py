@@ -5,8 +5,10 @@ wide product, which reads the batch once and keeps the processor's units busy: f
 takes a fifth of the time of R narrow products. But a library chooses its kernels, and so the order of its sums, by
 the shape of a product and by where its rows lie in memory. The result of a run must not depend on the runs beside
 it. So all three sides are padded with zeros, such that rows begin at multiples of some bytes and narrow products
-take the kernel of the wide ones. Which padding serves is found by trying, once per shape. Where none does, and on
-accelerators, products are not padded, and runs side by side may differ from runs alone in the last bits.
+take the kernel of the wide ones. Which padding serves is found by trying, once per shape. Mostly the number of rows
+alone need be padded, and the factors are not copied: where that gives the same bits, it is done. Where no padding
+serves, and on accelerators, products are not padded, and runs side by side may differ from runs alone in the last
+bits.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-# Multiples of the lengths of rows and of their number; the first serves on the one x86 processor it was tried on.
+# Multiples of the lengths of rows and of their number; the first serves on the x86 processor it was tried on.
 PADDINGS = ((8, 4), (16, 4), (16, 8), (16, 16), (16, 32))
 FEW = 4  # rows whose products with others are summed without a library
 LEAST = 16  # entries of a row: libraries treat small products separately
 # Rows that are tried, after all.
-_RANGES = ((0, 150), (3, 70), (50, 63), (1, 3), (100, 117), (5, 149), (0, 33), (149, 150))
+_RANGES = ((0, 150), (3, 70), (50, 63), (1, 3), (100, 117), (5, 149), (0, 33), (149, 150), (0, 128), (22, 26))
 _here = threading.local()  # whether this thread counts operations
 
 
@@ -150,8 +152,28 @@ def _found(shape: tuple[int, ...], by_rows: bool, dtype: torch.dtype, threads: i
                 torch.equal(_padded(rows[..., first:last, :], matrix, align, step), wide[..., first:last, :])
                 for first, last in _RANGES[1:]
             ):
-                return align, step
-    return None
+                break
+        else:
+            return None
+        # Without copies rows begin anywhere.
+        plain = all(
+            torch.equal(
+                _padded(_moved(rows[..., first:last, :], place), _moved(matrix, 5 * place), 1, step),
+                wide[..., first:last, :],
+            )
+            for place in range(1, 16, 2)
+            for first, last in _RANGES[place % 3 :: 3]
+        )
+    return (1, step) if plain else (align, step)
+
+
+def _moved(values: Tensor, places: int) -> Tensor:
+    """Return a copy that begins some elements after a multiple of 16."""
+    upright = values if values.stride(-1) == 1 else values.mT
+    places %= 16
+    room = upright.new_empty(places + upright.numel())
+    copy = room[places:].view(upright.shape).copy_(upright)
+    return copy if upright is values else copy.mT
 
 
 def _columns(a: Tensor, g: Tensor) -> Tensor:
@@ -163,15 +185,17 @@ def _columns(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _padded(a: Tensor, b: Tensor, align: int, step: int) -> Tensor:
-    """Multiply with rows of ``align`` entries, or multiples, and ``step`` rows, or multiples."""
+    """Multiply with rows of ``align`` entries, or multiples, and ``step`` rows, or multiples.
+
+    With ``align`` 1 factors stay as they are, but for the number of rows.
+    """
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
-    deep, wide = (max(LEAST, n + -n % align) - n for n in (inner, columns))
+    deep, wide = (max(LEAST, n + -n % align) - n if align > 1 else 0 for n in (inner, columns))
     missing = -rows % step
-    # A copy even without padding: rows of a model's vector begin anywhere.
     if deep or missing:
         a = nn.functional.pad(a, (0, deep, 0, missing))
-    else:
-        a = a.clone(memory_format=torch.contiguous_format)
+    elif align > 1 or a.stride(-1) != 1:
+        a = a.clone(memory_format=torch.contiguous_format)  # rows of a model's vector begin anywhere
     by_rows = b.stride(-1) == 1
     b = b if by_rows else b.mT
     if deep or wide:

@@ -81,6 +81,8 @@ def _simplified(recording: GraphModule) -> GraphModule:
     """
     graph = recording.graph
     for node in graph.nodes:
+        if node.target is aten.squeeze_.dims and len(node.all_input_nodes[0].users) == 1:
+            node.target = aten.squeeze.dims  # of matrix products; nothing else sees the argument
         schema, tags = getattr(node.target, "_schema", None), getattr(node.target, "tags", ())
         if (schema is not None and schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags:
             return recording  # results of in-place and random operations must not be reused
@@ -88,6 +90,8 @@ def _simplified(recording: GraphModule) -> GraphModule:
     for node in graph.nodes:
         if node.op not in ("call_function", "get_attr"):
             continue
+        if node.target is aten.ones_like.default:
+            _constant(node)
         same = node.args[0] if _unchanged(node) else None
         # As text, because 1 and 1.0 are equal but not the same; node names are unique.
         what = (node.target, repr(node.args), repr(node.kwargs))
@@ -100,6 +104,13 @@ def _simplified(recording: GraphModule) -> GraphModule:
     graph.eliminate_dead_code()
     recording.recompile()
     return recording
+
+
+def _constant(node: Node) -> None:
+    """Make ones of the shape of a tensor without the tensor: a loss whose gradient is wanted is not computed."""
+    value = node.meta["val"]
+    node.target, node.args = aten.ones.default, (list(value.shape),)
+    node.kwargs = {"dtype": value.dtype, "device": value.device}
 
 
 def _unchanged(node: Node) -> bool:

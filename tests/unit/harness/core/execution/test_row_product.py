@@ -36,6 +36,18 @@ def test_a_row_rounds_alike_beside_any_others(clients, inner, columns, dtype):
             assert torch.equal(row_product(rows[:, first:last], matrix), wide[:, first:last])
 
 
+@pytest.mark.parametrize("upright", [True, False])
+def test_wherever_a_models_rows_begin_they_round_alike(upright):
+    matrix = drawn(20, 105, 32) if upright else drawn(20, 32, 105).mT
+    assert padding(matrix) == (1, 4)  # nothing is copied
+    rows, room = drawn(20, 8, 105), torch.empty(20 * 8 * 105 + 16)
+    alone = row_product(rows, matrix)
+    for place in range(16):
+        moved = room[place:][: rows.numel()].view(rows.shape).copy_(rows)
+        assert torch.equal(row_product(moved, matrix), alone)
+        assert torch.equal(row_product(moved.mT.contiguous().mT, matrix), alone)
+
+
 def test_plain_products_do_not():
     """Otherwise the padding could go."""
     rows, matrix = drawn(20, 200, 105), drawn(20, 32, 105).mT

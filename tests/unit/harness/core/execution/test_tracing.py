@@ -52,6 +52,23 @@ def test_in_place_functions_are_not_recorded():
     assert found.tolist() == [2, 2]
 
 
+def test_products_with_vectors_are_simplified_although_torch_squeezes_them_in_place():
+    x, matrix = torch.linspace(-1, 1, 6).view(3, 2), torch.linspace(0, 1, 12).view(3, 2, 2)
+    once, twice = (torch.func.vmap(fn) for fn in (lambda x, m: (x @ m,), lambda x, m: (x @ m + x @ m,)))
+    assert "squeeze_" in make_fx(once)(x, matrix).code
+    count, found = operations(twice, x, matrix)
+    assert count == operations(once, x, matrix)[0] + 1
+    assert torch.equal(found[0], twice(x, matrix)[0])
+
+
+def test_a_loss_whose_gradient_is_wanted_is_not_computed():
+    """Of log(sum exp) only the gradient is left, without the logarithm."""
+    x = torch.linspace(-1, 1, 5)
+    found = tracing._simplified(make_fx(torch.func.grad(lambda z: z.exp().sum().log()))(x))
+    assert torch.allclose(found(x), x.softmax(0))
+    assert "log" not in found.code and "exp" in found.code
+
+
 def test_two_draws_are_two_draws():
     def fn(x):
         return torch.rand_like(x), torch.rand_like(x)
