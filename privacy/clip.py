@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from privacy.gaussian import check_multiplier, gaussian_noise
+from privacy.gaussian import Normals, check_multiplier, gaussian_noise
 
 #: Rows of a larger norm count as not finite: in float32 the factor that shortens them would lose its digits.
 LONGEST = 1e30
@@ -231,7 +230,7 @@ class AdaptiveClip:
         norm: Tensor,
         norms: Tensor,
         expected: float,
-        generators: Sequence[np.random.Generator],
+        generators: Sequence[Normals],
         present: Tensor | None = None,
     ) -> Tensor:
         """Return the next clip norm.
@@ -245,7 +244,7 @@ class AdaptiveClip:
             above.
         expected : float
             Expected cohort size (public).
-        generators : sequence of numpy.random.Generator
+        generators : sequence of numpy.random.Generator, or as for `gaussian_noise`
             One per element of ``norm``.
         present : Tensor, optional
             ``(..., C)``, 0 for padding rows of a Poisson cohort; default: all present.

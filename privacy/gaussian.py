@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -209,12 +210,18 @@ def lowest(holds: Callable[[float], bool], low: float, high: float, tolerance: f
     return high
 
 
-def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
+class Normals(Protocol):
+    """A source of standard normal numbers, such as `numpy.random.Generator`."""
+
+    def standard_normal(self, *, dtype: Any, out: Any) -> Any:
+        """Fill an array."""
+
+
+def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[Normals]) -> Tensor:
     """Draw Gaussian noise of the shape of ``rows``, each row from its own generator.
 
-    A row's noise depends only on its generator, not on the other rows or the device. Generators are numpy's, which
-    use all bits of their seeds: with the 32 bits of torch's, two of some ten thousand messages would get the same
-    noise.
+    A row's noise depends only on its generator, not on the other rows or the device. Numpy's generators use all
+    bits of their seeds: with the 32 bits of torch's, two of some ten thousand messages would get the same noise.
 
     Parameters
     ----------
@@ -222,7 +229,7 @@ def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[np.ra
         ``(..., P)``; only shape, dtype and device are used.
     std : float or Tensor
         Standard deviation; a tensor broadcasts against the leading axes ``(...)``.
-    generators : sequence of numpy.random.Generator
+    generators : sequence of numpy.random.Generator, or of others with its ``standard_normal``
         One per row, in row-major order of the leading axes; one for a single vector ``(P,)``.
 
     Returns

@@ -37,7 +37,7 @@ from harness.problems import PROBLEMS
 algorithms.load()
 
 #: Version of clipping, noise and accounting; part of the identity of runs with privacy.
-PRIVACY_VERSION = 2
+PRIVACY_VERSION = 3
 #: Sections that name a part, and the field that holds the name.
 NAMES = {
     "algorithm": "name", "data": "name", "model": "name",

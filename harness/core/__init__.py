@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     )
     from harness.core.channel import Channel
     from harness.core.clients import Clients
-    from harness.core.problem import Problem, cross_entropy, join_model, split_model, weighted_mean
+    from harness.core.losses import cross_entropy, weighted_mean
+    from harness.core.problem import Problem, join_model, split_model
     from harness.core.public import Public
     from harness.core.registry import UserError
     from harness.core.wire.message import Known
@@ -55,10 +56,10 @@ _ELSEWHERE = {
     "Problem": "problem",
     "Public": "public",
     "UserError": "registry",
-    "cross_entropy": "problem",
+    "cross_entropy": "losses",
     "join_model": "problem",
     "split_model": "problem",
-    "weighted_mean": "problem",
+    "weighted_mean": "losses",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
@@ -229,44 +229,3 @@ def join_model(u: Tensor, v: Tensor) -> Tensor:
     if u.ndim < v.ndim:
         u = u.unsqueeze(-2).expand(*v.shape[:-1], u.shape[-1])
     return torch.cat([u, v], -1)
-
-
-FEW = 8  # classes up to which operations on whole columns of scores are faster than on rows
-
-
-def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return every sample's negative log-likelihood, ``(B,)``, from scores ``(B, K)`` and labels ``(B,)``.
-
-    Equal to `torch.nn.functional.cross_entropy`, which vectorizes over clients badly.
-    """
-    if scores.shape[-1] > FEW:
-        return -scores.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    columns = scores.unbind(-1)
-    largest = reduce(torch.maximum, columns).detach()
-    total = reduce(torch.add, [(column - largest).exp() for column in columns])
-    return largest + total.log() - scores.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-
-
-# The last bit of torch's sigmoid, softplus and fractional power depends on an entry's position in the tensor, and
-# so on the other runs of a stack. The following functions are built from operations without this dependence.
-
-
-def sigmoid(z: Tensor) -> Tensor:
-    """Return the logistic function of each entry."""
-    return torch.stack([torch.zeros_like(z), z], -1).softmax(-1)[..., 1]
-
-
-def softplus(z: Tensor) -> Tensor:
-    """Return ``log(1 + exp(z))`` of each entry."""
-    small, large = z.clamp(max=0).exp().log1p(), z + (-z.clamp(min=0)).exp().log1p()
-    return torch.where(z > 0, large, small)
-
-
-def power(z: Tensor, exponent: float) -> Tensor:
-    """Return ``z ** exponent`` for positive entries."""
-    return z**exponent if exponent in (0, 1) else (exponent * z.log()).exp()
-
-
-def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Average per-sample values ``(B,)`` over the samples that are not padding; 0 if there are none."""
-    return (values * weight).sum() / weight.sum().clamp(min=1.0)

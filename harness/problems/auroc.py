@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
 from harness.core.flat_model import Ravel
-from harness.core.problem import Problem, sigmoid, weighted_mean
+from harness.core.losses import sigmoid, weighted_mean
+from harness.core.problem import Problem
 from harness.core.registry import UserError
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
@@ -135,6 +136,6 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
 PROBLEMS.add(
     "auroc",
     ProblemType(
-        "auroc", "minimax", 2, "the area under the ROC curve is maximized, two classes", Settings, _build
+        "auroc", "minimax", 3, "the area under the ROC curve is maximized, two classes", Settings, _build
     ),
 )

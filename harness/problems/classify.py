@@ -10,7 +10,8 @@ from torch import Generator, Tensor, nn
 from datasets.federation import Batch, Federation
 from harness import models
 from harness.core.flat_model import Ravel
-from harness.core.problem import Problem, cross_entropy, weighted_mean
+from harness.core.losses import cross_entropy, weighted_mean
+from harness.core.problem import Problem
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 
@@ -100,5 +101,5 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
 
 PROBLEMS.add(
     "classify",
-    ProblemType("classify", "erm", 2, "classification with cross-entropy", Settings, _build),
+    ProblemType("classify", "erm", 3, "classification with cross-entropy", Settings, _build),
 )

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
 from harness.core.flat_model import Ravel
+from harness.core.losses import cross_entropy
 from harness.core.methods.derivatives import project_simplex
-from harness.core.problem import Problem, cross_entropy
+from harness.core.problem import Problem
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 
@@ -76,7 +77,7 @@ PROBLEMS.add(
     ProblemType(
         "fair_classification",
         "minimax",
-        2,
+        3,
         "the worst mixture of class losses is minimized",
         Settings,
         _build,

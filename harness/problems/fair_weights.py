@@ -25,8 +25,9 @@ from datasets.federation import Batch, Federation
 from datasets.validation import balanced
 from harness.core import rng
 from harness.core.flat_model import Ravel
+from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.methods.derivatives import project_simplex
-from harness.core.problem import Problem, cross_entropy, identity, weighted_mean
+from harness.core.problem import Problem, identity
 from harness.core.registry import UserError
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
@@ -121,6 +122,6 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
 PROBLEMS.add(
     "fair_weights",
     ProblemType(
-        "fair_weights", "bilevel", 2, "weights of sensitive groups for a fair model", Settings, _build
+        "fair_weights", "bilevel", 3, "weights of sensitive groups for a fair model", Settings, _build
     ),
 )

@@ -11,7 +11,8 @@ from torch.nn import functional
 from datasets.federation import Batch, Federation
 from harness.core.execution.row_product import with_plain_layers
 from harness.core.flat_model import Ravel
-from harness.core.problem import Problem, cross_entropy, identity, weighted_mean
+from harness.core.losses import weighted_mean
+from harness.core.problem import Problem, identity
 from harness.core.registry import UserError
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
@@ -60,7 +61,7 @@ def split_classifier(party: nn.Module, head: nn.Module, activation: Activation =
         return upper(x, begins(embeddings).movedim(-3, -2).flatten(-2))
 
     def loss(x: Tensor, embeddings: Tensor, batch: Batch) -> Tensor:
-        errors = cross_entropy(predict(x, embeddings), batch.y)
+        errors = functional.cross_entropy(predict(x, embeddings), batch.y, reduction="none")
         return weighted_mean(errors, batch.weight)
 
     return Problem(
@@ -96,7 +97,7 @@ PROBLEMS.add(
     ProblemType(
         "vertical",
         "vertical",
-        4,
+        5,
         "classification, parties hold columns of the same people",
         Settings,
         _build,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from datasets.federation import Batch, Federation
 from harness.core import rng
-from harness.core.problem import cross_entropy
+from harness.core.losses import cross_entropy
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import Setup
 from harness.simulation.calibration import calibrated

@@ -17,7 +17,7 @@ from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
-from harness.core.problem import cross_entropy
+from harness.core.losses import cross_entropy
 from harness.core.wire.message import Message
 from harness.core.wire.stages import Stages
 from harness.simulation.simulation import Simulation

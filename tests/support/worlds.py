@@ -16,7 +16,7 @@ from datasets.topology import Ring, mixing_matrix
 from harness import models
 from harness.core import ALGORITHMS, Algorithm, Problem
 from harness.core.execution.vectorize import Rows
-from harness.core.problem import weighted_mean
+from harness.core.losses import weighted_mean
 from harness.core.wire.cost import Cost
 from harness.core.wire.settings import Compression, Privacy
 from harness.problems import PROBLEMS, Setting

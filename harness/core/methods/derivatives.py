@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core.problem import Problem, cross_entropy, per_sample, softplus, weighted_mean
+from harness.core.losses import cross_entropy, softplus, weighted_mean
+from harness.core.problem import Problem, per_sample
 
 OneClient = Callable[..., Tensor]
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from numpy.random import Generator
 from torch import Tensor
 
 from datasets.federation import Batch
@@ -116,7 +115,7 @@ class Mechanism:
             return z
         return self.privacy.adaptive.update_multiplier(z, replaced=self.privacy.factor == 2.0)
 
-    def _streams(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[Generator]:
+    def _streams(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[rng.NoiseStream]:
         return generators(self._clients, rng.noise_stream, self._clients.names, purpose, slot, rows, sender)
 
     def book(self, samples: Batch | None = None) -> None:

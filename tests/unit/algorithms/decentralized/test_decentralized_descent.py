@@ -7,7 +7,7 @@ import torch
 from algorithms.decentralized.k_gt import KGT
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.core import Problem, UserError
-from harness.core.problem import weighted_mean
+from harness.core.losses import weighted_mean
 from harness.core.wire.settings import Compression
 from tests.support.wire import privacy
 from tests.support.worlds import (

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from harness.core import ALGORITHMS, Problem
+from harness.core.losses import weighted_mean
 from harness.core.methods.derivatives import project_simplex
-from harness.core.problem import weighted_mean
 from harness.problems.fair import fair_classifier, renorm
 from tests.support.wire import cohort
 from tests.support.worlds import (

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from harness.core import Problem
-from harness.core.problem import weighted_mean
+from harness.core.losses import weighted_mean
 from harness.core.wire.settings import Compression
 from harness.problems import PROBLEMS, Setting
 from tests.support.wire import cohort

@@ -7,25 +7,25 @@ import pytest
 from harness.config.run import completed, essential, read_spec, run_id, versions
 
 NAMED = {
-    "234c01d752ec3078": {
+    "88cb1669e69e94d1": {
         "partition": {"kind": "dirichlet", "clients": 5},
         "model": {"name": "mlp", "hidden": [64]},
         "algorithm": "fedavg",
     },
-    "0bd7c9e869cc7bdf": {
+    "e56ddc31ab745223": {
         "partition": {"kind": "iid", "clients": 5, "test": 0.25},
         "model": {"name": "mlp", "hidden": [32, 16]},
         "algorithm": {"name": "fedprox", "lr": 0.3},
         "precision": "float64",
         "compression": {"alpha": [0.1, 0.2, 0.3, 0.4, 0.5], "beta": [[0, 0.2], [5, 0.4]]},
     },
-    "8da72276d88ca492": {
+    "2cdd7e14fb940646": {
         "partition": {"kind": "columns", "clients": 3},
         "problem": "vertical",
         "model": {"name": "mlp"},
         "algorithm": "lvfl",
     },
-    "6efcd39dd3b32908": {
+    "4062ac4f1dc10fa0": {
         "partition": {"kind": "columns", "blocks": [["age"], ["sex"]]},
         "problem": "vertical",
         "model": {"name": "mlp"},
@@ -36,7 +36,7 @@ NAMED = {
 
 @pytest.mark.parametrize("id", NAMED)
 def test_runs_keep_the_names_that_they_were_given(id):
-    """Ids of version 1 of these algorithms and versions 2 and 4 of their problems, as in results folders."""
+    """Ids of version 1 of these algorithms and versions 3 and 5 of their problems, as in results folders."""
     assert read_spec({"data": "adult", **NAMED[id]}).identity("d") == id
 
 

@@ -1,9 +1,11 @@
 """Keyed randomness: uniform, reproducible, never the same twice."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -175,9 +177,27 @@ def test_noise_depends_on_every_bit_of_its_key():
     zeros = torch.zeros(2, 3)
     noise = gaussian_noise(zeros, 1.0, [np.random.default_rng(seed) for seed in (low, high)])
     assert not torch.equal(noise[0], noise[1])
-    firsts = {
-        rng.noise_stream("run", "noise", round, client).random()
-        for round in range(200)
-        for client in range(100)
-    }
-    assert len(firsts) == 20_000
+    streams = [
+        rng.noise_stream("run", "noise", round, client) for round in range(200) for client in range(100)
+    ]
+    firsts = gaussian_noise(torch.zeros(20_000, 1, dtype=torch.float64), 1.0, streams)
+    assert len(firsts.unique()) == 20_000
+
+
+def test_noise_is_standard_normal_within_a_stream_and_between_streams():
+    streams = [rng.noise_stream("run", "noise", number) for number in range(2_000)]
+    noise = gaussian_noise(torch.zeros(2_000, 50, dtype=torch.float64), 1.0, streams).numpy()
+    for sample in (noise[:, 0], noise[:, 49], noise[7], noise.ravel()):
+        assert scipy.stats.kstest(sample, "norm").pvalue > 1e-4
+    for one, other in ((noise[:-1], noise[1:]), (noise[:, :-1], noise[:, 1:])):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 4 / one.size**0.5
+
+
+def test_a_stream_begins_anew_and_is_not_disturbed_by_others():
+    one, other = (rng.noise_stream("run", "noise", number) for number in range(2))
+    first = gaussian_noise(torch.zeros(1, 9), 1.0, [one])
+    with ThreadPoolExecutor(4) as pool:
+        drawn = list(
+            pool.map(lambda _: gaussian_noise(torch.zeros(3, 9), 1.0, [other, one, other]), range(50))
+        )
+    assert all(torch.equal(noise[1:2], first) and torch.equal(noise[0], noise[2]) for noise in drawn)

@@ -10,8 +10,8 @@ from datasets.catalog import describe
 from datasets.federation import Batch
 from harness.config.run import read_spec
 from harness.core import Problem
+from harness.core.losses import weighted_mean
 from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
-from harness.core.problem import weighted_mean
 from harness.problems import PROBLEMS, Setting
 from harness.problems.fair_weights import Settings, fair_weights, onto_simplex
 from harness.simulation.build import prepare

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.core import Problem
-from harness.core.problem import weighted_mean
+from harness.core.losses import weighted_mean
 from harness.core.registry import Incompatible
 from harness.core.wire.settings import Compression
 from tests.support.wire import booked, channel, clipped, largest, privacy, rows
