@@ -156,7 +156,6 @@ def rate(repeats: int = 7) -> float:
 
 def ready(content: dict[str, Any], stack: int) -> Simulation:
     """Return so many runs side by side after some rounds, their functions recorded."""
-    tracing.FIRST = 1
     tracing.CALLS = 2  # a short measurement would see little else than the calls before
     every = [content | {"rounds": 10_000, "seed": seed} for seed in range(stack)]
     runs = [calibrated(prepare(read_spec(one), Execution())) for one in every]

@@ -4,6 +4,4 @@
 from contextlib import suppress
 
 with suppress(Exception):  # the command itself reports a broken algorithm file
-    import torch._dynamo  # used for tracing
-
     import harness.executors.processes

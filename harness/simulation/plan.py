@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from datasets.federation import Federation
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
@@ -16,6 +17,9 @@ from harness.simulation.calibration import calibrated
 from harness.simulation.claims import statement
 from harness.simulation.dry_run import dry_run
 from harness.simulation.simulation import Simulation
+from harness.simulation.stacking import stack_key
+
+FEDERATIONS = 4  # kept while combinations are tried, which mostly follow one another with the same data
 
 
 def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
@@ -31,12 +35,12 @@ def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
     return [_row(cell, measured) for cell in cells]
 
 
-def refusal(cell: Combination) -> str | None:
-    """Return why the valid parts of a combination are incompatible; None if they are not."""
+def refusal(cell: Combination, cache: dict[str, Federation] | None = None) -> str | None:
+    """Return why the valid parts of a combination are incompatible, or None; ``cache`` as in `prepare`."""
     if cell.spec is None:
         return cell.reason
     try:
-        calibrated(prepare(cell.spec))
+        calibrated(prepare(cell.spec, cache=cache))
     except Incompatible as error:
         return str(error)
     return None
@@ -45,18 +49,22 @@ def refusal(cell: Combination) -> str | None:
 def vetted(cells: Sequence[Combination]) -> list[Combination]:
     """Return the combinations with incompatible ones marked as skipped.
 
-    Incompatibility does not depend on the seed, so one seed of each is tried.
+    Incompatibility depends neither on the seed nor on the size of numbers that enter by arithmetic, so one of the
+    runs that could be stacked is tried.
     """
     reasons: dict[str, str | None] = {}
+    cache: dict[str, Federation] = {}
     checked = []
     for cell in cells:
         spec = cell.spec
         if spec is None or (spec.privacy is None and spec.compression == PLAIN and spec.topology is None):
             checked.append(cell)
             continue
-        key = _kind(spec)
+        key = stack_key(spec)
         if key not in reasons:
-            reasons[key] = refusal(cell)
+            while len(cache) >= FEDERATIONS:
+                cache.pop(next(iter(cache)))
+            reasons[key] = refusal(cell, cache)
         checked.append(Combination(cell.given, None, reasons[key]) if reasons[key] else cell)
     return checked
 

@@ -158,14 +158,7 @@ class Simulation:
         if pooled or not self.stacked:
             self._training = stack(self._each_training) if self.stacked else self._each_training[0]
         self.start = self._draw_start() if start is None else dict(start)
-        model = problem.kind, repr(problem.module), problem.constants, problem.settings
-        fixed = cohort, balanced, problem.name, *model
-        settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
-        shared = [*self.start.values(), *([] if mixing is None else [mixing])]
-        named = default_names(settings, self.privacies, self.seeds, self.federations, shared)
-        if self.privacies and problem.constants is None:  # nothing tells it from a problem that looks alike
-            named = [secrets.token_hex(32) for _ in self.seeds]
-        self.names = tuple(names or named)
+        self.names = tuple(names or self._default_names(compressions, cohort, balanced))
         self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names)
         persons = self._vertical and self.privacy is not None and self.privacy.unit == "record"
         units = int(self._training.counts().max()) if persons else self.total
@@ -407,6 +400,19 @@ class Simulation:
         """Return for how many of some rounds each client is charged, ``(..., total)`` or ``(..., 1)``."""
         times = self.cohorts.charged(first, rounds)
         return times if self.stacked else times[0]
+
+    def _default_names(
+        self, compressions: Sequence[Compression], cohort: int | None, balanced: bool
+    ) -> list[str]:
+        """Return a name for each run that tells it from all others."""
+        problem = self.problem
+        if self.privacies and problem.constants is None:  # nothing tells it from a problem that looks alike
+            return [secrets.token_hex(32) for _ in self.seeds]
+        model = problem.kind, repr(problem.module), problem.constants, problem.settings
+        fixed = cohort, balanced, problem.name, *model
+        settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
+        shared = [*self.start.values(), *([] if self._mixing is None else [self._mixing])]
+        return default_names(settings, self.privacies, self.seeds, self.federations, shared)
 
     @property
     def _runs(self) -> tuple[int, ...]:

@@ -171,8 +171,7 @@ def test_import_errors_of_the_server_are_left_to_the_command(broken, tmp_path):
     if broken:
         (tmp_path / "algorithms.py").write_text("raise RuntimeError('broken')")
     places = os.pathsep.join([str(tmp_path), str(ROOT)])
-    wanted = {"harness.executors.processes", "torch._dynamo"}
-    script = f"import harness.executors.preload, sys; print({wanted} <= set(sys.modules))"
+    script = "import harness.executors.preload, sys; print('harness.executors.processes' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],
         env=os.environ | {"PYTHONPATH": places},

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
-CALLS = 100  # calls before a function is recorded: recording costs what 90 to 160 recorded calls save
-FIRST = 10  # times as many before a process imports what records, which takes over a second
+CALLS = 20  # calls before a function is recorded: recording costs what 6 to 60 recorded calls save
 KINDS = 16  # recordings kept per function, to bound memory in a sweep over batch sizes
 
 aten = torch.ops.aten
@@ -24,6 +26,7 @@ VIEWS = (
     aten.expand.default,
     aten.permute.default,
     aten.detach.default,
+    aten.alias.default,
 )
 BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 Function = Callable[..., tuple[Tensor, ...]]
@@ -58,19 +61,76 @@ class Recorded:
         recording = self._recordings.get(kind)
         if recording is None:
             self._calls[kind] += 1
-            calls, least = self._calls[kind], CALLS if "torch._dynamo" in sys.modules else CALLS * FIRST
-            if calls <= least and calls * self._ahead() <= least:
+            calls = self._calls[kind]
+            if calls <= CALLS and calls * self._ahead() <= CALLS:
                 return self._fn(*parts)
-            from torch.fx.experimental.proxy_tensor import make_fx  # here: slow to import
-
             if len(self._recordings) >= KINDS:
                 self._recordings.clear()
                 self._calls.clear()
-            # Distinct tensors, so that the recording does not identify arguments that happen to be the same tensor.
-            detached = [part.detach() for part in parts]
-            recording = self._recordings[kind] = _simplified(make_fx(self._fn)(*detached)).forward
+            recording = self._recordings[kind] = _simplified(record(self._fn, parts)).forward
         with torch.no_grad():
             return tuple(recording(*parts))
+
+
+def record(fn: Function, parts: Sequence[Tensor]) -> GraphModule:
+    """Call a function of tensors and return its operations.
+
+    Below vmap and autograd every operation is one on plain tensors. torch's own recorder, which serves any program,
+    imports the compiler, which takes two seconds, and needs most of a second for a gradient. (`torch.func.grad`
+    imports the compiler too; `torch.autograd.grad` does not.)
+    """
+    graph, constants = Graph(), nn.Module()
+    # Distinct tensors, so that the recording does not identify arguments that happen to be the same tensor.
+    inputs = [part.detach() for part in parts]
+    operations = _Operations(graph, constants)
+    for number, part in enumerate(inputs):
+        operations.know(part, graph.placeholder(f"part_{number}"))
+    with operations:
+        results = fn(*inputs)
+    graph.output(tuple(operations.node(result) for result in results))
+    return GraphModule(constants, graph)
+
+
+class _Operations(TorchDispatchMode):
+    """Writer of operations into a graph."""
+
+    def __init__(self, graph: Graph, constants: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._graph, self._constants = graph, constants
+        self._nodes = WeakTensorKeyDictionary()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = tree_map_only(Tensor, self.node, (args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        made = self._graph.call_function(func, *given)
+        if isinstance(result, Tensor):
+            self.know(result, made)
+        elif not isinstance(result, list | tuple):
+            raise RuntimeError(
+                f"{func} returns no tensor: operations that depend on values cannot be recorded"
+            )
+        else:
+            for number, part in enumerate(result):
+                self.know(part, self._graph.call_function(operator.getitem, (made, number)))
+        return result
+
+    def know(self, value: Tensor, node: Node) -> None:
+        """Let a node stand for a tensor."""
+        node.meta["value"] = value.shape, value.stride(), value.dtype, value.device
+        self._nodes[value] = node
+
+    def node(self, value: Tensor) -> Node:
+        """Return the node of a tensor; one that no operation made is a constant."""
+        if value not in self._nodes:
+            name = f"constant_{len(list(self._constants.buffers()))}"
+            self._constants.register_buffer(name, value)
+            self.know(value, self._graph.get_attr(name))
+        found: Node = self._nodes[value]
+        return found
 
 
 def _simplified(recording: GraphModule) -> GraphModule:
@@ -108,9 +168,12 @@ def _simplified(recording: GraphModule) -> GraphModule:
 
 def _constant(node: Node) -> None:
     """Make ones of the shape of a tensor without the tensor: a loss whose gradient is wanted is not computed."""
-    value = node.meta["val"]
-    node.target, node.args = aten.ones.default, (list(value.shape),)
-    node.kwargs = {"dtype": value.dtype, "device": value.device}
+    shape, _, dtype, device = node.meta["value"]
+    node.target, node.args, node.kwargs = (
+        aten.ones.default,
+        (list(shape),),
+        {"dtype": dtype, "device": device},
+    )
 
 
 def _unchanged(node: Node) -> bool:
@@ -118,8 +181,7 @@ def _unchanged(node: Node) -> bool:
     given = node.args[0] if node.target in VIEWS else None
     if not isinstance(given, Node):
         return False
-    before, after = given.meta.get("tensor_meta"), node.meta["tensor_meta"]  # constants have none
-    return before is not None and (before.shape, before.stride) == (after.shape, after.stride)
+    return bool(given.meta["value"][:2] == node.meta["value"][:2])
 
 
 def _binding(target: Any) -> Any:

@@ -32,7 +32,7 @@ def test_features_that_overflow_print_what_empty_messages_print(tmp_path, placem
     """Two clients whose messages are both replaced by zeros differ in nothing but what they keep."""
     privacy = {**CENTRAL, "placement": placement, "strict": True}
     setup = ready(table(tmp_path), "scaffold", privacy=privacy, rounds=4, eval_every=1, **RAW)
-    first, second = (printed(with_features(setup, value)) for value in (1e30, torch.inf))
+    first, second = (printed(with_features(setup, value)) for value in (1e36, torch.inf))
     usual = printed(setup)
     assert first == second
     assert first["round"] == 4 and first.keys() == usual.keys() and first["privacy"] == usual["privacy"]
@@ -40,7 +40,7 @@ def test_features_that_overflow_print_what_empty_messages_print(tmp_path, placem
 
 def test_without_privacy_a_state_that_is_not_finite_ends_the_run(tmp_path) -> None:
     with pytest.raises(Diverged, match="in round 1"):
-        simulate(with_features(ready(table(tmp_path), "scaffold", **RAW), 1e30))
+        simulate(with_features(ready(table(tmp_path), "scaffold", **RAW), torch.inf))
 
 
 def test_only_the_row_that_is_not_finite_stays_as_it_was(tmp_path) -> None:
@@ -56,7 +56,7 @@ def test_only_the_row_that_is_not_finite_stays_as_it_was(tmp_path) -> None:
 def test_a_stack_goes_on_with_the_run_whose_client_overflows(tmp_path) -> None:
     data = table(tmp_path)
     setups = [ready(data, "scaffold", privacy=CENTRAL, seed=seed, rounds=3, **RAW) for seed in (0, 1)]
-    setups[1] = with_features(setups[1], 1e30)
+    setups[1] = with_features(setups[1], 1e36)
     ends = simulate_all([Recorder(setup) for setup in setups])
     alone = [simulate(setup) for setup in setups]
     for end, other in zip(ends, alone, strict=True):
@@ -67,7 +67,7 @@ def test_a_stack_goes_on_with_the_run_whose_client_overflows(tmp_path) -> None:
 def test_models_that_clients_keep_do_not_end_a_run_by_their_loss(tmp_path) -> None:
     """Fine-tuning on data that overflow gives a model without a loss; no mechanism has seen it."""
     algorithm = {"name": "fedavg", "local_steps": 2, "batch_size": 8, "finetune_epochs": 1}
-    setup = with_features(ready(table(tmp_path), algorithm, privacy=CENTRAL, eval_every=1, **RAW), 1e30)
+    setup = with_features(ready(table(tmp_path), algorithm, privacy=CENTRAL, eval_every=1, **RAW), torch.inf)
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     done = simulate(setup, folder)

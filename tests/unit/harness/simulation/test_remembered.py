@@ -47,7 +47,6 @@ def end(changes):
 
 def test_a_run_after_others_ends_as_it_does_alone(forgotten, monkeypatch):
     monkeypatch.setattr(tracing, "CALLS", 2)
-    monkeypatch.setattr(tracing, "FIRST", 1)
     alone = end({"seed": 1})
     forgotten()
     earlier = end({"seed": 0})

@@ -1,18 +1,18 @@
 """A recording does what the function does, each operation once."""
 
+import subprocess
 import sys
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from harness.core.execution import tracing
-from harness.core.execution.tracing import Recorded
+from harness.core.execution.tracing import Recorded, record
 
 
 def operations(fn, *parts):
     """Return how many operations are left of a recording, and what it gives."""
-    found = tracing._simplified(make_fx(fn)(*parts))
+    found = tracing._simplified(record(fn, parts))
     return sum(node.op == "call_function" for node in found.graph.nodes), found(*parts)
 
 
@@ -55,7 +55,7 @@ def test_in_place_functions_are_not_recorded():
 def test_products_with_vectors_are_simplified_although_torch_squeezes_them_in_place():
     x, matrix = torch.linspace(-1, 1, 6).view(3, 2), torch.linspace(0, 1, 12).view(3, 2, 2)
     once, twice = (torch.func.vmap(fn) for fn in (lambda x, m: (x @ m,), lambda x, m: (x @ m + x @ m,)))
-    assert "squeeze_" in make_fx(once)(x, matrix).code
+    assert "squeeze_" in record(once, (x, matrix)).code
     count, found = operations(twice, x, matrix)
     assert count == operations(once, x, matrix)[0] + 1
     assert torch.equal(found[0], twice(x, matrix)[0])
@@ -64,8 +64,8 @@ def test_products_with_vectors_are_simplified_although_torch_squeezes_them_in_pl
 def test_a_loss_whose_gradient_is_wanted_is_not_computed():
     """Of log(sum exp) only the gradient is left, without the logarithm."""
     x = torch.linspace(-1, 1, 5)
-    found = tracing._simplified(make_fx(torch.func.grad(lambda z: z.exp().sum().log()))(x))
-    assert torch.allclose(found(x), x.softmax(0))
+    found = tracing._simplified(record(lambda x: (torch.func.grad(lambda z: z.exp().sum().log())(x),), (x,)))
+    assert torch.allclose(found(x)[0], x.softmax(0))
     assert "log" not in found.code and "exp" in found.code
 
 
@@ -95,7 +95,7 @@ def test_operations_are_called_by_torch_names():
         return (x.mul(2).sum([0], True).new_zeros([2]) + x[1:],)
 
     x = torch.tensor([1.0, 2.0, 3.0])
-    found = tracing._simplified(make_fx(fn)(x))
+    found = tracing._simplified(record(fn, (x,)))
     assert torch.equal(found(x)[0], fn(x)[0])
     targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
     assert torch.mul in targets and torch.sum in targets and torch.Tensor.new_zeros in targets
@@ -150,12 +150,11 @@ def test_second_derivatives_share_points_and_keep_every_bit(monkeypatch):
     w, v = features[0], features[1]
     recorded = Recorded(fn)
     assert torch.equal(recorded(w, v)[0], recorded(w, v)[0])
-    whole = sum(node.op == "call_function" for node in make_fx(fn)(w, v).graph.nodes)
+    whole = sum(node.op == "call_function" for node in record(fn, (w, v)).graph.nodes)
     assert operations(fn, w, v)[0] < 0.8 * whole
 
 
 def test_where_many_calls_are_to_come_recording_begins_early(monkeypatch):
-    monkeypatch.setattr(tracing, "FIRST", 1)
     to_come = [0.0]
     recorded = Recorded(lambda x: (x * 2,), lambda: to_come[0])
     recorded(torch.ones(2))
@@ -166,20 +165,18 @@ def test_where_many_calls_are_to_come_recording_begins_early(monkeypatch):
     assert recorded(torch.ones(2))[0].tolist() == [2, 2] and recorded._recordings
 
 
-@pytest.mark.parametrize(("imported", "least"), [(False, 6), (True, 2)])
-def test_the_first_recording_of_a_process_must_be_worth_its_imports(imported, least, monkeypatch):
-    """Their second is more than a short run saves by a recording."""
-    monkeypatch.setattr(tracing, "CALLS", 2)
-    monkeypatch.setattr(tracing, "FIRST", 3)
-    recorded = Recorded(lambda x: (x * 2,))
-    make_fx(lambda x: (x,))(torch.ones(2))  # imports
-    found = sys.modules["torch._dynamo"]
-    for _ in range(least):
-        if not imported:
-            monkeypatch.delitem(sys.modules, "torch._dynamo")
-        recorded(torch.ones(2))
-        monkeypatch.setitem(sys.modules, "torch._dynamo", found)
-    assert not recorded._recordings
-    monkeypatch.setattr(tracing, "FIRST", 1)
-    recorded(torch.ones(2))
-    assert recorded._recordings
+def test_what_depends_on_values_is_not_recorded():
+    with pytest.raises(RuntimeError, match="depend on values"):
+        record(lambda x: (x * x.sum().item(),), (torch.ones(2),))
+
+
+def test_recording_imports_no_compiler():
+    """It takes two seconds; a short sweep has few more."""
+    script = (
+        "import sys, torch; from harness.core.execution.tracing import record;"
+        "fn = lambda x: torch.autograd.grad(torch.func.vmap(torch.exp)(z := x.detach().requires_grad_()).sum(), z);"
+        "record(fn, (torch.ones(2, 3),));"
+        "print({'torch._dynamo', 'torch._inductor', 'sympy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
