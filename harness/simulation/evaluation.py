@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from harness.core.row_table import RowTable
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
 
 CHUNK = 4096  # samples in one forward pass of a single model
+MOST_OUTPUTS = 2**25  # of all runs of a stack on all samples; beyond, each run is evaluated alone
 
 
 def measure(
@@ -34,6 +36,7 @@ def measure(
     gossip: bool = False,
     final: bool = False,
     training: bool = True,
+    together: Callable[[str], Applied] | None = None,
 ) -> tuple[dict[str, float | None], Predictions | None]:
     """Evaluate the state of a single run.
 
@@ -51,6 +54,8 @@ def measure(
         Also evaluate on training data if there are sensitive groups, and every node's own model in gossip.
     training : bool
         Whether samples other than test samples may be used at all; they are private.
+    together : Callable, optional
+        Returns the model's outputs on the samples of a split, if they were computed along with those of other runs.
 
     Returns
     -------
@@ -70,14 +75,15 @@ def measure(
         return figures, None
     if problem.kind == "bilevel" and training:
         figures["outer_loss"] = _outer_loss(problem, federation, rows, state)
-    predictions = predict(problem, federation, rows, model)
+    apply = together or partial(applied, problem, federation, rows, model)
+    predictions = predicted(federation, apply("test"))
     if gossip and final and predictions.y_pred is not None:
         figures |= _of_nodes(problem, federation, rows, state.x)
     splits = [split for split in ELSEWHERE if training and split in federation.splits]
     for split in splits:
         if split != "train" or (final and federation.groups):
             names = ELSEWHERE[split]
-            values = evaluate(predict(problem, federation, rows, model, split), federation.clients)
+            values = evaluate(predicted(federation, apply(split)), federation.clients)
             figures |= {f"{split}_{name}": values[name] for name in names}
     return {**evaluate(predictions, federation.clients), **figures}, predictions
 
@@ -133,10 +139,23 @@ def solution(state: Any, *, personal: bool) -> dict[str, list[Any]] | None:
     return {name: (value[0] if agree[name] else value).tolist() for name, value in found.items()}
 
 
-@torch.no_grad()
+class Applied(NamedTuple):
+    """Outputs of a model on samples, and the client of each."""
+
+    outputs: Tensor
+    owner: Tensor
+    batch: Batch
+
+
 def predict(
     problem: Problem, federation: Federation, rows: Rows, model: Any, split: str = "test"
 ) -> Predictions:
+    """Return the predictions for all samples of a split; arguments as of `applied`."""
+    return predicted(federation, applied(problem, federation, rows, model, split))
+
+
+@torch.no_grad()
+def applied(problem: Problem, federation: Federation, rows: Rows, model: Any, split: str) -> Applied:
     """Apply one model, one model per client, or a vertical pair (server, parties) to all samples of a split."""
     index = federation.splits[split]
     if problem.kind == "vertical":
@@ -153,9 +172,34 @@ def predict(
         padded = federation.pool.at(index)
         assert problem.predict is not None
         logits = rows.map(problem.predict, 1, model, padded.x)[owner, place]
-    logits = logits.double()
     if batch.x._version != version:  # a network changed its input in place
         test_samples.cache_clear()
+    return Applied(logits, owner, batch)
+
+
+@torch.no_grad()
+def applied_together(
+    problem: Problem, federation: Federation, models: Tensor, split: str
+) -> list[Applied] | None:
+    """Apply the models ``(R, P)`` of runs that share their data to all samples, which are read once.
+
+    The models must round alike in any company (`harness.core.execution.row_product.rounds_alike`). None if the
+    outputs take too much memory.
+    """
+    owner, _, batch = (test_samples if split == "test" else _samples)(
+        federation.pool, federation.splits[split]
+    )
+    assert problem.predict is not None
+    if len(models) * len(batch.x) * max(1, len(federation.classes)) > MOST_OUTPUTS:
+        return None
+    each = torch.func.vmap(problem.predict, in_dims=(0, None))
+    outputs = torch.cat([each(models, x) for x in batch.x.split(CHUNK)], 1)
+    return [Applied(own, owner, batch) for own in outputs]
+
+
+def predicted(federation: Federation, found: Applied) -> Predictions:
+    """Return the predictions of a model with these outputs."""
+    logits, owner, batch = found.outputs.double(), found.owner, found.batch
     ranks = logits.ndim == 1
     score = _array(logits if ranks else logits.softmax(-1))
     return Predictions(

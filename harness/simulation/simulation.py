@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Self
 
 import torch
@@ -20,6 +21,7 @@ from harness.core.algorithm import Algorithm
 from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.client_chunks import round_in_chunks
+from harness.core.execution.row_product import rounds_alike
 from harness.core.execution.vectorize import Rows
 from harness.core.per_run import side_by_side
 from harness.core.problem import Problem
@@ -32,7 +34,13 @@ from harness.simulation.build import Setup
 from harness.simulation.claims import statement
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
-from harness.simulation.evaluation import EvaluatedClients, measure
+from harness.simulation.evaluation import (
+    Applied,
+    EvaluatedClients,
+    applied,
+    applied_together,
+    measure,
+)
 from harness.simulation.names import default_names
 from harness.simulation.snapshot import Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
@@ -147,6 +155,10 @@ class Simulation:
         self.round = 0
         self._pruned_ratio = 0.0
         self._evaluated: tuple[Any, Any] = (None, None)  # what was evaluated last, and the result
+        self._outputs: tuple[Any, dict[str, list[Applied] | None]] = (
+            None,
+            {},
+        )  # a state, and all runs' outputs
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
@@ -270,6 +282,7 @@ class Simulation:
                     gossip=self.algorithm.meta.gossip,
                     final=final,
                     training=self.privacy is None or not self.privacy.strict,
+                    together=partial(self._applied, number, model),
                 ),
             )
         metrics, predictions = dict(self._evaluated[1][0]), self._evaluated[1][1]
@@ -400,6 +413,34 @@ class Simulation:
         """Return for how many of some rounds each client is charged, ``(..., total)`` or ``(..., 1)``."""
         times = self.cohorts.charged(first, rounds)
         return times if self.stacked else times[0]
+
+    def _applied(self, number: int, model: Any, split: str) -> Applied:
+        """Return the outputs of a run's model on the samples of a split; those of runs with equal data at once."""
+        if self._outputs[0] is not self.state:
+            self._outputs = self.state, {}
+        found = self._outputs[1]
+        if split not in found:
+            found[split] = None
+            if self._shares_samples and isinstance(model, Tensor) and model.ndim == 1:
+                models = torch.stack([self.personal(other) for other in range(self.num_runs)])
+                found[split] = applied_together(self.problem, self.federations[number], models, split)
+        outputs = found[split]
+        if outputs is None:
+            return applied(self.problem, self.federations[number], self.rows, model, split)
+        return outputs[number]
+
+    @cached_property
+    def _shares_samples(self) -> bool:
+        """Whether all stacked runs are evaluated on the same samples, by models that round alike in any company."""
+        first, *others = self.federations
+        if not others or self.rows.mode != "vmap" or not rounds_alike(self.problem.module):
+            return False
+        return all(
+            one.pool.x is first.pool.x
+            and one.splits.keys() == first.splits.keys()
+            and all(torch.equal(index, first.splits[name]) for name, index in one.splits.items())
+            for one in others
+        )
 
     def _default_names(
         self, compressions: Sequence[Compression], cohort: int | None, balanced: bool

@@ -260,4 +260,5 @@ def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
         written.append(path.parent / (path.name + suffix))
         with replacing(written[-1]) as temporary:
             figure.savefig(temporary, format=suffix[1:], dpi=160, metadata=metadata)
+        figure.set_layout_engine("none")  # found with the first picture, which takes as long as drawing
     return written[0], written[1]

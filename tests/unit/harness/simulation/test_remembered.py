@@ -15,6 +15,7 @@ from harness.simulation import evaluation
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
+from harness.simulation.stacking import stack_setups
 
 SPEC = {
     "data": "breast-cancer",
@@ -136,3 +137,25 @@ def test_only_long_runs_record_operations(rounds, calls, forgotten, tmp_path):
     (gradient,) = rows._recorded.values()
     assert sum(gradient._calls.values()) == calls and rows.ahead == 0
     assert bool(gradient._recordings) is (rounds == 60)
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_runs_of_one_seed_are_evaluated_at_once_as_each_alone(model, monkeypatch):
+    data = {}
+    given = [SPEC | {"model": model, "algorithm": {"name": "fedavg", "lr": lr}} for lr in (0.1, 1.0, 3.0)]
+    setups = [prepare(read_spec(one), cache=data) for one in given]
+    alone = [Simulation.from_setup(setup) for setup in setups]
+    stack = Simulation.from_setup(stack_setups(setups))
+    for run in (*alone, stack):
+        run.step()
+    expected = [run.evaluate(final=True) for run in alone]
+    monkeypatch.setattr("harness.simulation.simulation.applied", None)  # that of a single model
+    for number, single in enumerate(expected):
+        found = stack.evaluate(number, final=True)
+        assert found.metrics == single.metrics
+        assert np.array_equal(found.predictions.score, single.predictions.score)
+    assert len({single.metrics["loss"] for single in expected}) == 3
+    stack.step()
+    monkeypatch.undo()
+    alone[2].step()
+    assert stack.evaluate(2).metrics == alone[2].evaluate().metrics
