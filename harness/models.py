@@ -13,8 +13,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
-from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -193,13 +194,19 @@ def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
     UserError
         If the name or a setting is unknown, or a value has the wrong type.
     """
-    make = _MODELS[name].make
-    hints, values = get_type_hints(make), _defaults(make)
+    hints, defaults = _settings(_MODELS[name].make)
+    values = dict(defaults)
     for key, value in settings.items():
         if key not in values:
             raise unknown(f"setting of model {name!r}", key, values or ["none"])
         values[key] = _checked(f"model {name!r}: setting {key!r}", value, hints[key])
     return values
+
+
+@cache
+def _settings(make: Callable[..., Net]) -> tuple[dict[str, Any], dict[str, object]]:
+    """Return the types and the defaults of a model's settings."""
+    return get_type_hints(make), _defaults(make)
 
 
 def _defaults(make: Callable[..., Net]) -> dict[str, object]:

@@ -53,6 +53,21 @@ def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False)
     write_text(path, json.dumps(content, indent=1) + "\n", durable=durable)
 
 
+def json_lines(content: Mapping[str, Any]) -> str:
+    """Return an object as JSON that a person can read, with one line for each object of a list.
+
+    Python's encoder of indented JSON takes ten times as long, seconds for a suite of ten thousand runs.
+    """
+    fields = []
+    for name, value in content.items():
+        if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        else:
+            text = json.dumps(value, indent=1).replace("\n", "\n ")
+        fields.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(fields) + "\n}"
+
+
 def write_text(path: Path, content: str, *, durable: bool = False) -> None:
     """Write a text file atomically."""
     with replacing(path, durable=durable) as temporary:

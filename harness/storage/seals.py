@@ -7,14 +7,13 @@ computed with zeros in its place. Files of earlier versions have none; they are 
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.storage.files import Damaged, parse_json, write_text
+from harness.storage.files import Damaged, json_lines, parse_json, write_text
 
 BLANK = "0" * 64
 RUN = "run"  # key of a seal that holds the id of the run, in place of a file's name
@@ -35,7 +34,7 @@ def write_sealed(path: Path, content: Mapping[str, Any], others: Mapping[str, st
     """
     rest = {name: value for name, value in content.items() if name != "timing"}
     timing = {**content.get("timing", {}), "seal": {**(others or {}), path.name: BLANK}}
-    head, _, tail = json.dumps({**rest, "timing": timing}, indent=1).rpartition(BLANK)
+    head, _, tail = json_lines({**rest, "timing": timing}).rpartition(BLANK)
     own = hashlib.sha256(f"{head}{BLANK}{tail}\n".encode()).hexdigest()
     text = f"{head}{own}{tail}\n"
     write_text(path, text, durable=True)

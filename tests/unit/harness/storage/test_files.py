@@ -1,0 +1,25 @@
+"""Files of a results folder."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.storage.files import json_lines
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+CONTENT = st.recursive(
+    SCALARS, lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts), max_leaves=9
+)
+
+
+@given(st.dictionaries(st.text(), CONTENT))
+def test_lines_of_json_hold_the_content(content):
+    assert json.loads(json_lines(content)) == content
+
+
+def test_each_object_of_a_list_is_a_line():
+    cells = [{"id": n, "spec": {"lr": 0.1, "steps": [1, 2]}} for n in range(3)]
+    lines = json_lines({"suite": "one", "cells": cells}).splitlines()
+    assert len(lines) == 7 and lines[1:3] == [' "suite": "one",', ' "cells": [']
+    assert [json.loads(line.rstrip(",")) for line in lines[3:6]] == cells
