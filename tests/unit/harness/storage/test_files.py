@@ -21,5 +21,5 @@ def test_lines_of_json_hold_the_content(content):
 def test_each_object_of_a_list_is_a_line():
     cells = [{"id": n, "spec": {"lr": 0.1, "steps": [1, 2]}} for n in range(3)]
     lines = json_lines({"suite": "one", "cells": cells}).splitlines()
-    assert len(lines) == 7 and lines[1:3] == [' "suite": "one",', ' "cells": [']
+    assert len(lines) == 8 and lines[1:3] == [' "suite": "one",', ' "cells": [']
     assert [json.loads(line.rstrip(",")) for line in lines[3:6]] == cells
