@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr, ndtri
+from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from privacy.event import Event
 
@@ -74,7 +74,7 @@ def pld_delta(events: Sequence[Event], epsilons: Array, delta: float, bound: flo
     return clipped
 
 
-_LARGEST_FORMULA = 600.0  # epsilon up to which the library's inverse is exact
+_LARGEST_FORMULA = 600.0  # loss up to which the library's inverse is exact
 _HALVINGS = 3  # of the step of a grid without a finite epsilon
 
 
@@ -100,19 +100,31 @@ def _epsilon(events: tuple[Event, ...], delta: float, bound: float) -> float:
 
 
 def _inverted(pmf: Any, delta: float, high: float) -> float:
-    """Return the epsilon at delta; beyond about 700, where the library's formula underflows, in logarithms."""
-    found: float = pmf.get_epsilon_for_delta(delta)
-    if math.isfinite(found) and found < _LARGEST_FORMULA:
-        return found
+    """Return the epsilon at delta, whose delta is computed again; infinity where it cannot be found.
+
+    Beyond about 700 the library's formula underflows, which may also make its result too small. Such
+    distributions are inverted in logarithms.
+    """
     dense = pmf.to_dense_pmf()
     losses = (dense._lower_loss + np.arange(len(dense._probs))) * dense._discretization
-    mass = np.cumsum(np.append(dense._infinity_mass, dense._probs[::-1]))[::-1]  # of a loss and all above
+    found: float = pmf.get_epsilon_for_delta(delta)
+    if losses[-1] > _LARGEST_FORMULA:
+        # Rounding leaves small negative probabilities, which have no logarithm; NaN stays.
+        found = _inverted_in_logarithms(losses, np.maximum(dense._probs, 0.0), dense._infinity_mass, delta)
+    found = max(0.0, found)
+    above = losses > found
+    reached = dense._infinity_mass - float(dense._probs[above] @ np.expm1(found - losses[above]))
+    return min(high, found) if reached <= delta * (1 + 1e-6) else math.inf
+
+
+def _inverted_in_logarithms(losses: Array, probs: Array, infinite: float, delta: float) -> float:
+    mass = np.cumsum(np.append(infinite, probs[::-1]))[::-1]  # of a loss and all above
     if mass[-1] > delta:
         return math.inf
-    logs = np.append(-math.inf, (np.log(dense._probs) - losses)[::-1])
+    logs = np.append(-math.inf, (np.log(probs) - losses)[::-1])
     other = np.logaddexp.accumulate(logs)[::-1]  # their mass in the other direction
     at = int((mass[1:] - np.exp(losses + other[1:]) <= delta).argmax())
-    return min(high, math.log(mass[at] - delta) - float(other[at])) if mass[at] > delta else 0.0
+    return math.log(mass[at] - delta) - float(other[at]) if mass[at] > delta else 0.0
 
 
 def _guess(events: tuple[Event, ...], delta: float) -> float:
@@ -211,7 +223,7 @@ def _gaussian(z: float, losses: Array) -> Array:
         far = 0.5 * np.exp(-0.5 * shift**2) * erfcx((shift + 1 / z) / math.sqrt(2))
         near = 0.5 * np.exp(-0.5 * positive**2) * erfcx(positive / math.sqrt(2))
         # Far to the left, the second term is exp(loss) to within rounding, and erfcx overflows.
-        below = ndtr(-shift) - np.exp(losses) * ndtr(-(shift + 1 / z))
+        below = ndtr(-shift) - np.exp(losses + log_ndtr(-(shift + 1 / z)))
     divergence: Array = np.where(shift >= 0, near - far, below)
     return divergence
 

@@ -94,7 +94,8 @@ def test_prv_falls_back_to_rdp_and_says_so(event, delta):
 def test_sampling_never_costs_more_than_not_sampling(log_z, log_rate, log_draws):
     z, rate, draws = 10**log_z, 10**log_rate, round(10**log_draws)
     sampled = epsilon(z, draws, DELTA, rate)
-    assert 0 <= sampled <= epsilon(z, draws, DELTA)
+    assert 0 <= epsilon(z, 1, DELTA, rate) <= sampled * (1 + 1e-6)
+    assert sampled <= epsilon(z, draws, DELTA)
     assert sampled <= epsilon(z, draws + 1, DELTA, rate) * (1 + 1e-6)
 
 
