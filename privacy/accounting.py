@@ -37,7 +37,7 @@ from privacy.gaussian import (
     check_multiplier,
     gaussian_epsilon,
 )
-from privacy.pld import SMALLEST_DELTA, pld_epsilon
+from privacy.pld import ROUNDING, SMALLEST_DELTA, pld_epsilon
 
 ACCOUNTANTS = ("rdp", "prv", "pld")
 
@@ -316,6 +316,11 @@ def _pld_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[f
     fallback = "pld accountant not usable here, rdp instead: "
     if delta < SMALLEST_DELTA:
         return math.inf, f"{fallback}delta below {SMALLEST_DELTA}"
+    if (draws := sum(event.times for event in events)) * ROUNDING > delta:
+        return (
+            math.inf,
+            f"{fallback}the masses of {draws:,} draws are rounded by too much for delta {delta:g}",
+        )
     try:
         return pld_epsilon(events, delta, bound), ""
     except (ValueError, IndexError, OverflowError, ZeroDivisionError, MemoryError) as failure:

@@ -34,6 +34,8 @@ Kind = Literal["gaussian", "remove", "add", "replace"]
 
 # Below, rounding in the Fourier transform is no longer small against delta.
 SMALLEST_DELTA = 1e-10
+# Rounding of the masses of one draw, with a margin of a hundred; the errors of all draws add up.
+ROUNDING = 1e-14
 # Points on the grid of one draw. Longer ones get a coarser grid, whose value is still an upper bound.
 _LARGEST_SIZE = 2**18
 # Step of the grid over epsilon / sqrt(draws), and its largest share of epsilon.

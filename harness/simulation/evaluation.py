@@ -184,7 +184,7 @@ def applied_together(
     """Apply the models ``(R, P)`` of runs that share their data to all samples, which are read once.
 
     The models must round alike in any company (`harness.core.execution.row_product.rounds_alike`). None if the
-    outputs take too much memory.
+    outputs take too much memory, or models change the samples.
     """
     owner, _, batch = (test_samples if split == "test" else _samples)(
         federation.pool, federation.splits[split]
@@ -192,8 +192,11 @@ def applied_together(
     assert problem.predict is not None
     if len(models) * len(batch.x) * max(1, len(federation.classes)) > MOST_OUTPUTS:
         return None
-    each = torch.func.vmap(problem.predict, in_dims=(0, None))
+    each, version = torch.func.vmap(problem.predict, in_dims=(0, None)), batch.x._version
     outputs = torch.cat([each(models, x) for x in batch.x.split(CHUNK)], 1)
+    if batch.x._version != version:  # a network changed its input in place: each needs fresh samples
+        test_samples.cache_clear()
+        return None
     return [Applied(own, owner, batch) for own in outputs]
 
 

@@ -6,6 +6,7 @@ This is the only round loop, and the only place that assembles clients and chann
 from __future__ import annotations
 
 import math
+import operator
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -233,6 +234,7 @@ class Simulation:
             If the state is no longer finite. Under unit client rows that clients keep do not count; a client keeps
             its old row for one that is not finite.
         """
+        self._evaluated, self._outputs = (None, None), (None, {})  # a state that is kept keeps its tables
         self._prune()
         clients = self.cohort() if ids is None else self.clients(ids, self.round, expected=self._expected)
         clients.chosen = ids is not None and not drawn
@@ -436,7 +438,7 @@ class Simulation:
         if not others or self.rows.mode != "vmap" or not rounds_alike(self.problem.module):
             return False
         return all(
-            one.pool.x is first.pool.x
+            all(map(operator.is_, one.pool, first.pool))
             and one.splits.keys() == first.splits.keys()
             and all(torch.equal(index, first.splits[name]) for name, index in one.splits.items())
             for one in others

@@ -28,10 +28,12 @@ from harness.simulation.dry_run import DryClients
 from harness.simulation.simulation import Simulation
 from harness.testing.small_tasks import Check, Warned, run, same_state, simulate, small, task_of, wide_task
 
-EARLY, LATE, RUNS = 8, 32, 4
+EARLY, LATE = 8, 32
+RUNS, ALONE = 32, 8  # from which a variance is estimated; of algorithms that cannot be stacked
 # The noise is small, so that no projection cuts it off, and yet far above the clip norm.
 CLIP, NOISE = 1e-12, 1e9
-FADES, WALKS = 0.75, 2.0  # exponents above these are those of sums, and of sums of sums
+# Exponents above these are those of sums, and of sums of sums. (A sum with momentum begins with 2.0.)
+FADES, WALKS = 0.75, 2.25
 
 
 LOCAL: dict[str, Any] = {"placement": "local", "unit": "client", "delta": 1e-5, "clip": 1.0}
@@ -109,7 +111,7 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
     found: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     try:
         quiet = begin(0.0, [0]).state
-        for runs in [range(RUNS)] if cls.meta.stackable else [[number] for number in range(RUNS)]:
+        for runs in [range(RUNS)] if cls.meta.stackable else [[number] for number in range(ALONE)]:
             noisy = begin(NOISE, runs)
             for length, where in ((EARLY, 0), (LATE - EARLY, 1)):
                 for _ in range(length):

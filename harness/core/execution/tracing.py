@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 CALLS = 20  # calls before a function is recorded: recording costs what 6 to 60 recorded calls save
@@ -30,6 +30,10 @@ VIEWS = (
 )
 BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 Function = Callable[..., tuple[Tensor, ...]]
+
+
+class Unrecordable(RuntimeError):
+    """A function whose operations are not the same for all arguments of one kind."""
 
 
 class Recorded:
@@ -67,7 +71,13 @@ class Recorded:
             if len(self._recordings) >= KINDS:
                 self._recordings.clear()
                 self._calls.clear()
-            recording = self._recordings[kind] = _simplified(record(self._fn, parts)).forward
+            try:
+                recording = _simplified(record(self._fn, parts)).forward
+            except Unrecordable:
+                recording = self._fn
+            self._recordings[kind] = recording
+        if recording is self._fn:
+            return recording(*parts)
         with torch.no_grad():
             return tuple(recording(*parts))
 
@@ -106,15 +116,17 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = tree_map_only(Tensor, self.node, (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
+        if func is aten.is_same_size.default or (result is None and not func._schema.is_mutable):
+            return result  # a check, which arguments of this kind have passed
+        if not (result is None or isinstance(result, Tensor | list | tuple)):
+            raise Unrecordable(f"{func} returns no tensor, so that operations depend on values")
+        if any(isinstance(part, torch.Generator) for part in tree_leaves((args, kwargs))):
+            raise Unrecordable(f"{func} draws from a generator")
         made = self._graph.call_function(func, *given)
         if isinstance(result, Tensor):
             self.know(result, made)
-        elif not isinstance(result, list | tuple):
-            raise RuntimeError(
-                f"{func} returns no tensor: operations that depend on values cannot be recorded"
-            )
-        else:
-            for number, part in enumerate(result):
+        for number, part in enumerate(result if isinstance(result, list | tuple) else ()):
+            if isinstance(part, Tensor):  # gradients that are not asked for are None
                 self.know(part, self._graph.call_function(operator.getitem, (made, number)))
         return result
 
@@ -168,7 +180,9 @@ def _simplified(recording: GraphModule) -> GraphModule:
 
 def _constant(node: Node) -> None:
     """Make ones of the shape of a tensor without the tensor: a loss whose gradient is wanted is not computed."""
-    shape, _, dtype, device = node.meta["value"]
+    shape, stride, dtype, device = node.meta["value"]
+    if stride != torch.empty(shape, device="meta").stride():
+        return
     node.target, node.args, node.kwargs = (
         aten.ones.default,
         (list(shape),),

@@ -191,6 +191,13 @@ def test_with_little_noise_a_draw_that_tells_everything_is_not_forgotten(z, rate
     assert many == sorted(many)
 
 
+@pytest.mark.parametrize("sampling", ["poisson", REPLACED])
+def test_so_many_draws_that_their_rounding_exceeds_delta_are_left_to_renyi(sampling):
+    """The probability that a sum of ten million draws is large gives the lower bound; 0.1646 was printed."""
+    found = account([Event(100.0, 1e-3, 10**7, sampling)], 1e-10, "pld")
+    assert found.epsilon > 0.174555 and found.accountant == "rdp" and "10,000,000 draws" in found.note
+
+
 def test_what_cannot_be_inverted_is_infinite(monkeypatch):
     """Of a distribution with NaN, and where the library says too little: the caller then uses another bound."""
     (pmf, _) = pld._composed((Event(1.0, 0.1, 100),), DELTA, 2.0**-9)

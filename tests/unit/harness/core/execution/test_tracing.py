@@ -165,9 +165,54 @@ def test_where_many_calls_are_to_come_recording_begins_early(monkeypatch):
     assert recorded(torch.ones(2))[0].tolist() == [2, 2] and recorded._recordings
 
 
-def test_what_depends_on_values_is_not_recorded():
-    with pytest.raises(RuntimeError, match="depend on values"):
-        record(lambda x: (x * x.sum().item(),), (torch.ones(2),))
+def test_what_depends_on_values_runs_unrecorded(monkeypatch):
+    monkeypatch.setattr(tracing, "CALLS", 1)
+    weights = torch.ones(2)
+    recorded = Recorded(
+        lambda x: torch.autograd.grad((z := x.detach().requires_grad_()).sum() * weights.sum().item(), z)
+    )
+    with pytest.raises(tracing.Unrecordable, match="depend on values"):
+        record(recorded._fn, (torch.ones(2),))
+    assert [recorded(torch.ones(2))[0].tolist() for _ in range(4)] == [[2, 2]] * 4
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_layers_whose_derivatives_are_not_all_asked_for(frozen):
+    """Such operations return None for the others."""
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4), torch.nn.Flatten(), torch.nn.Linear(16, 2)
+    )
+    parameters = {
+        name: part.detach()[None].repeat(3, *[1] * part.ndim) for name, part in layers.named_parameters()
+    }
+    names = list(parameters)[2:] if frozen else list(parameters)
+    x = torch.randn(3, 5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+
+    def gradients(x, *parts):
+        leaves = [part.detach().requires_grad_() for part in parts]
+        given = parameters | dict(zip(names, leaves, strict=True))
+        losses = torch.func.vmap(lambda own, x: torch.func.functional_call(layers, own, (x,)).square().sum())(
+            given, x
+        )
+        return torch.autograd.grad(losses.sum(), leaves)
+
+    points = [parameters[name] for name in names]
+    _, found = operations(gradients, x, *points)
+    assert all(torch.equal(a, b) for a, b in zip(found, gradients(x, *points), strict=True))
+
+
+def test_linear_systems_are_recorded_without_their_checks():
+    a = torch.eye(3).expand(2, 3, 3) * torch.tensor([2.0, 4.0])[:, None, None]
+    _, found = operations(torch.func.vmap(lambda a: (torch.linalg.solve(a, torch.ones(3)),)), a)
+    assert found[0].tolist() == [[0.5] * 3, [0.25] * 3]
+
+
+def test_ones_keep_their_strides():
+    def fn(a):
+        return (torch.ones_like(a.t()).t().view(-1) * a.view(-1),)
+
+    _, found = operations(fn, torch.arange(6.0).view(2, 3))
+    assert found[0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_recording_imports_no_compiler():
