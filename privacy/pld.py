@@ -120,6 +120,7 @@ def _inverted(pmf: Any, delta: float, high: float) -> float:
 
 
 def _inverted_in_logarithms(losses: Array, probs: Array, infinite: float, delta: float) -> float:
+    """Return the epsilon at delta of a distribution with these losses and an infinite one."""
     mass = np.cumsum(np.append(infinite, probs[::-1]))[::-1]  # of a loss and all above
     if mass[-1] > delta:
         return math.inf
