@@ -59,7 +59,8 @@ class Ravel:
         output: Tensor = module(inputs.to(self._computes or inputs.dtype))
         for layer, name in self._mine.slots:
             setattr(layer, name, None)  # otherwise the last model of every problem stays in memory
-        return output.to(x.dtype)
+        # Linear layers hand on transposed products. Whoever sums outputs finds one layout, alone and side by side.
+        return output.to(x.dtype).contiguous()
 
     def _own_module(self) -> nn.Module:
         """Return this thread's copy of the module, with plain attributes instead of parameters.

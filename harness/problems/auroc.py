@@ -136,6 +136,6 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
 PROBLEMS.add(
     "auroc",
     ProblemType(
-        "auroc", "minimax", 3, "the area under the ROC curve is maximized, two classes", Settings, _build
+        "auroc", "minimax", 4, "the area under the ROC curve is maximized, two classes", Settings, _build
     ),
 )

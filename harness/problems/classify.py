@@ -101,5 +101,5 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
 
 PROBLEMS.add(
     "classify",
-    ProblemType("classify", "erm", 3, "classification with cross-entropy", Settings, _build),
+    ProblemType("classify", "erm", 4, "classification with cross-entropy", Settings, _build),
 )

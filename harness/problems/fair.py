@@ -77,7 +77,7 @@ PROBLEMS.add(
     ProblemType(
         "fair_classification",
         "minimax",
-        3,
+        4,
         "the worst mixture of class losses is minimized",
         Settings,
         _build,

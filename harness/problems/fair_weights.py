@@ -122,6 +122,6 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
 PROBLEMS.add(
     "fair_weights",
     ProblemType(
-        "fair_weights", "bilevel", 3, "weights of sensitive groups for a fair model", Settings, _build
+        "fair_weights", "bilevel", 4, "weights of sensitive groups for a fair model", Settings, _build
     ),
 )

@@ -89,7 +89,8 @@ def all_steps(work: LocalWork, counts: Tensor, rate: float | None = None) -> Ten
 
 def common(numbers: Tensor) -> Public:
     """Return a public number from that of each stacked run: a plain one if all are equal."""
-    return Public(numbers.flatten()[0].item() if numbers.unique().numel() == 1 else numbers.double())
+    first = numbers.flatten()[0]
+    return Public(first.item() if bool((numbers == first).all()) else numbers.double())
 
 
 def public_size(batch_size: int | None) -> int:

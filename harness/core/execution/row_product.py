@@ -85,7 +85,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs ``(B, out)`` of inputs ``(B, in)``."""
-        outputs = row_product(self.weight, x.mT).mT.contiguous()
+        outputs = row_product(self.weight, x.mT).mT
         return outputs if self.bias is None else outputs + self.bias
 
 
@@ -101,6 +101,7 @@ def with_plain_layers(module: nn.Module) -> nn.Module:
     return module
 
 
+@lru_cache(maxsize=4)
 def rounds_alike(module: nn.Module | None) -> bool:
     """Whether a model consists of layers that round alike if runs share their inputs."""
     if module is None:

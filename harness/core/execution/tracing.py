@@ -169,7 +169,7 @@ def _simplified(recording: GraphModule) -> GraphModule:
             continue
         if node.target is aten.ones_like.default:
             _constant(node)
-        same = node.args[0] if _unchanged(node) else None
+        same = _unchanged(node)
         # As text, because 1 and 1.0 are equal but not the same; node names are unique.
         what = (node.target, repr(node.args), repr(node.kwargs))
         same = same or computed.setdefault(what, node)
@@ -195,12 +195,20 @@ def _constant(node: Node) -> None:
     )
 
 
-def _unchanged(node: Node) -> bool:
-    """Whether an operation returns its argument unchanged, as most of those that vmap adds to a product do."""
-    given = node.args[0] if node.target in VIEWS else None
+def _unchanged(node: Node) -> Node | None:
+    """Return the node whose value an operation makes again, as most of those do that vmap adds to a product."""
+    given = node.args[0] if node.args else None
     if not isinstance(given, Node):
-        return False
-    return bool(given.meta["value"][:2] == node.meta["value"][:2])
+        return None
+    if node.target in VIEWS:
+        return given if given.meta["value"][:2] == node.meta["value"][:2] else None
+    back = node.target is given.target is aten.transpose.int and _dims(node) == _dims(given)
+    return given.all_input_nodes[0] if back else None
+
+
+def _dims(node: Node) -> set[int]:
+    """Return the dimensions that a transposition swaps."""
+    return {int(dim) % len(node.meta["value"][0]) for dim in node.args[1:]}  # type: ignore[arg-type]
 
 
 def _binding(target: Any) -> Any:

@@ -7,12 +7,12 @@ import pytest
 from harness.config.run import completed, essential, read_spec, run_id, versions
 
 NAMED = {
-    "88cb1669e69e94d1": {
+    "3fb84aec5bdf75bb": {
         "partition": {"kind": "dirichlet", "clients": 5},
         "model": {"name": "mlp", "hidden": [64]},
         "algorithm": "fedavg",
     },
-    "e56ddc31ab745223": {
+    "adc49ec0a6ab8e2b": {
         "partition": {"kind": "iid", "clients": 5, "test": 0.25},
         "model": {"name": "mlp", "hidden": [32, 16]},
         "algorithm": {"name": "fedprox", "lr": 0.3},

@@ -61,6 +61,13 @@ def test_products_with_vectors_are_simplified_although_torch_squeezes_them_in_pl
     assert torch.equal(found[0], twice(x, matrix)[0])
 
 
+def test_a_matrix_that_is_transposed_twice_is_the_matrix():
+    x = torch.linspace(-1, 1, 24).view(2, 3, 4)
+    count, found = operations(lambda x: (x.transpose(1, 2).mT.exp(), x.transpose(0, 1).mT.exp()), x)
+    assert count == 4  # one exponential, and two transpositions before the other
+    assert torch.equal(found[0], x.exp()) and torch.equal(found[1], x.transpose(0, 1).mT.exp())
+
+
 def test_a_loss_whose_gradient_is_wanted_is_not_computed():
     """Of log(sum exp) only the gradient is left, without the logarithm."""
     x = torch.linspace(-1, 1, 5)
