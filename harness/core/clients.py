@@ -223,9 +223,10 @@ class Clients(Cohort):
 
         It does not depend on who is in the cohort. `batches` may hold fewer.
         """
-        largest = self.federation.counts().amax(
-            -1, keepdim=True
-        )  # nobody with fewer samples takes more steps
+        if work.local_steps is not None:
+            return Public(work.local_steps)
+        # Nobody with fewer samples takes more steps.
+        largest = self.federation.counts().amax(-1, keepdim=True)
         return common(self._all_steps(work, largest).squeeze(-1))
 
     def mean_steps(self, work: LocalWork, momentum: float = 0.0) -> Public:

@@ -68,7 +68,8 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
             entries: dict[str, Any] = {}
             for number, (ax, bars) in enumerate(zip(part.subplots(1, len(row)), row, strict=True)):
                 _draw(ax, bars, named=number == 0)
-                entries |= {container.get_label(): container for container in ax.containers}
+                handles, names = ax.get_legend_handles_labels()
+                entries |= dict(zip(names, handles, strict=True))
             part.legend(entries.values(), entries.keys(), loc="outside lower left", ncols=6, fontsize=8)
         note = "the most accurate setting of each algorithm; bars: one standard deviation over seeds"
         more = f"; {MOST_TASKS} of {len(tasks)} tasks" if len(tasks) > MOST_TASKS else ""
@@ -122,8 +123,6 @@ def _said(what: str, values: Sequence[float]) -> str:
 
 def _draw(ax: Axes, bars: Bars, named: bool) -> None:
     """Draw bars from the left, one algorithm below the other, its parts together."""
-    import seaborn as sns
-
     ax.set_title(bars.title, pad=8)
     ax.set_xlim(0, 1.5)  # the notes stand behind the bars
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1])
@@ -133,18 +132,20 @@ def _draw(ax: Axes, bars: Bars, named: bool) -> None:
         return
     parts, algorithms = list(dict.fromkeys(bars.data["part"])), list(bars.notes)
     several = bars.data.groupby(["algorithm", "part"]).size().max() > 1
-    look: dict[str, Any] = {"hue_order": parts, "palette": list(bars.colors[: len(parts)]), "saturation": 1}
-    sns.barplot(bars.data, x="value", y="algorithm", hue="part", order=algorithms, ax=ax, legend=False,
-                errorbar="sd" if several else None, err_kws={"linewidth": 1.1, "color": "#222222"},
-                edgecolor="white", linewidth=0.5, **look)  # fmt: skip
-    for container, hatch, part in zip(ax.containers, HATCHES, parts, strict=False):
-        for bar in container.patches:  # type: ignore[attr-defined]
-            bar.set_hatch(hatch)
-        container.set_label(part)
+    grouped = bars.data.groupby(["algorithm", "part"])["value"]
+    means, spreads = (
+        table.unstack().reindex(index=algorithms, columns=parts) for table in (grouped.mean(), grouped.std())
+    )
+    width = 0.8 / len(parts)
+    for number, (part, color, hatch) in enumerate(zip(parts, bars.colors, HATCHES, strict=False)):
+        places = [place - 0.4 + width * (number + 0.5) for place in range(len(algorithms))]
+        errors = spreads[part] if several else None
+        ax.barh(places, means[part], width, xerr=errors, color=color, hatch=hatch, label=part,
+                edgecolor="white", linewidth=0.5, error_kw={"linewidth": 1.1, "color": "#222222"})  # fmt: skip
+    ax.set_yticks(range(len(algorithms)), algorithms)
+    ax.set_ylim(len(algorithms) - 0.5, -0.5)
     for place, algorithm in enumerate(algorithms):
         top = bars.data.loc[bars.data["algorithm"] == algorithm, "value"].max()
         if not math.isnan(top):
             ax.text(1.03, place, bars.notes[algorithm], va="center", fontsize=8)
-    ax.set_ylabel("")
-    ax.set_xlabel("")
     ax.tick_params(axis="y", length=0, labelleft=named)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from harness.storage.files import write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+MOST_ROWS = 200  # in a terminal, of all tasks together
 # fmt: off
 #: Figures to omit on a narrow terminal, the most dispensable first.
 FIGURES = (
@@ -115,7 +118,7 @@ def _in_latex(text: str) -> str:
 
 
 def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
-    """Print the table, its summary and the reasons; a narrow terminal gets fewer columns and a note."""
+    """Print the best rows of each task, a summary and the reasons; a narrow terminal gets fewer columns."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -131,15 +134,15 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
     table = Table()
     for column in shown:
         table.add_column(column.heading, justify="right" if column.number else "left", overflow="fold")
-    previous = 0.0
-    for row in rows:
-        rank = row["rank"]
-        if not pd.isna(rank):
-            if rank < previous:
-                table.add_section()  # ranks begin anew with every task
-            previous = rank
-        table.add_row(*(Text(column.text(row)) for column in shown))
+    tasks = [list(task) for _, task in groupby(rows, key=itemgetter("task"))]
+    most = max(1, MOST_ROWS // max(1, len(tasks)))
+    for task in tasks:
+        for row in task[:most]:
+            table.add_row(*(Text(column.text(row)) for column in shown))
+        table.add_section()
     console.print(table)
+    if left := sum(len(task[most:]) for task in tasks):
+        console.print(Text(f"Rows left out: {left:,}. `leaderboard DIR --csv FILE` writes all."))
     console.print(Text(summary(frame)))
     if dropped:
         console.print(Text(f"Omitted for lack of width: {', '.join(dropped)}. COLUMNS=200 shows more."))

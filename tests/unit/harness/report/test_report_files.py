@@ -142,6 +142,24 @@ def test_the_terminal_table_fits_and_tells_what_it_leaves_out(records, width):
     assert ("Omitted" in text) == (width < 200)
 
 
+def test_a_terminal_gets_the_best_rows_of_every_task(monkeypatch):
+    monkeypatch.setattr("harness.report.tables.write.MOST_ROWS", 4)
+    tasks = {"adult": 3, "german": 2}
+    frame = leaderboard(
+        [
+            done(spec("fedavg", own={"lr": 0.1 * n}, data=data), accuracy=0.1 * n)
+            for data, most in tasks.items()
+            for n in range(1, most + 1)
+        ]
+    )
+    console = Console(file=io.StringIO(), width=300)
+    print_table(frame, console)
+    text = console.file.getvalue()
+    shown = [line for line in text.splitlines() if "lr=" in line]
+    assert len(shown) == 4 and "Rows left out: 1." in text
+    assert "lr=0.1" in text.split("german")[1] and "lr=0.1" not in text.split("german")[0]
+
+
 def test_variants_say_just_what_tells_rows_apart():
     """Fedsgda_m's own alpha must not be taken for the pruning ratio of the same name."""
     frame = leaderboard(
