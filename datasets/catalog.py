@@ -12,10 +12,11 @@ from typing import NamedTuple, TypedDict, TypeVar
 
 import torch
 
-from datasets import cifar, images, tabular
+from datasets import cifar, images, natural, tabular
 from datasets.cache import Found, Source, locate
 from datasets.csv import ADDRESS_KEYS, parse_address, read_csv
 from datasets.dataset import DataError, Dataset, nearest
+from datasets.natural_tables import NATURAL
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ class Entry(NamedTuple):
         Returns the source chain, which depends on environment variables.
     remedy : str
         Advice to the user if no source has the data.
+    clients, licence, about : str
+        For the list: who holds the samples (the fewest and the most that one holds); the licence; what the reader
+        changes.
     """
 
     kind: str
@@ -50,6 +54,9 @@ class Entry(NamedTuple):
     read: Callable[..., Dataset]
     sources: Callable[[], Sequence[Source]]
     remedy: str = ""
+    clients: str = ""
+    licence: str = ""
+    about: str = ""
 
 
 class Row(TypedDict):
@@ -58,7 +65,10 @@ class Row(TypedDict):
     name: str
     kind: str
     size: str
+    clients: str
+    licence: str
     source: str
+    about: str
     available: bool
     reason: str
 
@@ -75,10 +85,34 @@ def _table(name: str, size: str, openml: str) -> Entry:
     )
 
 
+def _natural(name: str, size: str, clients: str) -> Entry:
+    table = NATURAL[name]
+    return Entry(
+        kind="table",
+        size=size,
+        origin=f"{table.author}, from the wheel {table.wheel.requirement}",
+        options=OPTIONS_TABLE,
+        read=lambda found, **options: natural.read_natural(name, found, **options),
+        sources=lambda: natural.natural_sources(name),
+        remedy=natural.natural_remedy(name),
+        clients=clients,
+        licence=table.licence,
+        about=table.cleaning,
+    )
+
+
 CATALOG: dict[str, Entry] = {
     "adult": _table("adult", "45,222 x 104, 2 classes", "adult, version 2"),
     "german": _table("german", "1,000 x 59, 2 classes", "credit-g"),
     "default-credit": _table("default-credit", "30,000 x 32, 2 classes", "id 42477"),
+    "heart": _natural("heart", "740 x 18, 2 classes", "4 hospitals (46-304)"),
+    "stops": _natural("stops", "43,699 x 60, 2 classes", "87 neighborhoods (9-2,932)"),
+    "vote": _natural("vote", "44,932 x 34, 2 classes", "51 states (71-4,136)"),
+    "insurance": _natural("insurance", "27,765 x 11, 2 classes", "194 communes (51-206)"),
+    "chemistry": _natural("chemistry", "31,022 x 4, 2 classes", "131 authorities (10-969)"),
+    "covid": _natural("covid", "15,223 x 29, 2 classes", "88 clinics (1-7,402)"),
+    "flights": _natural("flights", "327,346 x 145, 2 classes", "4,037 aircraft (1-544)"),
+    "lending": _natural("lending", "9,857 x 69, 2 classes", "50 states (16-1,324)"),
     "fashion-mnist": Entry(
         "images",
         "70,000 x 1 x 28 x 28, 10 classes",
@@ -180,6 +214,7 @@ def load(
     path: str | Path | None = None,
     label: str | None = None,
     sensitive: str | Sequence[str] | None = None,
+    client: str | None = None,
     keep_sensitive: bool | None = None,
     normalize: str | None = None,
     missing: str | None = None,
@@ -197,6 +232,8 @@ def load(
         Column of the label (csv only).
     sensitive : str or sequence of str, optional
         Sensitive attribute (tables and csv); several are crossed. See the readers for names and defaults.
+    client : str, optional
+        Column that says who holds a sample (csv only); it is no feature.
     keep_sensitive : bool, optional
         Whether columns that state it remain features (tables and csv); default True.
     normalize : {"standard", "half", "none"}, optional
@@ -217,8 +254,8 @@ def load(
         given.update(address)
         name = "csv"
     arguments = {
-        "path": path, "label": label, "sensitive": sensitive, "keep_sensitive": keep_sensitive,
-        "normalize": normalize, "missing": missing, "drop": drop,
+        "path": path, "label": label, "sensitive": sensitive, "client": client,
+        "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
     }  # fmt: skip
     for key, value in arguments.items():
         if value is not None and given.setdefault(key, value) != value:
@@ -271,12 +308,12 @@ def describe() -> list[Row]:
         except DataError:
             available, reason = False, entry.remedy
         rows.append(Row(
-            name=name, kind=entry.kind, size=entry.size, source=entry.origin,
-            available=available, reason=reason,
+            name=name, kind=entry.kind, size=entry.size, clients=entry.clients, licence=entry.licence,
+            source=entry.origin, about=entry.about, available=available, reason=reason,
         ))  # fmt: skip
     rows.append(Row(
-        name="csv", kind="table", size="any", source="csv:PATH?label=COLUMN&sensitive=COLUMN",
-        available=True, reason="your own file",
+        name="csv", kind="table", size="any", clients="", licence="", about="",
+        source="csv:PATH?label=COLUMN&sensitive=COLUMN&client=COLUMN", available=True, reason="your own file",
     ))  # fmt: skip
     return rows
 

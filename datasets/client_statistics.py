@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from datasets.federation import Federation, FederationError
 
 Counts = Mapping[str, tuple[int, ...]]
+PARTS = ("splits", "classes", "groups")
 
 
 class ClientCounts(NamedTuple):
@@ -22,12 +23,15 @@ class ClientCounts(NamedTuple):
         Data and partition.
     splits, classes, groups : Mapping[str, tuple of int]
         Name to one count per client; empty without sensitive groups.
+    names : tuple of str
+        Names of the clients; empty if they have none.
     """
 
     title: str
     splits: Counts
     classes: Counts
     groups: Counts
+    names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -37,23 +41,23 @@ class ClientCounts(NamedTuple):
     @property
     def numbers(self) -> int:
         """Total number of counts."""
-        return self.clients * sum(map(len, self[1:]))
+        return self.clients * sum(len(getattr(self, part)) for part in PARTS)
 
-    def packed(self) -> dict[str, dict[str, str]]:
+    def packed(self) -> dict[str, Any]:
         """Return a JSON object in which the counts of all clients are one string."""
-        parts = zip(self._fields[1:], self[1:], strict=True)
-        return {part: {name: " ".join(map(str, n)) for name, n in counts.items()} for part, counts in parts}
+        found: dict[str, Any] = {
+            part: {name: " ".join(map(str, counts)) for name, counts in getattr(self, part).items()}
+            for part in PARTS
+        }
+        return found | ({"names": list(self.names)} if self.names else {})
 
 
-def unpacked(title: str, packed: Mapping[str, Mapping[str, str]]) -> ClientCounts:
+def unpacked(title: str, packed: Mapping[str, Any]) -> ClientCounts:
     """Restore the result of `ClientCounts.packed`."""
-    return ClientCounts(
-        title,
-        *(
-            {name: tuple(map(int, numbers.split())) for name, numbers in packed[part].items()}
-            for part in ClientCounts._fields[1:]
-        ),
+    splits, classes, groups = (
+        {name: tuple(map(int, numbers.split())) for name, numbers in packed[part].items()} for part in PARTS
     )
+    return ClientCounts(title, splits, classes, groups, tuple(packed.get("names", ())))
 
 
 def count(federation: Federation) -> ClientCounts:
@@ -72,6 +76,7 @@ def count(federation: Federation) -> ClientCounts:
         {name: tuple(federation.counts(name).tolist()) for name in federation.splits},
         _table(federation, pool.y, federation.classes),
         _table(federation, pool.group, federation.groups) if federation.groups else {},
+        federation.names,
     )
 
 

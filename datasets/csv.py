@@ -6,14 +6,13 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from datasets.dataset import Column, DataError, Dataset, group_by, nearest
+from datasets.dataset import DataError, Dataset, nearest
+from datasets.encoding import Cells, encoded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,24 +22,9 @@ VERSION = 2  # in the identity of runs; raise it when the same file gives other 
 MISSING_MARKS = ("", "?", "NA", "NaN", "nan")
 MISSING_CATEGORY = "(missing)"
 MISSING = ("error", "drop", "fill")
-MAX_CATEGORIES = 200  # more values in a text column: an identifier or free text, not a category
-MAX_LABELS = 100
-MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs classes
 
 # Query keys of an address ``csv:PATH?KEY=VALUE&...``.
-ADDRESS_KEYS = ("label", "sensitive", "keep_sensitive", "missing", "drop")
-
-
-class Cells(NamedTuple):
-    """A column of numbers (float64, NaN where missing) or text (object), and its missing cells."""
-
-    values: Column
-    missing: NDArray[np.bool_]
-
-    @property
-    def numeric(self) -> bool:
-        """Whether every cell that is not missing is a number."""
-        return self.values.dtype == np.float64
+ADDRESS_KEYS = ("label", "sensitive", "client", "keep_sensitive", "missing", "drop")
 
 
 def parse_address(address: str) -> tuple[str, dict[str, str | bool | list[str]]]:
@@ -74,6 +58,7 @@ def read_csv(
     *,
     label: str | None = None,
     sensitive: str | Sequence[str] | None = None,
+    client: str = "",
     keep_sensitive: bool = True,
     missing: str = "error",
     drop: str | Sequence[str] = (),
@@ -88,6 +73,8 @@ def read_csv(
         Column of the label; its two or more values, sorted, become the classes.
     sensitive : str or sequence of str, optional
         Column of the sensitive attribute; several are crossed.
+    client : str
+        Column that says who holds a sample, for the partition ``natural``; it is no feature.
     keep_sensitive : bool
         Whether sensitive columns remain features.
     missing : {"error", "drop", "fill"}
@@ -109,32 +96,25 @@ def read_csv(
     attributes, dropped = _names(sensitive), _names(drop)
     if label is None:
         raise DataError(f"{path}: say which column is the label; {nearest('', text)}")
-    for column in (label, *attributes, *dropped):
+    for column in (label, *attributes, *dropped, *([client] if client else [])):
         if column not in text:
             raise DataError(f"{path} has no column {column!r}; {nearest(column, text)}")
-    if label in attributes or {label, *attributes} & set(dropped):
-        raise DataError(f"{path}: the label cannot be sensitive, and neither of them can be dropped")
+    if label in (*attributes, client) or {label, *attributes, client} & set(dropped):
+        raise DataError(
+            f"{path}: the label cannot be sensitive or the client, and none of them can be dropped"
+        )
     table = {name: _cells(path, name, cells) for name, cells in text.items() if name not in dropped}
     table = _treat_missing(path, table, label, missing)
-    y, classes = _label(path, label, table[label])
-    groups = [_attribute(path, name, table[name]) for name in attributes]
-    group, names = group_by(groups) if groups else (None, ())
-    left_out = {label} if keep_sensitive else {label, *attributes}
-    shown = {n: c for n, c in table.items() if n not in left_out}
-    x, features, continuous = _encode(path, shown)
-    return Dataset(
-        name=f"csv:{path.name}",
-        x=x,
-        y=y,
-        classes=classes,
+    return encoded(
+        f"csv:{path.name}",
+        table,
+        label=label,
+        sensitive=attributes,
+        apart={client} | (set() if keep_sensitive else {*attributes}),
+        client=client,
         source=f"csv ({path.name})",
         digest=hashlib.sha256(raw).hexdigest(),
-        group=group,
-        groups=names,
-        features=features,
-        continuous=continuous,
-        exact=_exact(shown),
-        columns={name: cells.values for name, cells in table.items()},
+        where=path,
         public=("means of columns with missing cells, over all rows",) if missing == "fill" else (),
     )
 
@@ -214,62 +194,3 @@ def _treat_missing(path: Path, table: Mapping[str, Cells], label: str, missing: 
 def _fill(cells: Cells) -> Cells:
     filling = cells.values[~cells.missing].mean() if cells.numeric else MISSING_CATEGORY
     return Cells(np.where(cells.missing, filling, cells.values), cells.missing)
-
-
-def _text(cells: Cells) -> NDArray[np.str_]:
-    """Return the values as text, whole numbers without a decimal point."""
-    return np.array([f"{v:.15g}" for v in cells.values] if cells.numeric else cells.values.tolist())
-
-
-def _label(path: Path, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[str, ...]]:
-    values, codes = np.unique(cells.values, return_inverse=True)
-    if len(values) < 2:
-        raise DataError(f"{path}: the label {name!r} has one value only, {str(values[0])!r}")
-    if len(values) > MAX_LABELS:
-        raise DataError(f"{path}: the label {name!r} has {len(values)} values (at most {MAX_LABELS} classes)")
-    names = _text(Cells(values, np.zeros(len(values), bool)))
-    return torch.from_numpy(codes.astype(np.int64)), tuple(str(n) for n in names)
-
-
-def _attribute(path: Path, name: str, cells: Cells) -> NDArray[np.str_]:
-    count = len(np.unique(cells.values))
-    if cells.numeric and count > MAX_GROUPS:
-        raise DataError(
-            f"{path}: the sensitive column {name!r} holds {count} different numbers (at most {MAX_GROUPS}); "
-            "add a column that cuts them into classes"
-        )
-    return _text(cells)
-
-
-def _encode(path: Path, table: Mapping[str, Cells]) -> tuple[torch.Tensor, tuple[str, ...], torch.Tensor]:
-    """Return ``(n, F)`` features, their names, and which are continuous."""
-    blocks, names, continuous = [], [], []
-    for name, cells in table.items():
-        if cells.numeric:
-            blocks.append(cells.values[:, None].astype(np.float32))
-            names.append(name)
-            continuous.append(_is_continuous(cells))
-            continue
-        values = np.unique(cells.values)
-        if len(values) > MAX_CATEGORIES:
-            raise DataError(
-                f"{path}: the text column {name!r} has {len(values)} different values "
-                f"(at most {MAX_CATEGORIES}); leave it out with drop"
-            )
-        blocks.append((cells.values[:, None] == values).astype(np.float32))
-        names += [f"{name}={value}" for value in values]
-        continuous += [False] * len(values)
-    if not blocks:
-        raise DataError(f"{path} has no column left to be a feature")
-    return torch.from_numpy(np.concatenate(blocks, 1)), tuple(names), torch.tensor(continuous)
-
-
-def _is_continuous(cells: Cells) -> bool:
-    """Whether a column holds numbers other than 0 and 1."""
-    return cells.numeric and not np.isin(cells.values, (0.0, 1.0)).all()
-
-
-def _exact(table: Mapping[str, Cells]) -> torch.Tensor | None:
-    """Return the continuous columns in float64: a time in seconds has ten digits, and float32 holds seven."""
-    columns = [cells.values for cells in table.values() if _is_continuous(cells)]
-    return torch.from_numpy(np.stack(columns, 1)) if columns else None

@@ -45,6 +45,8 @@ class Dataset:
         ``(n,)`` bool, True on the rows of the source's own test split; None where it has none.
     features : tuple[str, ...]
         Names of the F columns; empty for images.
+    origins : tuple[str, ...]
+        For each of the F columns the raw column that it comes from; empty for images.
     continuous : Tensor or None
         ``(F,)`` bool, True on the columns that `federate` standardizes with statistics of the training samples.
         None for images, which are normalized with constants when loaded.
@@ -53,6 +55,8 @@ class Dataset:
         before they are rounded. None: standardize ``x``.
     columns : Mapping[str, ndarray]
         Raw columns ``(n,)`` (text or numbers) for partitions by a natural attribute; empty for images.
+    client : str
+        The raw column that says who holds a sample; empty if none does.
     public : tuple[str, ...]
         Facts about the samples that reading them used, and that a privacy claim takes as public.
     """
@@ -67,9 +71,11 @@ class Dataset:
     groups: tuple[str, ...] = ()
     official_test: Tensor | None = None
     features: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     continuous: Tensor | None = None
     exact: Tensor | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
+    client: str = ""
     public: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

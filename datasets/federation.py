@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets.allocation import Positions, index_of, spread
-from datasets.partition import Partition
+from datasets.partition import Partition, Samples
 
 if TYPE_CHECKING:
     from datasets.dataset import Dataset
@@ -76,6 +76,8 @@ class Federation:
         SHA-256 of the data.
     public : tuple[str, ...]
         Facts that a privacy claim on these data takes as public, e.g. standardization statistics.
+    names : tuple[str, ...]
+        Names of the clients; empty if they have none.
     """
 
     pool: Batch
@@ -85,6 +87,7 @@ class Federation:
     source: str
     digest: str
     public: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -119,7 +122,7 @@ class Federation:
     def merged(self) -> Federation:
         """Return the federation of one client that holds all samples."""
         splits = {name: index[index >= 0].unsqueeze(0) for name, index in self.splits.items()}
-        return replace(self, splits=splits)
+        return replace(self, splits=splits, names=())
 
 
 def federate(
@@ -192,7 +195,10 @@ def federate(
     rest = kept[~held_out[kept]]
 
     columns = {name: values[rest] for name, values in dataset.columns.items()}
-    parts = partition(labels[rest], None if groups is None else groups[rest], columns, clients, rng)
+    samples = Samples(labels[rest], None if groups is None else groups[rest], columns)
+    partition = partition.on(dataset.client)
+    parts = partition(*samples, clients, rng)
+    dataset = _without(dataset, partition.hides)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     position = rest[np.concatenate(parts)]
     splits: dict[str, Positions] = {}
@@ -209,7 +215,8 @@ def federate(
     splits = {"train": train, **splits}
 
     x, public = _standardized(dataset, train[train >= 0]) if standardize else (dataset.x, ())
-    limited = "" if len(kept) == len(labels) else f", {len(kept)} of {len(labels)} samples"
+    used = sum(int((index >= 0).sum()) for index in splits.values())
+    limited = "" if used == len(labels) else f", {used} of {len(labels)} samples"
     group = torch.zeros_like(dataset.y) if dataset.group is None else dataset.group
     pool = Batch(x, dataset.y, group, torch.ones(len(labels), dtype=x.dtype))
     return Federation(
@@ -220,6 +227,7 @@ def federate(
         source=dataset.source + limited,
         digest=dataset.digest,
         public=(*dataset.public, *public),
+        names=partition.names(samples),
     )
 
 
@@ -375,6 +383,29 @@ def _deal(position: Positions, clients: int, rng: np.random.Generator) -> Positi
             f"{len(position)} official test samples for {clients} clients; use fewer, or give test as a share"
         )
     return index_of(rng.permutation(position), np.arange(len(position)) % clients, clients)
+
+
+def _without(dataset: Dataset, columns: Sequence[str]) -> Dataset:
+    """Return the data set without the features that come from raw columns."""
+    keep = [number for number, column in enumerate(dataset.origins) if column not in columns]
+    if len(keep) == len(dataset.origins):
+        return dataset
+    if not keep:
+        raise FederationError(f"no feature is left without the column {', '.join(columns)}")
+    given = dataset.continuous
+    exact = dataset.exact
+    if given is not None and exact is not None:
+        exact = exact[
+            :, [column not in columns for column, flag in zip(dataset.origins, given, strict=True) if flag]
+        ]
+    return replace(
+        dataset,
+        x=dataset.x[:, keep],
+        features=tuple(dataset.features[number] for number in keep),
+        origins=tuple(dataset.origins[number] for number in keep),
+        continuous=None if given is None else given[keep],
+        exact=exact,
+    )
 
 
 def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...]]:

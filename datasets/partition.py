@@ -2,7 +2,7 @@
 
 A partition is a frozen dataclass whose fields are its settings. It maps labels, sensitive groups and raw columns to
 the sorted positions of every client's samples. Subclasses return the *owner of every sample*, so the parts are
-disjoint and complete by construction; the base class refuses clients without samples.
+disjoint by construction; the base class refuses clients without samples.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class Partition(ABC):
         Returns
         -------
         list of ndarray
-            Sorted positions of every client: disjoint, nonempty, together ``0 .. n - 1``.
+            Sorted positions of every client: disjoint and nonempty.
 
         Raises
         ------
@@ -92,11 +92,25 @@ class Partition(ABC):
         if n < count:
             raise self.error(f"{n} samples are too few for {count} clients; {self.remedy}")
         owner = self.owners(samples, count, rng)
-        assert owner.shape == (n,) and owner.min() >= 0 and owner.max() < count
-        sizes = np.bincount(owner, minlength=count)
+        assert owner.shape == (n,) and owner.min() >= -1 and owner.max() < count
+        left_out = int((owner < 0).sum())
+        sizes = np.bincount(owner[owner >= 0], minlength=count)
         if not sizes.all():
             raise self.error(f"client {sizes.argmin()} of {count} is left without samples; {self.remedy}")
-        return np.split(np.argsort(owner, kind="stable"), np.cumsum(sizes)[:-1])
+        return np.split(np.argsort(owner, kind="stable")[left_out:], np.cumsum(sizes)[:-1])
+
+    def on(self, client: str) -> Self:
+        """Return the partition of data with a column of clients, or none; overridden if it matters."""
+        return self
+
+    @property
+    def hides(self) -> tuple[str, ...]:
+        """The raw columns that a model must not see; overridden if there are any."""
+        return ()
+
+    def names(self, samples: Samples) -> tuple[str, ...]:
+        """Return the names of the clients; overridden if they have any."""
+        return ()
 
     def count(self, samples: Samples, clients: int | None) -> int:
         """Return the number of clients; overridden if the partition determines it."""
@@ -345,29 +359,74 @@ class Shards(Partition):
 class Natural(Partition):
     """One client per value of a column, in the order of the sorted values.
 
+    The column is no feature: a model would know whose sample it sees.
+
     Attributes
     ----------
     column : str
-        Name of the column.
+        Name of the column. Default: the column of clients that the data set names.
+    at_least : int
+        Fewest samples of a client.
+    group : {"drop", "other"}
+        What becomes of values with fewer samples: they are left out, or together are the client "other", which is
+        left out too if it is small.
     """
 
     kind: ClassVar[str] = "natural"
+    version: ClassVar[int] = 2
     remedy: ClassVar[str] = "omit clients: every value of the column is one"
-    column: str
+    column: str = ""
+    at_least: int = 1
+    group: Literal["drop", "other"] = "drop"
+
+    def __post_init__(self) -> None:
+        """Refuse clients without samples."""
+        if self.at_least < 1:
+            raise self.error(f"at_least is {self.at_least}; every client needs at least 1 sample")
+        if self.group not in ("drop", "other"):
+            raise self.error(f"group is {self.group!r}; {nearest(self.group, ('drop', 'other'))}")
+
+    def on(self, client: str) -> Self:
+        """Return the partition by the given column, if no other is named."""
+        return replace(self, column=self.column or client)
+
+    @property
+    def hides(self) -> tuple[str, ...]:
+        """The column that tells clients apart."""
+        return (self.column,)
 
     def count(self, samples: Samples, clients: int | None) -> int:
-        """Return the number of values; a given number of clients must equal it."""
-        values = len(np.unique(self._values(samples)))
-        if clients is not None and clients != values:
-            raise self.error(f"column {self.column!r} has {values} values, not {clients}; {self.remedy}")
-        return values
+        """Return the number of values that are left; a given number of clients must equal it."""
+        count = len(self.names(samples))
+        if clients is not None and clients != count:
+            raise self.error(f"column {self.column!r} has {count} values, not {clients}; {self.remedy}")
+        return count
+
+    def names(self, samples: Samples) -> tuple[str, ...]:
+        """Return the values that are left, sorted, then perhaps "other"."""
+        values, _, rest = self._large(samples)
+        names = [f"{value:.15g}" if isinstance(value, float) else str(value) for value in values]
+        return (*names, *(["other"] if rest else []))
 
     def owners(self, samples: Samples, clients: int, rng: np.random.Generator) -> Positions:
-        """Return the index of each sample's value."""
-        return np.unique(self._values(samples), return_inverse=True)[1].astype(np.int64)
+        """Return the index of each sample's value, -1 for samples that are left out."""
+        values, owner, rest = self._large(samples)
+        return np.where(owner < 0, len(values) if rest else -1, owner)
+
+    def _large(self, samples: Samples) -> tuple[NDArray[Any], Positions, bool]:
+        """Return the values with enough samples, each sample's index in them or -1, and whether the rest is one."""
+        values, owner, sizes = np.unique(self._values(samples), return_inverse=True, return_counts=True)
+        large = sizes >= self.at_least
+        rest = self.group == "other" and sizes[~large].sum() >= self.at_least
+        if not (large.any() or rest):
+            raise self.error(f"no value of column {self.column!r} has at_least {self.at_least} samples")
+        number = np.where(large, np.cumsum(large) - 1, -1)
+        return values[large], number[owner].astype(np.int64), bool(rest)
 
     def _values(self, samples: Samples) -> NDArray[Any]:
         """Return the column; objects as text, since missing values and text cannot be sorted together."""
+        if not self.column:
+            raise self.error(f"the data name no column of clients; {nearest('', samples.columns)}")
         if self.column not in samples.columns:
             raise self.error(f"unknown column {self.column!r}; {nearest(self.column, samples.columns)}")
         values = np.asarray(samples.columns[self.column])

@@ -20,6 +20,7 @@ FORMATS = (".png", ".svg")
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # of splits
 MOST_NUMBERS = 16  # clients or classes up to which cells show their number
 MOST_TICKS = 25
+MOST_NAMES = 60  # clients up to which all are named
 MOST_LINES = 100  # clients up to which white lines separate their sizes
 
 
@@ -79,6 +80,7 @@ def picture(several: Sequence[ClientCounts], tallest: float = 9.0) -> Figure:
         *map_axes, size_axes = row.subplots(1, len(own), width_ratios=own, squeeze=False)[0]
         for axes, (what, counts) in zip(map_axes, _maps(held), strict=True):
             _heat_map(row, axes, what, list(counts), np.array(list(counts.values())).T)
+            _client_ticks(axes, held, first=axes is map_axes[0])
         map_axes[0].set_ylabel("client")
         _sizes(size_axes, held)
         row.suptitle(held.title, fontsize="medium")
@@ -112,7 +114,6 @@ def _heat_map(
         rotation_mode="anchor",
     )
     axes.set_xlabel(what)
-    _client_ticks(axes, len(table))
     if max(table.shape) <= MOST_NUMBERS:
         for (client, column), count in np.ndenumerate(table):
             color = "black" if count > 0.55 * top else "white"
@@ -137,10 +138,14 @@ def _sizes(axes: Axes, held: ClientCounts) -> None:
     axes.locator_params(axis="x", nbins=3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize="small", frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    _client_ticks(axes, held.clients)
+    _client_ticks(axes, held)
 
 
-def _client_ticks(axes: Axes, clients: int) -> None:
+def _client_ticks(axes: Axes, held: ClientCounts, first: bool = False) -> None:
+    """Write the numbers of clients, or their names at the first map, whose rows the others share."""
+    if held.names and held.clients <= MOST_NAMES:
+        axes.set_yticks(range(held.clients), held.names if first else [""] * held.clients, fontsize="x-small")
+        return
     steps = (step * 10**power for power in range(9) for step in (1, 2, 5))
-    every = next(step for step in steps if clients <= MOST_TICKS * step)
-    axes.set_yticks(range(0, clients, every))
+    every = next(step for step in steps if held.clients <= MOST_TICKS * step)
+    axes.set_yticks(range(0, held.clients, every))

@@ -136,6 +136,9 @@ def read_table(
         group=group,
         groups=groups,
         features=tuple(features),
+        origins=tuple(
+            name.split("_")[0] if name.split("_")[0] in table.categorical else name for name in features
+        ),
         continuous=torch.from_numpy(~np.isin(x, (0.0, 1.0)).all(0)),
         columns=columns,
     )
@@ -247,6 +250,7 @@ def read_breast_cancer() -> Dataset:
         source="breast-cancer (scikit-learn)",
         digest=hashlib.sha256(data.tobytes() + y.tobytes()).hexdigest(),
         features=features,
+        origins=features,
         continuous=torch.ones(len(features), dtype=torch.bool),
         columns={name: data[:, i] for i, name in enumerate(features)},
     )

@@ -9,7 +9,8 @@ from typing import Any
 
 import datasets.catalog
 from harness.cli.arguments import given_spec
-from harness.cli.console import out, print_rows, short, show
+from harness.cli.console import out, print_rows, short
+from harness.cli.listing import list_data
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, unknown
 from harness.simulation.build import make_federation, prepare
@@ -22,7 +23,7 @@ from harness.testing.transcript_audit import audit_transcript, of_setup
 def data_command(given: argparse.Namespace) -> int:
     """List or fetch data sets, or draw a partition."""
     if given.what == "list":
-        show([dict(row) for row in datasets.catalog.describe()], given.json, "data sets")
+        list_data(given.json)
     elif given.what == "fetch":
         for name in given.names:
             out.print(f"{name}: {datasets.catalog.fetch(name)}", markup=False)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from harness.cli.console import show
+from harness.cli.console import out, show
 
 Rows = list[dict[str, Any]]
 
 
 def list_command(given: argparse.Namespace) -> int:
     """List the algorithms, data sets or other parts of one kind."""
-    show(LISTS[given.what](), given.json, given.what)
+    if given.what == "data":
+        list_data(given.json)
+    else:
+        show(LISTS[given.what](), given.json, given.what)
     return 0
 
 
@@ -25,10 +28,26 @@ def _algorithms() -> Rows:
     ]
 
 
-def _data() -> Rows:
+def list_data(as_json: bool) -> None:
+    """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
     from datasets.catalog import describe
 
-    return [dict(row) for row in describe()]
+    rows = describe()
+    brief = [
+        {
+            "name": row["name"],
+            "samples": row["size"].rpartition(",")[0] or row["size"],
+            "clients": row["clients"],
+            "licence": row["licence"],
+            "here": "yes" if row["available"] else "no",
+        }
+        for row in rows
+    ]
+    show([dict(row) for row in rows] if as_json else brief, as_json, "data sets")
+    if not as_json:
+        out.print(
+            "data fetch NAME downloads; --json has sources, cleaning and what to do offline", markup=False
+        )
 
 
 def _metrics() -> Rows:
@@ -80,7 +99,6 @@ def _documented(kinds: dict[str, Any]) -> Rows:
 
 LISTS = {
     "algorithms": _algorithms,
-    "data": _data,
     "metrics": _metrics,
     "models": _models,
     "partitions": _partitions,

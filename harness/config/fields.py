@@ -66,6 +66,8 @@ class DataSpec(Section):
         Column of the label (csv).
     sensitive : str, list of str or None
         Sensitive attribute, if there is a choice; several are crossed.
+    client : str or None
+        Column that says who holds a sample (csv).
     keep_sensitive, normalize, missing, drop
         Options of the loader, see `datasets.catalog.load`.
     binary : {"halves"} or None
@@ -79,6 +81,7 @@ class DataSpec(Section):
     path: str | None = None
     label: str | None = None
     sensitive: str | tuple[str, ...] | None = None
+    client: str | None = None
     keep_sensitive: bool | None = None
     normalize: Literal["standard", "half", "none"] | None = None
     missing: Literal["error", "drop", "fill"] | None = None

@@ -134,7 +134,7 @@ LONG = "\n".join(f"{i},w{i},{i % 2}" for i in range(201))
         (TABLE, {"label": "income", "sensitive": "gender"}, "no column 'gender'"),
         (TABLE, {"label": "income", "drop": ["agee"]}, "did you mean 'age'"),
         (TABLE, {"label": "income", "sensitive": "income"}, "cannot be sensitive"),
-        (TABLE, {"label": "income", "drop": "income"}, "neither of them can be dropped"),
+        (TABLE, {"label": "income", "drop": "income"}, "none of them can be dropped"),
         (TABLE, {"label": "income", "missing": "mean"}, "missing='mean' is unknown; .*error, drop, fill"),
         (TABLE, {"label": "income", "drop": ["age", "city", "member", "sex"]}, "no column left"),
         (f"i,w,y\n{LONG}\n", {"label": "y"}, "text column 'w' has 201 different values"),

@@ -1,0 +1,160 @@
+"""Tables of numbers and text as features, labels and sensitive groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from datasets.dataset import Column, DataError, Dataset, group_by
+
+MAX_CATEGORIES = 200  # more values in a text column: an identifier or free text, not a category
+MAX_LABELS = 100
+MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs classes
+
+
+class Cells(NamedTuple):
+    """A column of numbers (float64, NaN where missing) or text (object), and its missing cells."""
+
+    values: Column
+    missing: NDArray[np.bool_]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether every cell that is not missing is a number."""
+        return self.values.dtype == np.float64
+
+
+def encoded(
+    name: str,
+    table: Mapping[str, Cells],
+    *,
+    label: str,
+    sensitive: Sequence[str],
+    apart: Collection[str],
+    source: str,
+    digest: str,
+    where: object,
+    classes: tuple[str, ...] | None = None,
+    client: str = "",
+    public: tuple[str, ...] = (),
+) -> Dataset:
+    """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
+
+    Parameters
+    ----------
+    name, source, digest, client, public
+        As in `Dataset`.
+    table : Mapping[str, Cells]
+        Columns without missing cells.
+    label : str
+        Column of the label, which has two or more values.
+    sensitive : sequence of str
+        Columns of the sensitive attribute; several are crossed.
+    apart : collection of str
+        Columns that are not features.
+    where : object
+        What error messages name: a file or a data set.
+    classes : tuple of str, optional
+        Values of the label in the order of the classes. Default: sorted.
+
+    Raises
+    ------
+    DataError
+        If the choice of columns is unusable.
+    """
+    y, found = _label(where, label, table[label])
+    if classes is not None:
+        y = torch.tensor([classes.index(value) for value in found])[y]
+    groups = [_attribute(where, column, table[column]) for column in sensitive]
+    group, names = group_by(groups) if groups else (None, ())
+    shown = {column: cells for column, cells in table.items() if column != label and column not in apart}
+    x, features, continuous, origins = _encode(where, shown)
+    return Dataset(
+        name=name,
+        x=x,
+        y=y,
+        classes=found if classes is None else classes,
+        source=source,
+        digest=digest,
+        group=group,
+        groups=names,
+        features=features,
+        origins=origins,
+        continuous=continuous,
+        exact=_exact(shown),
+        columns={column: cells.values for column, cells in table.items()},
+        client=client,
+        public=public,
+    )
+
+
+def _text(cells: Cells) -> NDArray[np.str_]:
+    """Return the values as text, whole numbers without a decimal point."""
+    return np.array([f"{v:.15g}" for v in cells.values] if cells.numeric else cells.values.tolist())
+
+
+def _label(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[str, ...]]:
+    values, codes = np.unique(cells.values, return_inverse=True)
+    if len(values) < 2:
+        raise DataError(f"{where}: the label {name!r} has one value only, {str(values[0])!r}")
+    if len(values) > MAX_LABELS:
+        raise DataError(
+            f"{where}: the label {name!r} has {len(values)} values (at most {MAX_LABELS} classes)"
+        )
+    names = _text(Cells(values, np.zeros(len(values), bool)))
+    return torch.from_numpy(codes.astype(np.int64)), tuple(str(n) for n in names)
+
+
+def _attribute(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
+    count = len(np.unique(cells.values))
+    if cells.numeric and count > MAX_GROUPS:
+        raise DataError(
+            f"{where}: the sensitive column {name!r} holds {count} different numbers (at most {MAX_GROUPS}); "
+            "add a column that cuts them into classes"
+        )
+    return _text(cells)
+
+
+def _encode(
+    where: object, table: Mapping[str, Cells]
+) -> tuple[torch.Tensor, tuple[str, ...], torch.Tensor, tuple[str, ...]]:
+    """Return ``(n, F)`` features, their names, which are continuous, and their columns."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    blocks, names, continuous, origins = [], [], [], []
+    for name, cells in table.items():
+        if cells.numeric:
+            blocks.append(cells.values[:, None].astype(np.float32))
+            names.append(name)
+            continuous.append(_is_continuous(cells))
+            origins.append(name)
+            continue
+        # numpy would sort all cells: ten times as long for 300,000.
+        codes, values = pd.factorize(cells.values, sort=True)
+        if len(values) > MAX_CATEGORIES:
+            raise DataError(
+                f"{where}: the text column {name!r} has {len(values)} different values "
+                f"(at most {MAX_CATEGORIES}); leave it out with drop"
+            )
+        blocks.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
+        names += [f"{name}={value}" for value in values]
+        continuous += [False] * len(values)
+        origins += [name] * len(values)
+    if not blocks:
+        raise DataError(f"{where} has no column left to be a feature")
+    return torch.from_numpy(np.concatenate(blocks, 1)), tuple(names), torch.tensor(continuous), tuple(origins)
+
+
+def _is_continuous(cells: Cells) -> bool:
+    """Whether a column holds numbers other than 0 and 1."""
+    return cells.numeric and not np.isin(cells.values, (0.0, 1.0)).all()
+
+
+def _exact(table: Mapping[str, Cells]) -> torch.Tensor | None:
+    """Return the continuous columns in float64: a time in seconds has ten digits, and float32 holds seven."""
+    columns = [cells.values for cells in table.values() if _is_continuous(cells)]
+    return torch.from_numpy(np.stack(columns, 1)) if columns else None

