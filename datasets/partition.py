@@ -363,37 +363,37 @@ class Natural(Partition):
 
     Attributes
     ----------
-    column : str
+    column : str, optional
         Name of the column. Default: the column of clients that the data set names.
-    at_least : int
-        Fewest samples of a client.
-    group : {"drop", "other"}
-        What becomes of values with fewer samples: they are left out, or together are the client "other", which is
-        left out too if it is small.
+    at_least : int, optional
+        Fewest samples of a client. Default: 1.
+    group : {"other"}, optional
+        Values with fewer samples are together the client "other", which is left out if it is small too. Default:
+        they are left out.
     """
 
     kind: ClassVar[str] = "natural"
     version: ClassVar[int] = 2
     remedy: ClassVar[str] = "omit clients: every value of the column is one"
-    column: str = ""
-    at_least: int = 1
-    group: Literal["drop", "other"] = "drop"
+    column: str | None = None
+    at_least: int | None = None
+    group: Literal["other"] | None = None
 
     def __post_init__(self) -> None:
         """Refuse clients without samples."""
-        if self.at_least < 1:
+        if self.at_least is not None and self.at_least < 1:
             raise self.error(f"at_least is {self.at_least}; every client needs at least 1 sample")
-        if self.group not in ("drop", "other"):
-            raise self.error(f"group is {self.group!r}; {nearest(self.group, ('drop', 'other'))}")
+        if self.group not in (None, "other"):
+            raise self.error(f"group is {self.group!r}; {nearest(self.group, ['other'])}")
 
     def on(self, client: str) -> Self:
         """Return the partition by the given column, if no other is named."""
-        return replace(self, column=self.column or client)
+        return replace(self, column=self.column or client or None)
 
     @property
     def hides(self) -> tuple[str, ...]:
         """The column that tells clients apart."""
-        return (self.column,)
+        return () if self.column is None else (self.column,)
 
     def count(self, samples: Samples, clients: int | None) -> int:
         """Return the number of values that are left; a given number of clients must equal it."""
@@ -416,8 +416,8 @@ class Natural(Partition):
     def _large(self, samples: Samples) -> tuple[NDArray[Any], Positions, bool]:
         """Return the values with enough samples, each sample's index in them or -1, and whether the rest is one."""
         values, owner, sizes = np.unique(self._values(samples), return_inverse=True, return_counts=True)
-        large = sizes >= self.at_least
-        rest = self.group == "other" and sizes[~large].sum() >= self.at_least
+        large = sizes >= (self.at_least or 1)
+        rest = self.group == "other" and sizes[~large].sum() >= (self.at_least or 1)
         if not (large.any() or rest):
             raise self.error(f"no value of column {self.column!r} has at_least {self.at_least} samples")
         number = np.where(large, np.cumsum(large) - 1, -1)
@@ -425,7 +425,7 @@ class Natural(Partition):
 
     def _values(self, samples: Samples) -> NDArray[Any]:
         """Return the column; objects as text, since missing values and text cannot be sorted together."""
-        if not self.column:
+        if self.column is None:
             raise self.error(f"the data name no column of clients; {nearest('', samples.columns)}")
         if self.column not in samples.columns:
             raise self.error(f"unknown column {self.column!r}; {nearest(self.column, samples.columns)}")

@@ -196,6 +196,9 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--suite", help="only this suite's runs")
     export.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per evaluation")
     export.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per evaluation")
+    export.add_argument(
+        "--clients", type=Path, metavar="FILE", help="write CSV, one row per run and client that has a name"
+    )
     export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
 
     verified = command(

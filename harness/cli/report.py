@@ -30,6 +30,7 @@ from harness.report import (
     write_tensorboard,
     write_tidy,
 )
+from harness.report.data.clients import clients_table
 from harness.storage.store import RunRecord, Store
 
 
@@ -61,12 +62,20 @@ def report_command(given: argparse.Namespace) -> int:
 
 def export_command(given: argparse.Namespace) -> int:
     """Export every evaluation for other tools."""
-    if given.parquet is given.csv is given.tensorboard is None:
-        raise UserError("export: give --parquet FILE, --csv FILE or --tensorboard FOLDER")
+    if given.parquet is given.csv is given.clients is given.tensorboard is None:
+        raise UserError("export: give --parquet FILE, --csv FILE, --clients FILE or --tensorboard FOLDER")
     records = Store(given.dir).some_records(given.suite)
     frame = tidy(records)
     _write(frame, given.parquet, write_parquet)
     _write(frame, given.csv, write_tidy)
+    if given.clients is not None:
+        clients = clients_table(records)
+        if clients.empty:
+            raise UserError(
+                "export: no finished run has clients with names; they come with the partition natural, and strict "
+                "privacy tells nothing of them"
+            )
+        _write(clients, given.clients, write_tidy)
     if given.tensorboard is not None:
         written = write_tensorboard(records, given.tensorboard)
         skipped = (

@@ -11,7 +11,7 @@ is None, never zero and never NaN. Rules for all metrics:
   clients, as in the fairness papers (Hardt et al. 2016 define equal opportunity and equalized odds).
 """
 
-from harness.metrics.definitions import by_group, consensus_distance
+from harness.metrics.definitions import by_client, by_group, consensus_distance
 from harness.metrics.predictions import Predictions, read_predictions, write_predictions
 from harness.metrics.registry import (
     ELSEWHERE,
@@ -34,6 +34,7 @@ __all__ = [
     "Metric",
     "Predictions",
     "better_is_higher",
+    "by_client",
     "by_group",
     "consensus_distance",
     "described",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.metrics.predictions import (
     Bools,
@@ -42,7 +45,7 @@ def _gap(rates: Floats | None) -> float | None:
 
 
 def _aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
-    """Return the exact AUROC within every segment that has both classes; ties count one half.
+    """Return the exact AUROC within every segment; ties count one half, NaN without both classes.
 
     Segment and rank form one integer key. One sort of the negatives and two binary searches then count, for every
     positive, the negatives of its segment with a lower and with an equal score: O(n log n) for all segments, in
@@ -57,13 +60,13 @@ def _aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
     earlier = np.cumsum(n_neg) - n_neg  # negatives of the segments before
     twice = np.searchsorted(neg, pos, "left") + np.searchsorted(neg, pos, "right") - 2 * earlier[of_pos]
     wins = np.bincount(of_pos, weights=twice, minlength=size) / 2
-    both = (n_pos > 0) & (n_neg > 0)
-    return wins[both] / (n_pos[both] * n_neg[both])
+    return hit_rates(wins, n_pos * n_neg)
 
 
 def _mean(values: Floats) -> float | None:
-    """Return the mean; None without values."""
-    return float(values.mean()) if len(values) else None
+    """Return the mean of the values that are not NaN; None without any."""
+    present = drop_nan(values)
+    return float(present.mean()) if len(present) else None
 
 
 @metric("max", ".4f", "share, 0 to 1")
@@ -203,6 +206,46 @@ def by_group(predictions: Predictions) -> list[dict[str, str | int | float | Non
             row[rate] = None if values is None or np.isnan(values[g]) else float(values[g])
         rows.append(row)
     return rows
+
+
+def by_client(predictions: Predictions, names: Sequence[str], *, counts: bool = True) -> dict[str, list[Any]]:
+    """Return what every client's own test samples say.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        Predictions for the test samples of all clients.
+    names : sequence of str
+        Names of all clients, in their order.
+    counts : bool
+        Whether numbers of samples may be told.
+
+    Returns
+    -------
+    dict[str, list]
+        Columns with an entry per client that has test samples: ``client``; ``n`` and for two classes ``positives``,
+        if they may be told; ``accuracy``; for two classes ``auroc``, None without both; ``loss``. Columns that do
+        not apply are absent.
+    """
+    p, size = predictions, len(names)
+    n = np.bincount(p.client, minlength=size)
+    columns: dict[str, NDArray[Any]] = {"n": n} if counts else {}
+    if p.binary and counts:
+        columns["positives"] = np.bincount(p.client[p.y_true == 1], minlength=size)
+    if p.y_pred is not None:
+        columns["accuracy"] = hit_rates(np.bincount(p.client[p.hit], minlength=size), n)
+    if p.binary and not np.isnan(p.positive_score).any():
+        columns["auroc"] = np.full(size, np.nan)
+        found = _aurocs(p.positive_rank, p.y_true == 1, p.client)
+        columns["auroc"][: len(found)] = found
+    if p.loss is not None:
+        columns["loss"] = hit_rates(np.bincount(p.client, weights=p.loss, minlength=size), n)
+    held = np.flatnonzero(n)
+    rows = {name: values[held].tolist() for name, values in columns.items()}
+    finite = {
+        name: [value if math.isfinite(value) else None for value in values] for name, values in rows.items()
+    }
+    return {"client": [names[number] for number in held.tolist()], **finite}
 
 
 def consensus_distance(rows: Tensor) -> float:

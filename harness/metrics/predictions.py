@@ -134,7 +134,7 @@ def check_array(
         raise ValueError(f"{name}: allowed values are {allowed}, got {array.min()} to {array.max()}")
 
 
-def hit_rates(hits: Ints, totals: Ints) -> Floats:
+def hit_rates(hits: NDArray[Any], totals: Ints) -> Floats:
     """Return ``hits / totals`` elementwise; NaN where the total is zero."""
     shares = np.full(totals.shape, np.nan)
     np.divide(hits, totals, out=shares, where=totals > 0)

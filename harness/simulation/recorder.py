@@ -16,7 +16,7 @@ from datasets.topology import directed_edges, spectral_gap
 from harness.config.run import RunSpec
 from harness.config.run import versions as versions_of
 from harness.core.row_table import RowTable
-from harness.metrics import Predictions, by_group, write_predictions
+from harness.metrics import Predictions, by_client, by_group, write_predictions
 from harness.simulation.build import Setup
 from harness.simulation.claims import public_information
 from harness.simulation.evaluation import solution
@@ -28,6 +28,7 @@ from harness.storage.files import Unwritable
 from harness.storage.store import RunFolder
 
 MAX_COUNTS = 20_000  # sample counts by client and class or group that are recorded per run
+MOST_NAMED = 1_000  # clients with names up to which each has its results recorded
 
 Progress = Callable[[int, dict[str, Any]], None]
 
@@ -169,6 +170,7 @@ class Recorder:
             small = solution(run.snapshot(number).state, personal=setup.privacy is None)
             final |= {"solution": small} if small else {}
         final |= {"groups": by_group(predictions)} if predictions is not None and predictions.groups else {}
+        final |= _by_client(setup, predictions)
         final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
         final |= {"public": public_information(setup)}
         # How runs are stacked depends on counts of samples, and could depend on who is in a secret cohort.
@@ -246,6 +248,20 @@ def _held(setup: Setup) -> dict[str, Any]:
         return {}
     held = count(setup.federation)
     return {"held": held.packed()} if held.numbers <= MAX_COUNTS else {}
+
+
+def _by_client(setup: Setup, predictions: Predictions | None) -> dict[str, Any]:
+    """Return the results of clients that have names; strict privacy tells none."""
+    names, privacy = setup.federation.names, setup.privacy
+    if (
+        predictions is None
+        or not names
+        or len(names) > MOST_NAMED
+        or (privacy is not None and privacy.strict)
+    ):
+        return {}
+    counts = privacy is None or not privacy.counts_private
+    return {"by_client": by_client(predictions, names, counts=counts)}
 
 
 def _mixing(mixing: Tensor) -> dict[str, float | int]:

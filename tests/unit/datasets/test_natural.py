@@ -169,7 +169,7 @@ def test_small_clients_are_left_out_or_taken_together():
         sizes(at_least=1000)
     with pytest.raises(PartitionError, match="the data name no column of clients; allowed"):
         federate(load("breast-cancer"), Natural(), None, np.random.default_rng(0))
-    with pytest.raises(PartitionError, match="did you mean 'other'"):
+    with pytest.raises(PartitionError, match="'others'; did you mean 'other'"):
         Natural(group="others")
     only = type(data)(**{**vars(data), "origins": ("site",) * 30})
     with pytest.raises(FederationError, match="no feature is left without the column site"):

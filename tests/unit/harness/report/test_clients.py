@@ -1,0 +1,103 @@
+"""Results of named clients, and what they gain over training alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from harness import run
+from harness.cli.parser import main
+from harness.metrics import Predictions, by_client, evaluate
+from harness.report.data.clients import clients_table
+from harness.storage.store import Store
+
+NAMES = ("Rome", "Bern", "Oslo", "Bonn")
+
+
+def predictions(**changes):
+    """Rome has both classes, Oslo one, Bern and Bonn nothing."""
+    made = {
+        "client": np.array([0, 0, 0, 2]),
+        "y_true": np.array([1, 0, 1, 1]),
+        "score": np.array([0.9, 0.3, 0.2, 0.4]),
+        "y_pred": np.array([1, 0, 0, 0]),
+        "classes": ("no", "yes"),
+        "loss": np.array([0.1, 0.2, 0.6, np.inf]),
+    }
+    return Predictions(**{**made, **changes})
+
+
+def test_every_client_with_samples_has_its_figures():
+    assert by_client(predictions(), NAMES) == {
+        "client": ["Rome", "Oslo"],
+        "n": [3, 1],
+        "positives": [2, 1],
+        "accuracy": [pytest.approx(2 / 3), 0.0],
+        "auroc": [0.5, None],
+        "loss": [pytest.approx(0.3), None],
+    }
+    bare = by_client(predictions(y_pred=None, loss=None), NAMES, counts=False)
+    assert bare == {"client": ["Rome", "Oslo"], "auroc": [0.5, None]}
+
+
+def test_they_average_to_the_metrics():
+    draw = np.random.default_rng(0)
+    p = predictions(
+        client=np.repeat(np.arange(4), 25),
+        y_true=draw.integers(0, 2, 100),
+        score=draw.random(100).round(1),
+        y_pred=draw.integers(0, 2, 100),
+        loss=draw.random(100),
+    )
+    found, metrics = by_client(p, NAMES), evaluate(p, 4)
+    assert np.mean(found["accuracy"]) == pytest.approx(metrics["client_accuracy"])
+    assert np.min(found["accuracy"]) == pytest.approx(metrics["worst_client"])
+    assert np.mean(found["auroc"]) == pytest.approx(metrics["auroc_clients"])
+    assert np.mean(found["loss"]) == pytest.approx(metrics["loss"])
+
+
+def spec(path, algorithm, **changes):
+    return {
+        "data": {"name": "csv", "path": str(path), "label": "ill", "client": "site"},
+        "partition": "natural",
+        "model": "logistic",
+        "algorithm": {"name": algorithm, "batch_size": 8},
+        "rounds": 2,
+        **changes,
+    }
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    rows = [
+        f"{NAMES[n % 4]},{float(torch.randn((), generator=draw)) + n % 2:.3f},{n % 2}" for n in range(120)
+    ]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["site,dose,ill", *rows]))
+    return path
+
+
+def test_a_run_records_them_and_the_command_exports_them(hospitals, tmp_path, capsys):
+    out = tmp_path / "out"
+    for algorithm in ("fedavg", "local"):
+        run(spec(hospitals, algorithm), out)
+    table = clients_table(Store(out).records())
+    assert sorted(set(table["client"])) == sorted(NAMES) and len(table) == 8
+    fedavg, local = (table[table["algorithm"] == name].set_index("client") for name in ("fedavg", "local"))
+    assert (local["accuracy_gain"] == 0).all()
+    gain = fedavg["accuracy"] - local["accuracy"]
+    assert np.allclose(fedavg["accuracy_gain"], gain[fedavg.index])
+    assert main(["export", str(out), "--clients", str(tmp_path / "c.csv")]) == 0
+    assert (tmp_path / "c.csv").read_text().count("Rome") == 2
+
+
+def test_privacy_decides_what_is_told(hospitals, tmp_path, capsys):
+    private = {"unit": "client", "placement": "central", "epsilon": 8.0, "clip": 1.0}
+    usual = run(spec(hospitals, "fedavg", privacy=private), tmp_path / "usual").final["by_client"]
+    assert usual["client"] == sorted(NAMES) and "accuracy" in usual
+    told = {"partition": {"kind": "natural", "standardize": False}, "privacy": {**private, "strict": True}}
+    told["algorithm"] = {"name": "fedavg", "batch_size": 8, "local_steps": 2}
+    strict = run({**spec(hospitals, "fedavg"), **told}, tmp_path / "strict")
+    assert "by_client" not in strict.final
+    assert main(["export", str(tmp_path / "strict"), "--clients", str(tmp_path / "c.csv")]) == 2
+    assert "no finished run has clients with names" in capsys.readouterr().err
