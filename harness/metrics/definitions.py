@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.metrics.predictions import (
-    Bools,
     Floats,
-    Ints,
     Predictions,
+    aurocs,
     dense_ranks,
     drop_nan,
     hit_rates,
@@ -23,6 +22,10 @@ from harness.metrics.registry import metric
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+LEAST = 10  # test samples of a client that is compared with others
+BINS = 15  # of confidence
 
 
 def _positive_rates(p: Predictions, label: int | None = None) -> Floats | None:
@@ -42,25 +45,6 @@ def _gap(rates: Floats | None) -> float | None:
     if rates is None or len(present := drop_nan(rates)) < 2:
         return None
     return float(present.max() - present.min())
-
-
-def _aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
-    """Return the exact AUROC within every segment; ties count one half, NaN without both classes.
-
-    Segment and rank form one integer key. One sort of the negatives and two binary searches then count, for every
-    positive, the negatives of its segment with a lower and with an equal score: O(n log n) for all segments, in
-    integers.
-    """
-    n = len(rank)
-    key = segment * n + rank
-    neg, pos = np.sort(key[~positive]), np.sort(key[positive])  # sorted needles make the searches much faster
-    size = int(segment.max()) + 1
-    of_pos = pos // n
-    n_pos, n_neg = np.bincount(of_pos, minlength=size), np.bincount(neg // n, minlength=size)
-    earlier = np.cumsum(n_neg) - n_neg  # negatives of the segments before
-    twice = np.searchsorted(neg, pos, "left") + np.searchsorted(neg, pos, "right") - 2 * earlier[of_pos]
-    wins = np.bincount(of_pos, weights=twice, minlength=size) / 2
-    return hit_rates(wins, n_pos * n_neg)
 
 
 def _mean(values: Floats) -> float | None:
@@ -144,8 +128,8 @@ def auroc(p: Predictions) -> float | None:
         return None
     pooled = np.zeros_like(p.client)
     if p.binary:
-        return _mean(_aurocs(p.positive_rank, p.y_true == 1, pooled))
-    each = [_aurocs(dense_ranks(p.score[:, k]), p.y_true == k, pooled) for k in range(len(p.classes))]
+        return _mean(aurocs(p.positive_rank, p.y_true == 1, pooled))
+    each = [aurocs(dense_ranks(p.score[:, k]), p.y_true == k, pooled) for k in range(len(p.classes))]
     return _mean(np.concatenate(each))
 
 
@@ -154,7 +138,7 @@ def auroc_clients(p: Predictions) -> float | None:
     """Mean AUROC over the clients whose test samples have both classes (two-class tasks)."""
     if not p.binary or np.isnan(p.positive_score).any():
         return None
-    return _mean(_aurocs(p.positive_rank, p.y_true == 1, p.client))
+    return _mean(p.client_aurocs)
 
 
 @metric("max", ".0f", "clients", ranks=True)
@@ -164,6 +148,60 @@ def auroc_clients_n(p: Predictions) -> float | None:
         return None
     positive_share = hit_rates_by(p.y_true == 1, p.client)
     return float(((positive_share > 0) & (positive_share < 1)).sum())
+
+
+@metric("max", ".4f", "share, 0 to 1")
+def worst_client_10(p: Predictions) -> float | None:
+    """Lowest accuracy of a client with at least 10 test samples of its own."""
+    sizes = np.bincount(p.client)
+    large = sizes[sizes > 0] >= LEAST
+    return float(p.accuracies[large].min()) if large.any() else None
+
+
+@metric("max", ".4f", "probability, 0 to 1", ranks=True)
+def worst_auroc(p: Predictions) -> float | None:
+    """Lowest AUROC of a client with at least 5 test samples of both classes (two-class tasks)."""
+    if not p.binary or np.isnan(p.positive_score).any():
+        return None
+    size = int(p.client.max()) + 1
+    counts = (np.bincount(p.client[p.y_true == label], minlength=size) for label in (0, 1))
+    found = p.client_aurocs[np.minimum(*counts) >= LEAST // 2]
+    return float(found.min()) if len(found) else None
+
+
+@metric("max", ".4f", "share, 0 to 1", ranks=True)
+def sensitivity_95(p: Predictions) -> float | None:
+    """Share of positives above the lowest threshold with a specificity of at least 0.95 (two-class tasks).
+
+    The threshold is chosen on the test samples. Samples at the threshold count as negative.
+    """
+    if not p.binary or np.isnan(p.positive_score).any():
+        return None
+    negative, positive = p.positive_rank[p.y_true == 0], p.positive_rank[p.y_true == 1]
+    if not (len(negative) and len(positive)):
+        return None
+    above = len(negative) - -(-19 * len(negative) // 20)  # negatives that may be above
+    threshold = np.partition(negative, -1 - above)[-1 - above]
+    return float((positive > threshold).mean())
+
+
+@metric("min", ".4f", "share, 0 to 1")
+def ece(p: Predictions) -> float | None:
+    """Calibration error: mean distance of confidence and accuracy in 15 bins of equal width.
+
+    The confidence is the score of the predicted class; None if scores are no probabilities (Guo et al. 2017,
+    arXiv 1706.04599, equation 3).
+    """
+    if p.score.ndim == 1:
+        confidence = np.where(p.decided == 1, p.score, 1 - p.score)
+    else:
+        confidence = p.score[np.arange(len(p.score)), p.decided]
+    sums = 1.0 if p.score.ndim == 1 else p.score.sum(1)
+    if not (np.all((p.score >= 0) & (p.score <= 1)) and np.allclose(sums, 1, atol=1e-3)):
+        return None
+    place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    gaps = np.bincount(place, weights=confidence - p.hit, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(confidence))
 
 
 @metric("min", ".4f", "nats for cross-entropy, else the unit of the problem's loss", ranks=True)
@@ -236,8 +274,7 @@ def by_client(predictions: Predictions, names: Sequence[str], *, counts: bool = 
         columns["accuracy"] = hit_rates(np.bincount(p.client[p.hit], minlength=size), n)
     if p.binary and not np.isnan(p.positive_score).any():
         columns["auroc"] = np.full(size, np.nan)
-        found = _aurocs(p.positive_rank, p.y_true == 1, p.client)
-        columns["auroc"][: len(found)] = found
+        columns["auroc"][: len(p.client_aurocs)] = p.client_aurocs
     if p.loss is not None:
         columns["loss"] = hit_rates(np.bincount(p.client, weights=p.loss, minlength=size), n)
     held = np.flatnonzero(n)

@@ -121,6 +121,11 @@ class Predictions:
         """Rank of the score of class 1, ``(n,)``; cached because sorting is expensive."""
         return dense_ranks(self.positive_score)
 
+    @cached_property
+    def client_aurocs(self) -> Floats:
+        """AUROC of every client up to the last one with samples; NaN without both classes."""
+        return aurocs(self.positive_rank, self.y_true == 1, self.client)
+
 
 def check_array(
     name: str, array: NDArray[Any], dtype: type, shapes: list[Shape], size: int | None = None
@@ -145,6 +150,25 @@ def hit_rates_by(hit: Bools, label: Ints) -> Floats:
     """Return the rate of hits within every label, ``(labels,)``."""
     totals = np.bincount(label)
     return hit_rates(np.bincount(label[hit], minlength=len(totals)), totals)
+
+
+def aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
+    """Return the exact AUROC within every segment; ties count one half, NaN without both classes.
+
+    Segment and rank form one integer key. One sort of the negatives and two binary searches then count, for every
+    positive, the negatives of its segment with a lower and with an equal score: O(n log n) for all segments, in
+    integers.
+    """
+    n = len(rank)
+    key = segment * n + rank
+    neg, pos = np.sort(key[~positive]), np.sort(key[positive])  # sorted needles make the searches much faster
+    size = int(segment.max()) + 1
+    of_pos = pos // n
+    n_pos, n_neg = np.bincount(of_pos, minlength=size), np.bincount(neg // n, minlength=size)
+    earlier = np.cumsum(n_neg) - n_neg  # negatives of the segments before
+    twice = np.searchsorted(neg, pos, "left") + np.searchsorted(neg, pos, "right") - 2 * earlier[of_pos]
+    wins = np.bincount(of_pos, weights=twice, minlength=size) / 2
+    return hit_rates(wins, n_pos * n_neg)
 
 
 def drop_nan(shares: Floats) -> Floats:

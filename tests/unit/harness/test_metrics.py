@@ -29,6 +29,7 @@ from harness.metrics import (
 from harness.storage.files import Unwritable
 
 GROUP_METRICS = {"worst_group", "eqopp", "eqodds", "dp_gap"}
+LARGE_METRICS = {"worst_client_10", "worst_auroc"}
 
 
 def binary(
@@ -171,6 +172,54 @@ def test_two_columns_of_scores_rank_by_the_second() -> None:
     assert value("auroc", binary([1, 0, 0], score=score)) == 1
 
 
+def test_small_clients_are_not_the_worst() -> None:
+    """Client 0 has 10 samples and 6 hits, client 1 has 9 and none; AUROC needs 5 of both classes."""
+    p = binary([1] * 5 + [0] * 5 + [1] * 9, [1] * 6 + [0] * 3 + [1] + [0] * 9, client=[0] * 10 + [1] * 9)
+    assert value("worst_client", p) == 0 and value("worst_client_10", p) == 0.8
+    assert value("worst_auroc", p) == pytest.approx((5 * 3 + 2 * 5 / 2) / 25)
+    assert value("worst_client_10", binary([1, 0])) is None and value("worst_auroc", binary([1, 0])) is None
+
+
+def test_sensitivity_at_a_specificity_of_95_percent_by_hand() -> None:
+    """Of 20 negatives 1 .. 20 one may be above: the threshold is 19, and two of the positives are above it.
+
+    Of 19 negatives none may be above.
+    """
+    positives = [19.0, 19.5, 21.0]
+    p = binary([0] * 20 + [1] * 3, score=[*range(1, 21), *positives])
+    assert value("sensitivity_95", p) == pytest.approx(2 / 3)
+    assert value(
+        "sensitivity_95", binary([0] * 19 + [1] * 3, score=[*range(2, 21), *positives])
+    ) == pytest.approx(1 / 3)
+    assert value("sensitivity_95", binary([1, 1], score=[0, 1])) is None
+
+
+def test_calibration_by_hand() -> None:
+    """Confidence .9 twice with one hit: .4 apart; 1 - .3 = .7 once, a hit: .3. Mean (.8 + .3) / 3."""
+    p = binary([1, 0, 0], [1, 1, 0], score=[0.9, 0.9, 0.3])
+    assert value("ece", p) == pytest.approx(1.1 / 3)
+    assert value("ece", replace(p, score=np.array([[0.1, 0.9], [0.1, 0.9], [0.7, 0.3]]))) == pytest.approx(
+        1.1 / 3
+    )
+    assert value("ece", replace(p, score=np.array([2.0, -1.0, 0.5]))) is None
+    assert value("ece", replace(p, score=np.array([[0.5, 0.9], [0.1, 0.9], [0.7, 0.3]]))) is None
+    assert value("ece", replace(p, score=np.array([np.nan, 0.5, 0.5]))) is None
+
+
+def test_a_calibrated_model_has_a_small_error() -> None:
+    draw = np.random.default_rng(0)
+    score = draw.random(100_000)
+    y = (draw.random(100_000) < score).astype(int)
+    assert value("ece", binary(y.tolist(), (score > 0.5).astype(int).tolist(), score=score)) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sensitivity_agrees_with_the_curve_of_scikit_learn(seed: int) -> None:
+    p = drawn(seed, classes=2)
+    fpr, tpr, _ = sk.roc_curve(p.y_true, p.positive_score, drop_intermediate=False)
+    assert value("sensitivity_95", p) == pytest.approx(tpr[fpr <= 0.05 + 1e-12].max(), abs=1e-12)
+
+
 def test_loss_is_the_mean_per_sample() -> None:
     """Losses 1, 2, 6 over two clients: 3, however they are spread."""
     assert value("loss", binary([0, 1, 1], loss=[1, 2, 6], client=[0, 1, 1])) == 3
@@ -190,14 +239,14 @@ def test_consensus_distance_by_hand() -> None:
 def test_without_groups_only_the_group_metrics_are_none() -> None:
     """Two clients with both classes and losses: nothing else may be missing."""
     p = binary([0, 1, 0, 1], client=[0, 0, 1, 1], loss=[1, 1, 1, 1])
-    assert {name for name, v in evaluate(p, 2).items() if v is None} == GROUP_METRICS
+    assert {name for name, v in evaluate(p, 2).items() if v is None} == GROUP_METRICS | LARGE_METRICS
 
 
 def test_beyond_two_classes_exactly_the_binary_metrics_are_none() -> None:
     """The lowest accuracy of a group still applies."""
     figures = evaluate(drawn(0, classes=4), 7)
     assert {name for name, v in figures.items() if v is None} == {
-        "eqopp", "eqodds", "dp_gap", "auroc_clients", "auroc_clients_n",
+        "eqopp", "eqodds", "dp_gap", "auroc_clients", "auroc_clients_n", "worst_auroc", "sensitivity_95",
     }  # fmt: skip
 
 
@@ -405,7 +454,7 @@ def test_a_metric_is_added_by_one_function(monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_metric_is_described_for_reports() -> None:
     """A direction, a format that prints a number, a unit in brackets; gaps, spread and loss are to shrink."""
     assert {name for name, m in METRICS.items() if m.direction == "min"} == {
-        "client_std", "eqopp", "eqodds", "dp_gap", "loss",
+        "client_std", "eqopp", "eqodds", "dp_gap", "ece", "loss",
     }  # fmt: skip
     for name, m in METRICS.items():
         assert m.name == name
@@ -550,6 +599,7 @@ def test_scores_that_only_rank_have_an_auroc_and_no_accuracy(tmp_path: Path) -> 
         "auroc",
         "auroc_clients",
         "auroc_clients_n",
+        "sensitivity_95",
     }
     assert values["auroc"] == 1.0 and by_group(p) == []
     write_predictions(p, tmp_path / "p.csv")
