@@ -17,6 +17,7 @@ from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Cell, Results
 from harness.report.plots.budgets import accuracy_against_epsilon
+from harness.report.plots.clients import named_clients
 from harness.report.plots.curves import curves, learning_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.frontier import accuracy_against_bytes
@@ -69,6 +70,7 @@ PICTURES = {
         "How groups and clients fare",
         "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
     ),
+    "clients": ("What each client gets", "On the client's own test samples, which may be few."),
     "partition": (
         "Who holds what",
         "Numbers of samples of the simulated clients. They would be private in a federation of real clients; "
@@ -126,9 +128,9 @@ def write_report(
     -------
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
-        ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness`` and ``partition`` as
-        ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``, ``chosen.csv``, and figures
-        ``MEASURE-AGAINST``.
+        ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness``, ``clients`` and
+        ``partition`` as ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``, ``chosen.csv``, and
+        figures ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -151,6 +153,7 @@ def write_report(
         "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes"),
         "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon"),
         "fairness": fairness(results, folder / "fairness"),
+        "clients": named_clients(results, folder / "clients"),
         "partition": partitions(results, folder / "partition"),
     }
     titles = dict(PICTURES)

@@ -1,5 +1,7 @@
 """Results of named clients, and what they gain over training alone."""
 
+from statistics import fmean
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from harness import run
 from harness.cli.parser import main
 from harness.metrics import Predictions, by_client, evaluate
 from harness.report.data.clients import clients_table
+from harness.report.plots import clients
 from harness.storage.store import Store
 
 NAMES = ("Rome", "Bern", "Oslo", "Bonn")
@@ -89,6 +92,29 @@ def test_a_run_records_them_and_the_command_exports_them(hospitals, tmp_path, ca
     assert np.allclose(fedavg["accuracy_gain"], gain[fedavg.index])
     assert main(["export", str(out), "--clients", str(tmp_path / "c.csv")]) == 0
     assert (tmp_path / "c.csv").read_text().count("Rome") == 2
+
+
+def test_the_picture_names_the_clients(hospitals, tmp_path, monkeypatch):
+    for seed in (0, 1):
+        run(spec(hospitals, "fedavg", seed=seed), tmp_path / "out")
+    records = Store(tmp_path / "out").records()
+    drawn = {}
+    monkeypatch.setattr(clients, "save", lambda figure, path, note: drawn.update(figure=figure, note=note))
+    clients.named_clients(records, tmp_path / "clients")
+    (axes,) = drawn["figure"].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == sorted(NAMES)
+    means = {
+        name: fmean(r.final["by_client"]["accuracy"][at] for r in records)
+        for at, name in enumerate(sorted(NAMES))
+    }
+    assert axes.containers[0].lines[0].get_xdata().tolist() == pytest.approx(list(means.values()))
+    monkeypatch.setattr(clients, "MOST", 2)
+    clients.named_clients(records, tmp_path / "clients")
+    shown = [label.get_text() for label in drawn["figure"].axes[0].get_yticklabels()]
+    assert shown == sorted(means, key=means.get)[:2] and "the 2 worst of 4 clients" in drawn["note"]
+    for record in records:
+        del record.final["by_client"]
+    assert clients.named_clients(records, tmp_path / "clients") is None
 
 
 def test_privacy_decides_what_is_told(hospitals, tmp_path, capsys):

@@ -1,0 +1,94 @@
+"""Accuracy at every client that has a name, for the best setting of each algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from harness.report.data.results import Cell
+from harness.report.plots.figure import Pictures, appearance, best_of, canvas, panels_of, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+MOST = 30  # clients
+MOST_TASKS = 3
+MOST_ALGORITHMS = 6
+Values = dict[str, list[float]]
+
+
+def named_clients(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+    """Draw the accuracy at every client on its own test samples.
+
+    Markers are means over seeds with one sample standard deviation, for the most accurate setting of each
+    algorithm. Of many clients those are drawn at which the best algorithm does worst.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs whose clients have names are drawn.
+    path : Path
+        Where to write, without suffix.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None without names.
+    """
+    tasks = []
+    for panel in panels_of(records, "accuracy"):
+        best = {name: found for name, cell in best_of(panel).items() if (found := _accuracies(cell))}
+        if best:
+            tasks.append((panel, dict(list(best.items())[:MOST_ALGORITHMS])))
+    shown = tasks[:MOST_TASKS]
+    if not shown:
+        return None
+    clients = [_worst(best) for _, best in shown]
+    heights = [
+        0.9 + 0.24 * len(names) + 0.2 * len(best) for names, (_, best) in zip(clients, shown, strict=True)
+    ]
+    with canvas((7.2, sum(heights) + 0.3), **{"axes.grid.axis": "both"}) as figure:
+        rows = figure.subplots(len(shown), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for ax, names, (panel, best) in zip(rows, clients, shown, strict=True):
+            _draw(ax, names, best)
+            ax.set_title(" · ".join(panel.title.splitlines()), pad=8)
+        note = "the most accurate setting of each algorithm; bars: one standard deviation over seeds"
+        every = max(len(next(iter(best.values()))) for _, best in tasks)
+        note += f"; the {MOST} worst of {every} clients" if every > MOST else ""
+        return save(figure, path, note)
+
+
+def _accuracies(cell: Cell) -> Values:
+    """Return client -> accuracy of every finished run."""
+    found: Values = {}
+    for run in cell.done:
+        columns = run.record.final.get("by_client") or {}
+        for name, value in zip(columns.get("client", ()), columns.get("accuracy", ()), strict=False):
+            if value is not None:
+                found.setdefault(str(name), []).append(float(value))
+    return found
+
+
+def _worst(best: Mapping[str, Values]) -> list[str]:
+    """Return the clients to draw: all in their order, or those at which the first algorithm does worst."""
+    first = next(iter(best.values()))
+    return list(first) if len(first) <= MOST else sorted(first, key=lambda name: fmean(first[name]))[:MOST]
+
+
+def _draw(ax: Axes, names: list[str], best: Mapping[str, Values]) -> None:
+    step = 0.6 / len(best)
+    for number, (algorithm, values) in enumerate(best.items()):
+        look = {**appearance(number), "linestyle": "none"}
+        places = [place - 0.3 + step * (number + 0.5) for place, name in enumerate(names) if name in values]
+        own = [values[name] for name in names if name in values]
+        spread = [stdev(each) if len(each) > 1 else 0.0 for each in own]
+        means = [fmean(each) for each in own]
+        ax.errorbar(means, places, xerr=spread, label=algorithm, elinewidth=0.9, capsize=0, **look)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_xlabel("accuracy on the client's own test samples")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
