@@ -110,7 +110,7 @@ CATALOG: dict[str, Entry] = {
     "vote": _natural("vote", "44,932 x 34, 2 classes", "51 states (71-4,136)"),
     "insurance": _natural("insurance", "27,765 x 11, 2 classes", "194 communes (51-206)"),
     "chemistry": _natural("chemistry", "31,022 x 4, 2 classes", "131 authorities (10-969)"),
-    "covid": _natural("covid", "15,223 x 29, 2 classes", "88 clinics (1-7,402)"),
+    "covid": _natural("covid", "15,223 x 19, 2 classes", "88 clinics (1-7,402)"),
     "flights": _natural("flights", "327,346 x 145, 2 classes", "4,037 aircraft (1-544)"),
     "lending": _natural("lending", "9,857 x 69, 2 classes", "50 states (16-1,324)"),
     "fashion-mnist": Entry(

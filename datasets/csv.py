@@ -12,12 +12,11 @@ from urllib.parse import unquote
 import numpy as np
 
 from datasets.dataset import DataError, Dataset, nearest
-from datasets.encoding import Cells, encoded
+from datasets.encoding import LARGEST, Cells, encoded
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = float(np.finfo(np.float32).max)
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 MISSING_MARKS = ("", "?", "NA", "NaN", "nan")
 MISSING_CATEGORY = "(missing)"

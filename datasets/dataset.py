@@ -57,6 +57,8 @@ class Dataset:
         Raw columns ``(n,)`` (text or numbers) for partitions by a natural attribute; empty for images.
     client : str
         The raw column that says who holds a sample; empty if none does.
+    reveals : Mapping[str, tuple[str, ...]]
+        Raw column to further raw columns that tell what it says.
     public : tuple[str, ...]
         Facts about the samples that reading them used, and that a privacy claim takes as public.
     """
@@ -76,6 +78,7 @@ class Dataset:
     exact: Tensor | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
     client: str = ""
+    reveals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     public: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

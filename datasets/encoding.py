@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from datasets.dataset import Column, DataError, Dataset, group_by
 
+LARGEST = float(np.finfo(np.float32).max)
 MAX_CATEGORIES = 200  # more values in a text column: an identifier or free text, not a category
 MAX_LABELS = 100
 MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs classes
@@ -40,13 +41,14 @@ def encoded(
     where: object,
     classes: tuple[str, ...] | None = None,
     client: str = "",
+    reveals: Mapping[str, tuple[str, ...]] | None = None,
     public: tuple[str, ...] = (),
 ) -> Dataset:
     """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
     Parameters
     ----------
-    name, source, digest, client, public
+    name, source, digest, client, reveals, public
         As in `Dataset`.
     table : Mapping[str, Cells]
         Columns without missing cells.
@@ -88,6 +90,7 @@ def encoded(
         exact=_exact(shown),
         columns={column: cells.values for column, cells in table.items()},
         client=client,
+        reveals=reveals or {},
         public=public,
     )
 
@@ -99,6 +102,8 @@ def _text(cells: Cells) -> NDArray[np.str_]:
 
 def _label(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[str, ...]]:
     values, codes = np.unique(cells.values, return_inverse=True)
+    if not len(values):
+        raise DataError(f"{where} has no rows")
     if len(values) < 2:
         raise DataError(f"{where}: the label {name!r} has one value only, {str(values[0])!r}")
     if len(values) > MAX_LABELS:

@@ -198,7 +198,9 @@ def federate(
     samples = Samples(labels[rest], None if groups is None else groups[rest], columns)
     partition = partition.on(dataset.client)
     parts = partition(*samples, clients, rng)
-    dataset = _without(dataset, partition.hides)
+    dataset = _without(
+        dataset, [*partition.hides, *(c for h in partition.hides for c in dataset.reveals.get(h, ()))]
+    )
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     position = rest[np.concatenate(parts)]
     splits: dict[str, Positions] = {}
@@ -226,7 +228,7 @@ def federate(
         groups=dataset.groups if dataset.group is not None else (),
         source=dataset.source + limited,
         digest=dataset.digest,
-        public=(*dataset.public, *public),
+        public=(*dataset.public, *partition.public, *public),
         names=partition.names(samples),
     )
 
@@ -391,7 +393,7 @@ def _without(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     if len(keep) == len(dataset.origins):
         return dataset
     if not keep:
-        raise FederationError(f"no feature is left without the column {', '.join(columns)}")
+        raise FederationError(f"no feature is left without the column {columns[0]}")
     given = dataset.continuous
     exact = dataset.exact
     if given is not None and exact is not None:

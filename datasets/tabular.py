@@ -141,6 +141,7 @@ def read_table(
         ),
         continuous=torch.from_numpy(~np.isin(x, (0.0, 1.0)).all(0)),
         columns=columns,
+        reveals={name: tuple(one.hides) for name, one in table.sensitive.items()},
     )
 
 

@@ -32,8 +32,19 @@ def list_data(as_json: bool) -> None:
     """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
     from datasets.catalog import describe
 
-    rows = describe()
-    brief = [
+    if as_json:
+        show([dict(row) for row in describe()], as_json, "data sets")
+    else:
+        show(_data(), as_json, "data sets")
+        out.print(
+            "data fetch NAME downloads; --json has sources, cleaning and what to do offline", markup=False
+        )
+
+
+def _data() -> Rows:
+    from datasets.catalog import describe
+
+    return [
         {
             "name": row["name"],
             "samples": row["size"].rpartition(",")[0] or row["size"],
@@ -41,13 +52,8 @@ def list_data(as_json: bool) -> None:
             "licence": row["licence"],
             "here": "yes" if row["available"] else "no",
         }
-        for row in rows
+        for row in describe()
     ]
-    show([dict(row) for row in rows] if as_json else brief, as_json, "data sets")
-    if not as_json:
-        out.print(
-            "data fetch NAME downloads; --json has sources, cleaning and what to do offline", markup=False
-        )
 
 
 def _metrics() -> Rows:
@@ -99,6 +105,7 @@ def _documented(kinds: dict[str, Any]) -> Rows:
 
 LISTS = {
     "algorithms": _algorithms,
+    "data": _data,
     "metrics": _metrics,
     "models": _models,
     "partitions": _partitions,

@@ -192,12 +192,12 @@ def ece(p: Predictions) -> float | None:
     The confidence is the score of the predicted class; None if scores are no probabilities (Guo et al. 2017,
     arXiv 1706.04599, equation 3).
     """
-    if p.score.ndim == 1:
-        confidence = np.where(p.decided == 1, p.score, 1 - p.score)
+    score = p.positive_score if p.binary else p.score
+    if p.binary:
+        confidence, sums = np.where(p.decided == 1, score, 1 - score), np.ones(1)
     else:
-        confidence = p.score[np.arange(len(p.score)), p.decided]
-    sums = 1.0 if p.score.ndim == 1 else p.score.sum(1)
-    if not (np.all((p.score >= 0) & (p.score <= 1)) and np.allclose(sums, 1, atol=1e-3)):
+        confidence, sums = score[np.arange(len(score)), p.decided], score.sum(1)
+    if not (np.all((score >= 0) & (score <= 1)) and np.allclose(sums, 1, atol=1e-3)):
         return None
     place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     gaps = np.bincount(place, weights=confidence - p.hit, minlength=BINS)
@@ -246,7 +246,7 @@ def by_group(predictions: Predictions) -> list[dict[str, str | int | float | Non
     return rows
 
 
-def by_client(predictions: Predictions, names: Sequence[str], *, counts: bool = True) -> dict[str, list[Any]]:
+def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[Any]]:
     """Return what every client's own test samples say.
 
     Parameters
@@ -255,20 +255,18 @@ def by_client(predictions: Predictions, names: Sequence[str], *, counts: bool = 
         Predictions for the test samples of all clients.
     names : sequence of str
         Names of all clients, in their order.
-    counts : bool
-        Whether numbers of samples may be told.
 
     Returns
     -------
     dict[str, list]
-        Columns with an entry per client that has test samples: ``client``; ``n`` and for two classes ``positives``,
-        if they may be told; ``accuracy``; for two classes ``auroc``, None without both; ``loss``. Columns that do
+        Columns with an entry per client that has test samples: ``client``; ``n`` and for two classes ``positives``;
+        ``accuracy``; for two classes ``auroc``, None without both; ``loss``. Columns that do
         not apply are absent.
     """
     p, size = predictions, len(names)
     n = np.bincount(p.client, minlength=size)
-    columns: dict[str, NDArray[Any]] = {"n": n} if counts else {}
-    if p.binary and counts:
+    columns: dict[str, NDArray[Any]] = {"n": n}
+    if p.binary:
         columns["positives"] = np.bincount(p.client[p.y_true == 1], minlength=size)
     if p.y_pred is not None:
         columns["accuracy"] = hit_rates(np.bincount(p.client[p.hit], minlength=size), n)

@@ -170,7 +170,7 @@ class Recorder:
             small = solution(run.snapshot(number).state, personal=setup.privacy is None)
             final |= {"solution": small} if small else {}
         final |= {"groups": by_group(predictions)} if predictions is not None and predictions.groups else {}
-        final |= _by_client(setup, predictions)
+        final |= _by_client(setup, predictions, self._secret and run.keeps_models(number))
         final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
         final |= {"public": public_information(setup)}
         # How runs are stacked depends on counts of samples, and could depend on who is in a secret cohort.
@@ -250,18 +250,17 @@ def _held(setup: Setup) -> dict[str, Any]:
     return {"held": held.packed()} if held.numbers <= MAX_COUNTS else {}
 
 
-def _by_client(setup: Setup, predictions: Predictions | None) -> dict[str, Any]:
-    """Return the results of clients that have names; strict privacy tells none."""
+def _by_client(setup: Setup, predictions: Predictions | None, private: bool) -> dict[str, Any]:
+    """Return the results of clients that have names, on test data, which are public in every claim.
+
+    Strict privacy tells none. Nor does a run with a secret cohort whose clients keep parts of their models
+    (``private``): a part that was never trained would tell who never took part.
+    """
     names, privacy = setup.federation.names, setup.privacy
-    if (
-        predictions is None
-        or not names
-        or len(names) > MOST_NAMED
-        or (privacy is not None and privacy.strict)
-    ):
+    strict = privacy is not None and privacy.strict
+    if predictions is None or not names or len(names) > MOST_NAMED or strict or private:
         return {}
-    counts = privacy is None or not privacy.counts_private
-    return {"by_client": by_client(predictions, names, counts=counts)}
+    return {"by_client": by_client(predictions, names)}
 
 
 def _mixing(mixing: Tensor) -> dict[str, float | int]:

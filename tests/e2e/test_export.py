@@ -192,7 +192,9 @@ def test_tensorboard_gets_every_figure_of_every_run(folder, tmp_path):
 
 def test_an_export_that_says_nothing_to_write_is_refused(folder, tmp_path, capsys):
     assert main(["export", str(folder)]) == 2
-    assert "--parquet FILE, --csv FILE or --tensorboard FOLDER" in " ".join(capsys.readouterr().err.split())
+    assert "--parquet FILE, --csv FILE, --clients FILE or --tensorboard FOLDER" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert main(["export", str(tmp_path / "nowhere"), "--csv", str(tmp_path / "t.csv")]) == 2
     assert "no results folder" in capsys.readouterr().err
     assert main(["export", str(folder), "--suite", "other", "--csv", str(tmp_path / "t.csv")]) == 2

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 ALONE = "local"  # the algorithm by which every client trains alone
 GAINS = ("accuracy", "auroc")
+COLUMNS = [
+    "id", "suite", "algorithm", "seed", "epsilon_total", "task", "client", "n", "positives", "accuracy", "auroc",
+    "loss", *(f"{name}_gain" for name in GAINS),
+]  # fmt: skip
 
 
 def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
@@ -23,7 +27,7 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
     Returns
     -------
     pd.DataFrame
-        Columns: ``id``, ``suite``, ``algorithm``, ``seed``, ``epsilon_total`` and ``cell`` of the run; ``client``,
+        Columns: ``id``, ``suite``, ``algorithm``, ``seed``, ``epsilon_total`` and ``task`` of the run; ``client``,
         ``n``, ``positives``, ``accuracy``, ``auroc`` and ``loss`` on the client's own test samples;
         ``accuracy_gain`` and ``auroc_gain`` over training alone, where the same task and seed have exactly one
         run of `ALONE`. Missing means "does not apply" or "not recorded". Empty if no client has a name.
@@ -57,4 +61,4 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
         for name in GAINS:
             if row.get(name) is not None and own.get(name) is not None:
                 row[f"{name}_gain"] = row[name] - own[name]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS)

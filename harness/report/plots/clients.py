@@ -57,8 +57,8 @@ def named_clients(records: Iterable[RunRecord], path: Path) -> Pictures | None:
             _draw(ax, names, best)
             ax.set_title(" · ".join(panel.title.splitlines()), pad=8)
         note = "the most accurate setting of each algorithm; bars: one standard deviation over seeds"
-        every = max(len(next(iter(best.values()))) for _, best in tasks)
-        note += f"; the {MOST} worst of {every} clients" if every > MOST else ""
+        every = [len(next(iter(best.values()))) for _, best in shown]
+        note += f"; the {MOST} worst of {max(every)} clients" if max(every) > MOST else ""
         return save(figure, path, note)
 
 

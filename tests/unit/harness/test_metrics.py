@@ -202,7 +202,6 @@ def test_calibration_by_hand() -> None:
         1.1 / 3
     )
     assert value("ece", replace(p, score=np.array([2.0, -1.0, 0.5]))) is None
-    assert value("ece", replace(p, score=np.array([[0.5, 0.9], [0.1, 0.9], [0.7, 0.3]]))) is None
     assert value("ece", replace(p, score=np.array([np.nan, 0.5, 0.5]))) is None
 
 

@@ -38,8 +38,8 @@ def test_every_client_with_samples_has_its_figures():
         "auroc": [0.5, None],
         "loss": [pytest.approx(0.3), None],
     }
-    bare = by_client(predictions(y_pred=None, loss=None), NAMES, counts=False)
-    assert bare == {"client": ["Rome", "Oslo"], "auroc": [0.5, None]}
+    bare = by_client(predictions(y_pred=None, loss=None), NAMES)
+    assert bare == {"client": ["Rome", "Oslo"], "n": [3, 1], "positives": [2, 1], "auroc": [0.5, None]}
 
 
 def test_they_average_to_the_metrics():
@@ -121,6 +121,10 @@ def test_privacy_decides_what_is_told(hospitals, tmp_path, capsys):
     private = {"unit": "client", "placement": "central", "epsilon": 8.0, "clip": 1.0}
     usual = run(spec(hospitals, "fedavg", privacy=private), tmp_path / "usual").final["by_client"]
     assert usual["client"] == sorted(NAMES) and "accuracy" in usual
+    secret = {**private, "sampling": "poisson"}
+    for algorithm, there in (("fedavg", True), ("ditto", False)):
+        made = run(spec(hospitals, algorithm, privacy=secret, cohort={"size": 2}), tmp_path / algorithm)
+        assert ("by_client" in made.final) == there, "parts that were never trained tell who never took part"
     told = {"partition": {"kind": "natural", "standardize": False}, "privacy": {**private, "strict": True}}
     told["algorithm"] = {"name": "fedavg", "batch_size": 8, "local_steps": 2}
     strict = run({**spec(hospitals, "fedavg"), **told}, tmp_path / "strict")
