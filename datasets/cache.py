@@ -107,6 +107,25 @@ def locate(name: str, sources: Sequence[Source], remedy: str, *, online: bool = 
     raise DataError(f"data set {name!r} is not available; tried in order:\n{tried}\nRemedy: {remedy}")
 
 
+def only_file(name: str, path: Path, patterns: Sequence[str]) -> Path:
+    """Return a file, or of a user's folder the only one that matches the first pattern with a match.
+
+    Raises
+    ------
+    DataError
+        If no file of the folder matches, or several do.
+    """
+    if not path.is_dir():
+        return path
+    for pattern in patterns:
+        files = sorted(path.glob(pattern))
+        if len(files) > 1:
+            raise DataError(f"{path} holds several files {pattern}; give the path of one of them")
+        if files:
+            return files[0]
+    raise DataError(f"{path} holds no file for {name} (looked for {', '.join(patterns)})")
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:

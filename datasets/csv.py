@@ -12,14 +12,13 @@ from urllib.parse import unquote
 import numpy as np
 
 from datasets.dataset import DataError, Dataset, nearest
-from datasets.encoding import LARGEST, Cells, encoded
+from datasets.encoding import LARGEST, MISSING_CATEGORY, Cells, encoded
 
 if TYPE_CHECKING:
     import pandas as pd
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 MISSING_MARKS = ("", "?", "NA", "NaN", "nan")
-MISSING_CATEGORY = "(missing)"
 MISSING = ("error", "drop", "fill")
 
 # Query keys of an address ``csv:PATH?KEY=VALUE&...``.

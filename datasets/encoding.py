@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from datasets.dataset import Column, DataError, Dataset, group_by
 
 LARGEST = float(np.finfo(np.float32).max)
+MISSING_CATEGORY = "(missing)"
 MAX_CATEGORIES = 200  # more values in a text column: an identifier or free text, not a category
 MAX_LABELS = 100
 MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs classes

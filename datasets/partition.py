@@ -99,8 +99,8 @@ class Partition(ABC):
             raise self.error(f"client {sizes.argmin()} of {count} is left without samples; {self.remedy}")
         return np.split(np.argsort(owner, kind="stable")[left_out:], np.cumsum(sizes)[:-1])
 
-    def on(self, client: str) -> Self:
-        """Return the partition of data with a column of clients, or none; overridden if it matters."""
+    def resolved(self, client: str) -> Self:
+        """Return the partition with what the data set's column of clients, or none, decides."""
         return self
 
     @property
@@ -392,7 +392,7 @@ class Natural(Partition):
         if self.group not in (None, "other"):
             raise self.error(f"group is {self.group!r}; {nearest(self.group, ['other'])}")
 
-    def on(self, client: str) -> Self:
+    def resolved(self, client: str) -> Self:
         """Return the partition by the given column, if no other is named."""
         return replace(self, column=self.column or client or None)
 

