@@ -50,5 +50,7 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
 
 def _title(record: RunRecord) -> str:
     spec = record.spec
-    dealt = f"{part_name(spec['data'])} · {partition_text(spec['partition'])} · {clients(spec)} clients"
+    count = record.final.get("clients") or clients(spec)  # the partition may decide it
+    number = "" if count is None else f" · {count} clients"
+    dealt = f"{part_name(spec['data'])} · {partition_text(spec['partition'])}{number}"
     return f"{dealt}, seed {spec['seed']}"
