@@ -6,7 +6,7 @@
 # make clean       delete results and caches
 #
 # The first command creates the environment in .venv. The packages that only tests need (Ray, Parquet,
-# TensorBoard, linters) are installed by the first target that uses them.
+# TensorBoard, Optuna, linters) are installed by the first target that uses them.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -42,7 +42,7 @@ format: .venv/ready-to-test
 	touch .venv/ready
 
 .venv/ready-to-test: .venv/ready
-	$(INSTALL) --editable '.[dev,ray,export]'
+	$(INSTALL) --editable '.[dev,ray,export,tune]'
 	touch .venv/ready-to-test
 
 clean:

@@ -137,6 +137,7 @@ def federate(
     standardize: bool = True,
     drop_negatives: float = 0.0,
     selection: float = 0.0,
+    selection_rng: np.random.Generator | None = None,
 ) -> Federation:
     """Partition a data set among clients and split every client's samples into training and test samples.
 
@@ -170,6 +171,9 @@ def federate(
         Share, in [0, 1), of each client's training samples held out to choose hyper-parameters, stratified like the
         test samples and of at least one sample (a client with a single sample trains on it). Standardization does
         not use them.
+    selection_rng : numpy.random.Generator, optional
+        Draws the samples of ``selection`` instead of ``rng``: a share of all samples, stratified by class, before
+        anything else. Runs with other ``rng`` then hold out the same samples, and train and test on none of them.
 
     Returns
     -------
@@ -207,9 +211,21 @@ def federate(
     if test == "official":
         splits["test"] = _deal(kept[held_out[kept]], len(parts), rng)
     shares = {} if test == "official" else {"test": test}
-    for name, share in (shares | ({"selection": selection} if selection else {})).items():
+    shares |= {"selection": selection} if selection else {}
+    for name, share in shares.items():
         if not 0 < share < 1:
             raise FederationError(f"{name} is {share}; give a share above 0 and below 1")
+    if selection_rng is not None:
+        reserved = _reserved(labels, held_out, shares.pop("selection"), selection_rng)[position]
+        splits["selection"] = index_of(position[reserved], owner[reserved], len(parts))
+        position, owner = position[~reserved], owner[~reserved]
+        empty = np.flatnonzero(np.bincount(owner, minlength=len(parts)) == 0)
+        if len(empty):
+            raise FederationError(
+                f"all samples of client {empty[0]} are held out for selection; use fewer clients, more samples a "
+                "client (at_least), or a smaller selection"
+            )
+    for name, share in shares.items():
         chosen = _part(owner, _strata(labels, groups, stratify)[position], share, rng)
         splits[name] = index_of(position[chosen], owner[chosen], len(parts))
         position, owner = position[~chosen], owner[~chosen]
@@ -334,6 +350,17 @@ def _subset(
     if limit is None or limit >= n:
         return np.arange(n)
     return np.flatnonzero(spread(np.zeros(n, dtype=np.int64), labels * 2 + held_out, np.array([limit]), rng))
+
+
+def _reserved(
+    labels: NDArray[np.int64], held_out: NDArray[np.bool_], share: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Choose a share of the samples that are not held out, stratified by class, ``(n,)`` bool."""
+    own = np.flatnonzero(~held_out)
+    take = np.array([max(1, round(share * len(own)))])
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[own[spread(np.zeros(len(own), dtype=np.int64), labels[own], take, rng)]] = True
+    return chosen
 
 
 def _uneven(

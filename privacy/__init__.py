@@ -19,6 +19,7 @@ the functions of `privacy.audit` test the claim on released data, those of `priv
 `gaussian_noise`          noise, one generator per row
 `scale_p`, `inclusion_p`  tests of the claimed noise and sampling (`correlation_p`: of independent draws)
 `one_run_epsilon`         empirical lower bound on epsilon (`one_run_gaussian_epsilon`, `clopper_pearson_epsilon`)
+`selection_epsilon`       what a search for settings costs, if it draws a random number of them
 `attack_bound`            what an attacker can gain (`accuracy_bound`: from one epsilon alone)
 ========================  ==============================================================================
 """
@@ -32,6 +33,7 @@ from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaus
 from privacy.individual import Histories, calibrate_all, calibrate_each
 from privacy.ledger import Draw, Ledger, PrivacyReport
 from privacy.one_run import clopper_pearson_epsilon, one_run_epsilon, one_run_gaussian_epsilon
+from privacy.selection import Selected, selection_epsilon
 
 __all__ = [
     "Account",
@@ -42,6 +44,7 @@ __all__ = [
     "Histories",
     "Ledger",
     "PrivacyReport",
+    "Selected",
     "account",
     "accuracy_bound",
     "analytic_sigma",
@@ -66,4 +69,5 @@ __all__ = [
     "one_run_gaussian_epsilon",
     "scale_p",
     "scale_to_norm",
+    "selection_epsilon",
 ]

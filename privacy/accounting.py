@@ -12,7 +12,7 @@ Bounds:
 - Poisson sampling, ``prv``: Opacus's discretized privacy loss (Gopi, Lee, Wutschitz 2021), upper end of its
   error interval;
 - any sampling, ``pld``: the discretized privacy loss of `privacy.pld`, within 1 % of the exact value;
-- sampling without replacement, ``rdp``: twice the divergence's excess over 1 of Poisson sampling (`_divergence`).
+- sampling without replacement, ``rdp``: twice the divergence's excess over 1 of Poisson sampling (`divergence`).
 
 Sampling never increases epsilon, so the exact value without amplification is a bound too; the smallest bound is
 reported. It is tight at the extremes, where Opacus's series overflow.
@@ -267,24 +267,24 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
     def conversion(order: float) -> float:
         return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
-    def divergence(order: float) -> float:
-        return sum(event.times * _divergence(event, order) for event in events)
+    def total(order: float) -> float:
+        return sum(event.times * divergence(event, order) for event in events)
 
     orders = [order for order in _ORDERS if order < 1 / delta]
     best = math.inf
     for order in (order for order in orders if order >= 2):
-        spent = divergence(order)
+        spent = total(order)
         best = min(best, spent + conversion(order))
         if spent + conversion(orders[-1]) >= best:
             break
     for order in (order for order in reversed(orders) if order < 2):
         if conversion(order) >= best:
             break
-        best = min(best, divergence(order) + conversion(order))
+        best = min(best, total(order) + conversion(order))
     return best
 
 
-def _divergence(event: Event, order: float) -> float:
+def divergence(event: Event, order: float) -> float:
     """Renyi divergence of one draw, or an upper bound of it.
 
     Let ``A = exp((order - 1) divergence)`` of the Poisson-sampled Gaussian. ``A - 1`` is an integral over the

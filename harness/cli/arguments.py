@@ -12,8 +12,8 @@ import torch
 from harness.cli.parser import NUMBERS, SECTIONS
 from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
-from harness.config.sweep import assign, distinct, mapping
-from harness.config.yaml import cut, read, read_yaml
+from harness.config.sweep import assign, distinct
+from harness.config.yaml import cut, mapping, read, read_yaml
 from harness.core.registry import UserError
 from harness.simulation.build import Execution
 

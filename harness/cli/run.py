@@ -13,14 +13,16 @@ from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite
 from harness.cli.console import figures, log, out, print_rows, progress_bar, short
-from harness.cli.progress import SuiteProgress, ago, amount
+from harness.cli.progress import ago, amount
+from harness.cli.tuning import carry_out, in_suite, tuned
 from harness.config import builtin
-from harness.config.run import RunSpec, run_id, versions
+from harness.config.run import RunSpec
 from harness.config.sweep import Combination
+from harness.config.tune import TuneSpec, runs_of
 from harness.core.registry import UserError, unknown
-from harness.executors.scheduler import choose, cores, run_all, run_one
+from harness.executors.scheduler import choose, cores, run_one
 from harness.metrics import written_down
-from harness.simulation.build import Execution, data_digest, identify, prepare
+from harness.simulation.build import Execution, identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.plan import affordable, plan, vetted
 from harness.simulation.status import overview
@@ -100,57 +102,30 @@ def suite_command(given: argparse.Namespace) -> int:
     with log.status(f"checking {len(chosen.cells)} combinations"):
         cells: Sequence[Combination] = vetted(chosen.cells)
     workers = given.jobs or (1 if executor == "serial" else cores())
-    cells = _within_limit(given, cells, workers, store, execution)
-    specs = [cell.spec for cell in cells if cell.spec is not None]
-    listed = [_listed(cell) for cell in cells]
-    store.write_suite(
-        chosen.name,
-        {
-            "suite": chosen.name,
-            "profile": chosen.profile,
-            "title": chosen.title,
-            "report": stored,
-            "cells": listed,
-        },
-    )
-    skipped, profile = len(cells) - len(specs), f" ({chosen.profile})" if chosen.profile else ""
-    log.print(f"suite {chosen.name}{profile}: {len(specs)} runs, {skipped} combinations skipped")
-    runs = {
-        str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec is not None
+    cells = _within_limit(given, cells, chosen.tune, workers, store, execution)
+    tuning: dict[str, Any] = {}
+    if chosen.tune is not None:
+        cells, tuning = tuned(given, chosen, chosen.tune, cells, store, execution)
+    listed = [in_suite(cell) for cell in cells]
+    content = {
+        "suite": chosen.name,
+        "profile": chosen.profile,
+        "title": chosen.title,
+        "report": stored,
+        **tuning,
+        "cells": listed,
     }
-    with SuiteProgress(chosen.name, store, runs) as board:
-        run_all(
-            list(runs.values()),
-            given.out,
-            jobs=given.jobs,
-            executor=given.executor,
-            address=given.address,
-            execution=execution,
-            retry=given.retry,
-            begin=board.begin,
-            report=board.finished,
-        )
-    elsewhere = board.ends["running"]
-    if elsewhere:
-        log.print(f"{elsewhere} runs are in another process; repeat the command when they are done")
+    store.write_suite(chosen.name, content)
+    runs = {str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec}
+    skipped, profile = len(cells) - len(runs), f" ({chosen.profile})" if chosen.profile else ""
+    log.print(f"suite {chosen.name}{profile}: {len(runs)} runs, {skipped} combinations skipped")
+    ends = carry_out(given, chosen.name, store, runs, execution)
+    if ends["running"]:
+        log.print(f"{ends['running']} runs are in another process; repeat the command when they are done")
     from harness.cli.report import write_all  # slow to import
 
     write_all(store, chosen.name, report)
-    return 1 if board.ends["failed"] or board.ends["damaged"] or elsewhere else 0
-
-
-def _listed(cell: Combination) -> dict[str, Any]:
-    """Return what a suite records of a combination."""
-    if cell.spec is None:
-        return {"id": None, "spec": {"seed": 0, **cell.given}, "reason": cell.reason}
-    spec, digest = cell.spec.model_dump(mode="json"), data_digest(cell.spec)
-    return {
-        "id": run_id(spec, digest, versions(spec)),
-        "spec": spec,
-        "reason": cell.reason,
-        "digest": digest,
-        "versions": versions(spec),
-    }
+    return 1 if ends["failed"] or ends["damaged"] or ends["running"] else 0
 
 
 def _suite_command(given: argparse.Namespace) -> str | None:
@@ -169,6 +144,7 @@ def _suite_command(given: argparse.Namespace) -> str | None:
 def _within_limit(
     given: argparse.Namespace,
     cells: Sequence[Combination],
+    tune: TuneSpec | None,
     jobs: int = 1,
     store: Store | None = None,
     execution: Execution | None = None,
@@ -183,13 +159,15 @@ def _within_limit(
     final = ("done",) if store and given.retry else ("done", "failed")
     ids = {identify(cell.spec) for cell in cells if store and cell.spec}
     ended = {id for id in ids if store and store.folder(id).status in final}
-    return affordable(vetted(cells), given.limit_hours, jobs, ended, given.trim, execution)
+    fit = vetted(cells)
+    return affordable(fit, given.limit_hours, jobs, ended, given.trim, execution, runs_of(fit, tune))
 
 
 def plan_command(given: argparse.Namespace) -> int:
     """Print the estimated costs of runs."""
-    cells = given_suite(given).cells
-    rows = plan(_within_limit(given, cells))
+    chosen = given_suite(given)
+    cells = _within_limit(given, chosen.cells, chosen.tune)
+    rows = plan([*cells, *runs_of(cells, chosen.tune)])
     if given.json:
         print(json.dumps(rows, indent=1))
     else:

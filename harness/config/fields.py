@@ -149,6 +149,9 @@ class PartitionSpec(Section):
         Whether to standardize the continuous columns of the data set over all training samples.
     selection : float
         Share of each client's training samples that is held out for hyper-parameter selection.
+    selection_seed : int or None
+        Seed that draws the samples of ``selection`` among all samples, so that they are the same whatever the
+        run's seed and no run trains or tests on them. None: the run's seed, within each client.
     settings : dict
         Settings of the kind.
     """
@@ -160,6 +163,7 @@ class PartitionSpec(Section):
     limit: int | None = Field(default=None, ge=2)
     standardize: bool = True
     selection: float = Field(default=0.0, ge=0, lt=1)
+    selection_seed: int | None = Field(default=None, ge=0)
     settings: Named = Field(default_factory=lambda: Named({}))
 
     @model_validator(mode="before")
@@ -184,6 +188,14 @@ class PartitionSpec(Section):
             raise unknown("partition", kind, [*PARTITIONS, *VERTICAL])
         made = construct(f"partition.{kind}", PARTITIONS[kind], own, also=cls.model_fields)
         return {**rest, "settings": Named(settings_of(made), made)}
+
+    @model_validator(mode="after")
+    def _held_out(self) -> PartitionSpec:
+        if self.selection_seed is not None and not self.selection:
+            raise UserError(
+                "partition.selection_seed: needs partition.selection, the share of samples that it draws"
+            )
+        return self
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from harness.config.run import RunSpec
-from harness.config.sweep import mapping
-from harness.config.yaml import shown
+from harness.config.yaml import mapping, shown
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described, recall
 

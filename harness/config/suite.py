@@ -9,9 +9,10 @@
       algorithm: [fedavg, {name: scaffold, lr: 0.05}]
       partition.alpha: [0.1, 1.0]      # dotted paths reach into sections
       seed: [0, 1, 2]
-    profiles:                          # each may replace base fields and the sweep
-      smoke: {base: {rounds: 20}}
+    profiles:                          # each may replace fields of base and tune, and the sweep
+      smoke: {base: {rounds: 20}, tune: {budget: 5}}
       paper: {base: {rounds: 500}}
+    tune: {...}                        # settings chosen before the runs, see `harness.config.tune`
     report:
       by: accuracy                     # measure that ranks
       baseline: fedavg                 # algorithm to compare with
@@ -40,11 +41,13 @@ from typing import Any
 
 from harness.config import builtin
 from harness.config.report import ReportSpec, read_report
-from harness.config.sweep import Combination, assign, expand, mapping
-from harness.config.yaml import bounded, read_yaml, shown
+from harness.config.sweep import Combination, assign, expand
+from harness.config.tune import TuneSpec, hold_out, read_tune
+from harness.config.yaml import bounded, mapping, read_yaml, shown
 from harness.core.registry import UserError, unknown
 
-FIELDS = ("suite", "title", "base", "sweep", "profiles", "report")
+FIELDS = ("suite", "title", "base", "sweep", "profiles", "tune", "report")
+PROFILE_FIELDS = ("base", "sweep", "tune")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also the name of its folder
 RESERVED = ("all", "runs", "store.json")  # other names in a results folder
 
@@ -61,6 +64,8 @@ class Suite:
         The distinct combinations.
     report : ReportSpec
         Settings of its report.
+    tune : TuneSpec or None
+        How the combinations choose their settings; None if they have what the file says.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Suite:
     profile: str
     cells: tuple[Combination, ...]
     report: ReportSpec
+    tune: TuneSpec | None = None
 
 
 def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | None = None) -> Suite:
@@ -110,16 +116,18 @@ def make_suite(
         raise unknown("profile", profile, profiles)
     chosen = mapping(f"profiles.{profile}", profiles.get(profile, {}))
     for key in chosen:
-        if key not in ("base", "sweep"):
-            raise unknown(f"field of profiles.{profile}", key, ("base", "sweep"))
+        if key not in PROFILE_FIELDS:
+            raise unknown(f"field of profiles.{profile}", key, PROFILE_FIELDS)
     base = deepcopy(dict(mapping("base", content.get("base", {}))))
     for path, value in mapping("base", chosen.get("base", {})).items():
         assign(base, path, value)
     blocks = chosen.get("sweep", content.get("sweep", {}))
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
-    cells = expand(base, [{**block, **(instead or {})} for block in blocks])
+    asked = content.get("tune", {}), chosen.get("tune", {})
+    tune = read_tune({key: value for part in asked for key, value in mapping("tune", part).items()} or None)
+    cells = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
     title, report = str(content.get("title", name)), read_report(content.get("report", {}))
-    return Suite(name, title, profile, cells, report)
+    return Suite(name, title, profile, cells, report, tune)
 
 
 def checked_name(name: Any) -> str:

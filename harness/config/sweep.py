@@ -6,28 +6,26 @@ Under ``random`` a block draws values::
 
     random: {draws: 20, seed: 0, over: {algorithm.lr: {log_uniform: [0.001, 1]}}}
 
-with ``uniform``, ``log_uniform`` or ``integer`` between two inclusive bounds, or ``choice`` from a list. Draws are
-keyed: further draws or fields do not change existing ones.
+with the ranges of `harness.config.ranges`. Draws are keyed: further draws or fields do not change existing ones.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
+from harness.config.ranges import read_range
 from harness.config.run import RunSpec, read_spec
-from harness.config.yaml import shown
+from harness.config.yaml import mapping, shown
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.wire.settings import BUDGETS
 
 MAX_RUNS = 100_000
-DIGITS = 4  # significant digits of a drawn number, for readable tables
-DRAWS = ("uniform", "log_uniform", "integer", "choice")
 SEARCH_FIELDS = ("draws", "seed", "over")
 
 Setting = tuple[str, Any]
@@ -45,15 +43,20 @@ class Combination:
         The run; None if the combination is incompatible.
     reason : str or None
         Why it is incompatible.
+    search : int or None
+        Number of the search that chose some of its settings.
     """
 
     given: dict[str, Any]
     spec: RunSpec | None
     reason: str | None = None
+    search: int | None = None
 
 
-def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Combination, ...]:
-    """Return the distinct combinations of all blocks.
+def expand(
+    base: Mapping[str, Any], blocks: Sequence[Any], complete: Callable[[dict[str, Any]], None] | None = None
+) -> tuple[Combination, ...]:
+    """Return the distinct combinations of all blocks; ``complete`` may add to the fields of each.
 
     Raises
     ------
@@ -66,6 +69,8 @@ def expand(base: Mapping[str, Any], blocks: Sequence[Any]) -> tuple[Combination,
             given = _copied(dict(base))
             for path, value in sorted(settings, key=_order):
                 _set_field(given, path, _copied(value))
+            if complete is not None:
+                complete(given)
             try:
                 cells.append(Combination(given, read_spec(given)))
             except Incompatible as error:
@@ -164,37 +169,13 @@ def _drawn(search: Any) -> list[list[Setting]]:
     return [[(path, _draw(path, way, seed, number)) for path, way in over.items()] for number in range(draws)]
 
 
-def _draw(path: str, way: Any, seed: int, number: int) -> Any:
-    """Return one value of a field, rounded to `DIGITS` significant digits."""
-    way = mapping(f"sweep.random.over.{path}", way)
-    (kind, bounds), *more = way.items() or [("", None)]
-    if more or kind not in DRAWS:
-        raise unknown(f"way to draw {path}", more[0][0] if more else kind, DRAWS)
-    if not isinstance(bounds, list) or not bounds or (kind != "choice" and not _ordered(bounds, kind)):
-        wanted = "a list of values" if kind == "choice" else "[lowest, highest]"
-        low = ", above 0" if kind == "log_uniform" else ", whole numbers" if kind == "integer" else ""
-        raise UserError(f"sweep.random.over.{path}: {kind} takes {wanted}{low}; given {shown(bounds)}")
+def _draw(path: str, given: Any, seed: int, number: int) -> Any:
+    """Return one value of a field."""
+    over = read_range(f"sweep.random.over.{path}", given)
     generator = rng.numpy_stream(seed, "search", path, number)
-    if kind == "choice":
-        return bounds[int(generator.integers(len(bounds)))]
-    low, high = bounds
-    if kind == "integer":
-        return int(generator.integers(low, high + 1))
-    value = (
-        math.exp(generator.uniform(math.log(low), math.log(high)))
-        if kind == "log_uniform"
-        else generator.uniform(low, high)
-    )
-    return float(f"{value:.{DIGITS}g}")
-
-
-def _ordered(bounds: list[Any], kind: str) -> bool:
-    """Whether the bounds are two finite numbers of the kind, in order."""
-    numbers = int if kind == "integer" else int | float
-    if len(bounds) != 2 or any(isinstance(b, bool) or not isinstance(b, numbers) for b in bounds):
-        return False
-    low, high = bounds
-    return math.isfinite(low) and math.isfinite(high) and low <= high and (kind != "log_uniform" or low > 0)
+    if over.number is not None:
+        return over.value(int(generator.integers(over.number)))
+    return over.at(generator.random())
 
 
 def assign(target: dict[str, Any], path: str, value: Any) -> None:
@@ -209,10 +190,3 @@ def assign(target: dict[str, Any], path: str, value: Any) -> None:
         target[section] = dict(inner)
         target = target[section]
     target[last] = value
-
-
-def mapping(where: str, value: Any) -> Mapping[str, Any]:
-    """Return ``value`` if it is a mapping with text keys; raise UserError otherwise."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UserError(f"{where}: named fields are needed, given {shown(value)}")
-    return value

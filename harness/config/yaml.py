@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,10 @@ def cut(text: str) -> str:
 def shown(value: object) -> str:
     """Return a value's text in a message."""
     return cut(repr(value))
+
+
+def mapping(where: str, value: Any) -> Mapping[str, Any]:
+    """Return ``value`` if it is a mapping with text keys; raise UserError otherwise."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise UserError(f"{where}: named fields are needed, given {shown(value)}")
+    return value

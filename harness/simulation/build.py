@@ -298,6 +298,8 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
         name: getattr(part, name) for name in ("test", "stratify", "limit", "standardize", "selection")
     }
     options["drop_negatives"] = data.drop_negatives
+    if part.selection_seed is not None:
+        options["selection_rng"] = rng.numpy_stream(part.selection_seed, "selection")
     federation = federate(dataset, deal, 1 if vertical else part.clients, generator, **options)
     if not vertical:
         return federation

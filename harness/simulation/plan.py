@@ -32,7 +32,9 @@ def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
     ratio of noise to signal is that of the second; runs that differ in their seed only share these estimates.
     """
     measured: dict[str, Trial] = {}
-    return [_row(cell, measured) for cell in cells]
+    distinct = {id(cell): cell for cell in cells}  # a search repeats its combination
+    made = {key: _row(cell, measured) for key, cell in distinct.items()}
+    return [made[id(cell)] for cell in cells]
 
 
 def refusal(cell: Combination, cache: dict[str, Federation] | None = None) -> str | None:
@@ -76,6 +78,7 @@ def affordable(
     ended: Collection[str] = (),
     trim: bool = False,
     execution: Execution | None = None,
+    before: Sequence[Combination] = (),
 ) -> list[Combination]:
     """Return the combinations if their estimated time is within a limit.
 
@@ -93,6 +96,8 @@ def affordable(
         Leave out the last seeds until the rest fits. Left-out combinations are marked as skipped.
     execution : Execution, optional
         Device and the like.
+    before : Sequence[Combination]
+        Runs that come first and are never left out: those of a search.
 
     Raises
     ------
@@ -109,8 +114,10 @@ def affordable(
             measured[kind] = trial(calibrated(prepare(cell.spec, execution))).seconds
         return measured[kind] / 3600
 
+    first = [cost(cell) for cell in before]
+
     def total(costs: Iterable[float]) -> float:
-        each = list(costs)
+        each = [*first, *costs]
         return max(sum(each) / jobs, max(each, default=0.0))  # workers do not share a run
 
     costs = [(cell, cost(cell)) for cell in cells]

@@ -77,6 +77,9 @@ class RunRecord:
         Sample counts of clients (`datasets.client_statistics`); empty if not recorded.
     versions : dict
         Versions of the code that determined the result (`harness.config.run.versions`); empty if not recorded.
+    search : dict
+        The search that chose settings of the run, as in ``suite.json`` (`harness.executors.tuning`), with its
+        ``number`` and ``tune``, how it was made; empty if there was none.
     """
 
     id: str | None
@@ -91,6 +94,7 @@ class RunRecord:
     digest: str = ""
     held: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
 
 
 class Store:
@@ -153,14 +157,24 @@ class Store:
         return dict(read_sealed(path)[0].get("report", {})) if path.exists() else {}
 
     def cells(self, suite: str | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Yield the cells of each suite (or of one) with its name and profile, then runs without a suite."""
+        """Yield the cells of each suite (or of one) with its name and profile, then runs without a suite.
+
+        The runs of a search for settings are yielded only if its suite is asked for.
+        """
         known: set[str | None] = set()
         for path in sorted(self.root.glob("*/suite.json")):
             content, _ = read_sealed(path, "suite", "profile", "cells")
             if suite is not None and content["suite"] != suite:
                 continue
+            known.update(cell["id"] for cell in content["cells"])
+            if suite is None and "searches_for" in content:  # its runs are no results
+                continue
+            tuning = content.get("tuning", {})
             for cell in content["cells"]:
-                known.add(cell["id"])
+                if "search" in cell:
+                    number = cell["search"]
+                    search = {"number": number, **tuning["searches"][number], "tune": tuning["tune"]}
+                    cell = {**cell, "search": search}
                 yield content["suite"], content["profile"], cell
         if suite is None:
             for folder in self.run_folders():
@@ -199,7 +213,10 @@ class Store:
 
     def _record(self, suite: str, profile: str, cell: Mapping[str, Any]) -> RunRecord:
         if cell["id"] is None:
-            return RunRecord(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [])
+            search = cell.get("search", {})
+            return RunRecord(
+                None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], search=search
+            )
         folder = self.folder(cell["id"])
         status, reason = folder.standing()
         started = cell if "source" in cell else {**cell, **_started(folder)}
@@ -211,6 +228,7 @@ class Store:
             digest=started.get("digest", ""),
             held=started.get("held", {}),
             versions=started.get("versions", plugins),
+            search=cell.get("search", {}),
         )
 
 

@@ -36,7 +36,8 @@ COLUMNS = (
     "adjacency", "sampling", "accountant", "noise_multiplier", "epsilon_nominal", "epsilon_asked", "releases",
     "data_source", "profile", "settings", "accuracy_ci95", "ranked_by", "baseline", "paired_difference",
     "paired_ci95", "pareto", "reasons", "missing", "task", "cell", "oracle_calls", "spectral_gap", "target",
-    "reached", *COSTS_TO_TARGET, "damaged", "epsilon_median", "epsilon_of",
+    "reached", *COSTS_TO_TARGET, "damaged", "epsilon_median", "epsilon_of", "tuned",
+    "epsilon_with_search",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
@@ -46,7 +47,7 @@ COUNTS = (
 TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
     "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
-    "reasons", "task", "cell", "target", "epsilon_of",
+    "reasons", "task", "cell", "target", "epsilon_of", "tuned",
 )
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
@@ -94,6 +95,8 @@ def leaderboard(
         ``accuracy_ci95`` half widths of 95 % t intervals.
         The privacy columns are those of the seed with the largest epsilon; ``epsilon_asked`` is the spec's.
         ``epsilon_of`` says whose the total is, ``epsilon_median`` is that of the median client (or person).
+        ``tuned`` says how settings were chosen, ``epsilon_with_search`` what that would cost
+        (`harness.executors.tuning.report_of`); it is in no other column.
         ``pareto`` marks the cells that no other of the task dominates in accuracy, bytes (both ways) and
         epsilon. ``seeds`` is the number asked for; ``missing`` counts the runs not finished yet, ``damaged``
         those whose files are not what was written, which count as not finished. ``settings``
@@ -186,6 +189,11 @@ def _description(cell: Cell) -> dict[str, Any]:
         "cell": cell.key,
     }
     row["epsilon_of"] = most_exposed(given, row["clients"])
+    if search := cell.records[0].search:
+        tune, cost = search["tune"], search["epsilon"]
+        seeds = " ".join(map(str, tune["seeds"]))
+        row["tuned"] = f"best of {len(search['trials'])} by selection_{tune['metric']}, seeds {seeds}"
+        row["epsilon_with_search"] = math.inf if cost == "inf" else cost
     return row | {name: given.get(name) for name in PRIVACY}
 
 

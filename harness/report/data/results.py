@@ -215,6 +215,12 @@ class Cell:
         return _fullest(self.records).spec
 
     @cached_property
+    def given(self) -> dict[str, str]:
+        """The settings that the suite gave, without those that a search chose: cells to compare share them."""
+        chosen = set(self.records[0].search.get("paths", ()))
+        return {name: value for name, value in self.settings.items() if name not in chosen}
+
+    @cached_property
     def algorithm(self) -> str:
         """Name of the algorithm."""
         return part_name(self.spec["algorithm"]) or ""

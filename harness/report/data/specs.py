@@ -11,7 +11,16 @@ LONGEST_VALUE = 24  # characters; a longer setting (a matrix in YAML) is shown b
 LONGEST_SCHEDULE = 48  # the same for schedules of ratios
 
 #: Fields of every partition; fields of its kind are printed with its name.
-PARTITION_FIELDS = ("kind", "clients", "test", "stratify", "limit", "standardize", "selection")
+PARTITION_FIELDS = (
+    "kind",
+    "clients",
+    "test",
+    "stratify",
+    "limit",
+    "standardize",
+    "selection",
+    "selection_seed",
+)
 
 
 def digest(value: object) -> str:

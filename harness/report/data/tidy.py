@@ -96,7 +96,10 @@ def spec_key(record: RunRecord) -> str:
 def shared_key(
     record: RunRecord, without: Collection[str] = (), made: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the digest of all that determines a run, without its seed and some sections of its spec."""
+    """Return the digest of all that determines a run, without its seed and some sections of its spec.
+
+    With such sections the digest is that of cells to compare. It then leaves out what each has chosen in a search.
+    """
     made = origin(record) if made is None else made
     kept = {name: value for name, value in made.items() if name.rpartition(".")[2] not in without}
     return digest([record.suite, record.profile, _essential(record, without), kept])
@@ -125,6 +128,12 @@ def plugged(record: RunRecord) -> Collection[str]:
 def _essential(record: RunRecord, without: Collection[str]) -> dict[str, Any]:
     """Return a spec without seed, settings at their defaults, some sections, and the path of data with a digest."""
     wanted = {name: part for name, part in record.spec.items() if name not in ("seed", *without)}
+    for path in record.search.get("paths", ()) if without else ():
+        section, _, name = path.partition(".")
+        if not name:
+            wanted.pop(section, None)
+        elif isinstance(part := wanted.get(section), Mapping):
+            wanted[section] = {key: value for key, value in part.items() if key != name}
     spec = essential(wanted, plugged(record))
     if record.digest and "data" in spec:
         spec["data"] = {name: value for name, value in spec["data"].items() if name != "path"}

@@ -23,6 +23,7 @@ from harness.report.plots.fairness import fairness
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.overview import overview
 from harness.report.plots.partitions import partitions
+from harness.report.plots.tuning import tuning_curves
 from harness.report.tables.columns import (
     UNDONE,
     Column,
@@ -37,6 +38,7 @@ from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
 from harness.report.tables.privacy import exposure
 from harness.report.tables.text import quantity, words
+from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import reasons, summary, write_csv, write_markdown
 from harness.storage.files import write_text
 
@@ -70,6 +72,7 @@ PICTURES = {
         "How groups and clients fare",
         "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
     ),
+    "tuning": ("What tuning bought", ""),
     "clients": ("What each client gets", "On the client's own test samples, which may be few."),
     "partition": (
         "Who holds what",
@@ -128,8 +131,8 @@ def write_report(
     -------
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
-        ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness``, ``clients`` and
-        ``partition`` as ``.png`` and ``.svg``, ``pivot.md``, ``pivot.csv``, ``chosen.md``, ``chosen.csv``, and
+        ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness``, ``tuning``, ``clients``
+        and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and ``tuned`` as ``.md`` and ``.csv``, and
         figures ``MEASURE-AGAINST``.
 
     Raises
@@ -153,6 +156,7 @@ def write_report(
         "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes"),
         "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon"),
         "fairness": fairness(results, folder / "fairness"),
+        "tuning": tuning_curves(results, folder / "tuning"),
         "clients": named_clients(results, folder / "clients"),
         "partition": partitions(results, folder / "partition"),
     }
@@ -161,7 +165,8 @@ def write_report(
         stem = f"{measure}-{against}"
         titles[stem] = f"{words(measure)} by {against}", ""
         drawn[stem] = curves(results, folder / stem, measure, against)
-    for stem, tables in (("pivot", grids), ("chosen", chosen)):
+    tuned = tuning_tables(results)
+    for stem, tables in (("pivot", grids), ("chosen", chosen), ("tuned", tuned)):
         for name, write in ((f"{stem}.md", grids_markdown), (f"{stem}.csv", grids_csv)):
             (folder / name).unlink(missing_ok=True)
             if tables:
@@ -177,7 +182,7 @@ def write_report(
         title, note = titles[stem]
         pictures.append(Picture(title, files[1], note, plain=stem in ("partition", "overview")))
     page = written["index.html"]
-    tables = [*chosen, *grids]
+    tables = [*tuned, *chosen, *grids]
     write_page(results, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
     return written
 

@@ -146,7 +146,7 @@ def settings_beside(cell: Cell, along: str) -> tuple[str, ...]:
     """Return the settings of a cell except one setting or section."""
     return tuple(
         f"{name}={value}"
-        for name, value in sorted(cell.settings.items())
+        for name, value in sorted(cell.given.items())
         if name not in ("seed", along) and not name.startswith(f"{along}.")
     )
 

@@ -124,7 +124,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
     beside = ("seed", "compression.beta", "compression.error_feedback")
     return tuple(
         f"{name}={value}"
-        for name, value in sorted(cell.settings.items())
+        for name, value in sorted(cell.given.items())
         if name not in beside and not name.startswith("privacy.")
     )
 

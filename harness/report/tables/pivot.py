@@ -113,7 +113,7 @@ def _fixed(cell: Cell, pivot: Pivot) -> Settings:
         tuned |= pivot.measure in COSTS_TO_TARGET and name in ("rounds", "eval_every")
         return name in ("seed", *pivot[:2]) or section in whole or tuned
 
-    own = {name: value for name, value in cell.settings.items() if name in cell.variant or not moving(name)}
+    own = {name: value for name, value in cell.given.items() if name in cell.variant or not moving(name)}
     record = cell.records[0]
     if record.digest and not any(name.startswith("data.") for name in pivot[:2]):
         own["data.digest"] = record.digest[:DIGEST_LETTERS]

@@ -130,7 +130,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     from rich.table import Table
 
     measure, plain, protected = comparison
-    _say(console, _setting(plain))
+    _say(console, _setting((plain, *protected)))
     for text in _statements(protected):
         _say(console, text)
     points = _in_points(measure)
@@ -214,17 +214,19 @@ def _order(cell: Cell) -> tuple[bool, bool, float, str]:
     return not alone, not claim, -(claim.get("epsilon_total") or 0) or sum(pruned), cell.key
 
 
-def _setting(cell: Cell) -> str:
-    """Describe the runs in one sentence."""
-    spec, seeds = cell.spec, len(cell.done)
-    count = clients(spec)
+def _setting(cells: Sequence[Cell]) -> str:
+    """Describe the runs of cells to compare in one sentence."""
+    spec, seeds = cells[0].spec, len(cells[0].done)
+    count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
+    search = cells[0].records[0].search
     facts = [
         f"{part_name(spec.get('data')) or part_name(spec.get('problem'))}",
         f"{count} clients" if count else "",
         partition_text(spec.get("partition")) or "",
         f"model {part_name(spec['model'])}" if spec.get("model") else "",
-        f"{spec.get('rounds')} rounds",
+        f"{spec.get('rounds')} rounds" if len(lengths) == 1 else "",
         f"{seeds} seed{'' if seeds == 1 else 's'}",
+        f"each row with the best of {len(search['trials'])} settings" if search else "",
     ]
     return f"Measured on {', '.join(fact for fact in facts if fact)}."
 

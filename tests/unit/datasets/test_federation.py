@@ -380,3 +380,43 @@ def test_samples_are_contiguous_for_every_table_layout():
     dataset = Dataset("t", by_columns, torch.tensor([0, 1, 0, 1]), ("a", "b"), "here", "d")
     assert not by_columns.is_contiguous() and dataset.x.is_contiguous()
     assert torch.equal(dataset.x, by_columns)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.integers(0, 1000), st.sampled_from([0.1, 0.25, 0.5]))
+def test_own_selection_samples_are_the_same_whatever_the_seed(one: int, other: int, share: float) -> None:
+    """No run trains or tests on them, whichever seed splits the rest."""
+    made = [
+        federate(table(200, 4), Iid(), 5, rng(seed), selection=share, selection_rng=rng(7))
+        for seed in (one, other)
+    ]
+    first, second = ({i for row in held(federation, "selection") for i in row} for federation in made)
+    assert first == second
+    assert len(first) == round(200 * share)
+    for federation in made:
+        assert everything(federation) == list(range(200))
+    per_class = [sum(i % 4 == label for i in first) for label in range(4)]
+    assert max(per_class) - min(per_class) <= 1
+
+
+def test_own_selection_samples_leave_official_tests_and_subsets_alone() -> None:
+    data = table(200, 2, tested=40)
+    federation = federate(data, Iid(), 4, rng(), test="official", selection=0.25, selection_rng=rng(7))
+    assert sorted(i for row in held(federation, "test") for i in row) == list(range(160, 200))
+    assert sum(map(len, held(federation, "selection"))) == 40
+    small = [
+        federate(table(200), Iid(), 4, rng(s), limit=50, selection=0.5, selection_rng=rng(7)) for s in (0, 1)
+    ]
+    chosen, tested = (
+        ({i for row in held(f, "selection") for i in row} for f in small),
+        [everything(f) for f in small],
+    )
+    assert [len(own) for own in tested] == [50, 50]
+    a, b = chosen
+    assert not a & {i for split in ("train", "test") for row in held(small[1], split) for i in row}
+    assert not b & {i for split in ("train", "test") for row in held(small[0], split) for i in row}
+
+
+def test_a_client_of_nothing_but_selection_samples_is_refused() -> None:
+    with pytest.raises(FederationError, match="held out for selection; use fewer clients"):
+        federate(table(20), Iid(), 10, rng(), selection=0.8, selection_rng=rng(7))

@@ -1,0 +1,72 @@
+"""Searches for settings, as a suite recorded them, and what they bought."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search and the cells that it chose settings for.
+
+    Attributes
+    ----------
+    cells : tuple of Cell
+        At least one.
+    found : Mapping
+        As ``suite.json`` keeps it.
+    """
+
+    cells: tuple[Cell, ...]
+    found: Mapping[str, Any]
+
+    @property
+    def tune(self) -> Mapping[str, Any]:
+        """The suite's section ``tune``."""
+        own: Mapping[str, Any] = self.found["tune"]
+        return own
+
+    @property
+    def chosen(self) -> Mapping[str, Any] | None:
+        """The trial that won; None if none had figures."""
+        number = self.found["chosen"]
+        return None if number is None else self.found["trials"][number]
+
+    @property
+    def failed(self) -> int:
+        """Number of settings without a figure for the first seed."""
+        return sum(trial["values"][0] is None for trial in self.found["trials"])
+
+    def best_of(self, number: int) -> float | None:
+        """Return the expected figure on test samples of the best of some settings, with the first seed.
+
+        The mean over all choices of ``number`` of the settings tried of the test figure of the one that is best on
+        the selection samples (Dodge et al. 2019, https://doi.org/10.18653/v1/D19-1224, there with one figure for
+        both). Settings without a figure are never the best.
+        """
+        pairs = [
+            (trial["values"][0], trial["tests"][0])
+            for trial in self.found["trials"]
+            if trial["values"][0] is not None and trial["tests"][0] is not None
+        ]
+        if not 1 <= number <= len(pairs):
+            return None
+        pairs.sort(key=lambda pair: pair[0], reverse=better_is_higher(self.tune["metric"]))
+        weights = [math.comb(len(pairs) - 1 - place, number - 1) for place in range(len(pairs))]
+        total = math.comb(len(pairs), number)
+        return math.fsum(weight / total * test for weight, (_, test) in zip(weights, pairs, strict=True))
+
+
+def searched(records: Iterable[Any]) -> list[Searched]:
+    """Return the searches behind the results, in the order of the suites and of their files."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in Results.of(records).cells:
+        if search := cell.records[0].search:
+            groups.setdefault((cell.suite, search["number"]), []).append(cell)
+    return [Searched(tuple(cells), cells[0].records[0].search) for _, cells in sorted(groups.items())]

@@ -1,0 +1,88 @@
+"""What tuning bought: the expected result of a search against its number of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.metrics import better_is_higher
+from harness.report.data.tuning import Searched, searched
+from harness.report.plots.budgets import budget_of
+from harness.report.plots.figure import MOST_LINES, PANELS_A_ROW, Pictures, appearance, canvas, save
+from harness.report.tables.text import words
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+MOST_PANELS = 9
+
+
+def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
+    """Draw the expected test figure of the best of 1, 2, ... settings, a panel for each task and budget.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records of tuned suites.
+    path : Path
+        Where to write, without suffix.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None without searches of several settings.
+    """
+    panels: dict[tuple[str, str], list[Searched]] = {}
+    for search in searched(records):
+        if len(search.found["trials"]) > 1 and search.best_of(1) is not None:
+            panels.setdefault((search.cells[0].task, _title(search)), []).append(search)
+    shown = list(panels.items())[:MOST_PANELS]
+    if not shown:
+        return None
+    names = sorted({search.cells[0].algorithm for _, own in shown for search in own})
+    across = min(PANELS_A_ROW, len(shown))
+    down = -(-len(shown) // across)
+    with canvas((max(7.2, 4.4 * across), 3.9 * down)) as figure:
+        axes = list(figure.subplots(down, across, squeeze=False).flat)
+        for ax, ((_, title), own) in zip(axes, shown, strict=False):
+            best: dict[str, list[float]] = {}
+            for search in own:
+                best.setdefault(search.cells[0].algorithm, _curve(search))
+            higher = better_is_higher(own[0].tune["metric"])
+            order = sorted(best, key=lambda name: best[name][-1], reverse=higher)[:MOST_LINES]
+            for place, name in enumerate(order):  # the same style in every panel if there are enough styles
+                look = appearance(names.index(name) if len(names) <= MOST_LINES else place)
+                ax.plot(range(1, len(best[name]) + 1), best[name], label=name, **{**look, "marker": None})
+            ax.set_xscale("log")
+            longest = max(len(curve) for curve in best.values())
+            ticks = [size for size in (1, 2, 5, 10, 25, 50, 100) if size <= longest]
+            ax.set_xticks(ticks, [str(size) for size in ticks])
+            ax.minorticks_off()
+            ax.set_xlabel("settings tried")
+            ax.set_ylabel(f"{words(own[0].tune['metric'])} of the best")
+            ax.set_title(title, pad=8)
+            ax.legend(fontsize=8)
+        for ax in axes[len(shown) :]:
+            ax.set_axis_off()
+        note = "expected on test samples of the first seed of the search"
+        note += f"; {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
+        return save(figure, path, note)
+
+
+def _curve(search: Searched) -> list[float]:
+    found = (search.best_of(size) for size in range(1, len(search.found["trials"]) + 1))
+    return [value for value in found if value is not None]
+
+
+def _title(search: Searched) -> str:
+    cell = search.cells[0]
+    budget = budget_of(cell)
+    data = cell.given.get("data.name", "")
+    problem = cell.given.get("problem.kind", "")
+    parts = [
+        data,
+        "" if problem == "classify" else problem,
+        f"ε {budget.epsilon:g}" if budget.kind else "no privacy",
+    ]
+    return " · ".join(part for part in parts if part)

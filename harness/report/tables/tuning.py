@@ -1,0 +1,106 @@
+"""The table of chosen settings of a tuned suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from harness.report.data.results import Cell
+from harness.report.data.tuning import Searched, searched
+from harness.report.plots.budgets import budget_of
+from harness.report.tables.pivot import Grid, Place, written
+from harness.report.tables.text import quantity, telling, without_section, words
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+SIZES = (1, 5, 25, 125)  # of searches, whose expected results are told
+COST = "ε with the search"
+UNTOLD = ("seed", "eval_every", "privacy")  # sections that name no search; its budget does
+
+
+def tuning_tables(records: Iterable[RunRecord]) -> list[Grid]:
+    """Return a table for every tuned suite: what each search chose, what it was worth, and what it would cost."""
+    suites: dict[str, list[Searched]] = {}
+    for search in searched(records):
+        suites.setdefault(search.cells[0].suite, []).append(search)
+    return [_table(suite if len(suites) > 1 else "", found) for suite, found in suites.items()]
+
+
+def _table(suite: str, found: Sequence[Searched]) -> Grid:
+    tune = found[0].tune
+    measure, metric, budget = f"selection_{tune['metric']}", tune["metric"], tune["budget"]
+    sizes = sorted({size for size in SIZES if size < budget} | {budget})
+    private = any(search.found["epsilon"] is not None for search in found)
+    names = _names(found)
+    places: dict[tuple[str, str], Place] = {}
+    for name, search in zip(names, found, strict=True):
+        places[name, "Chosen"] = Place(_settings(search), {}, "")
+        if search.chosen is not None:
+            values = [value for value in search.chosen["values"] if value is not None]
+            seeds = dict(zip(tune["seeds"], values, strict=False))
+            places[name, words(measure)] = Place(written(fmean(values), measure), seeds, "")
+        for size in sizes:
+            best = search.best_of(size)
+            places[name, f"Best of {size}"] = Place("" if best is None else written(best, metric), {}, "")
+        places[name, "Failed"] = Place(str(search.failed or ""), {}, "")
+        places[name, COST] = Place(_epsilon(search.found["epsilon"]), {}, "")
+    halved = f"; one setting in {tune['halving']} went on to the next seed" if len(tune["seeds"]) > 1 else ""
+    notes = [
+        f"Each row chose among {budget} settings by {words(measure)}, on samples that no run trains or tests on, "
+        f"with seeds {', '.join(map(str, tune['seeds']))}{halved}.",
+        f"Best of n: {words(metric)} that a search of n settings finds on average, on test samples, first seed.",
+    ]
+    if private:
+        notes.append(
+            f"The search is not counted in ε. {COST}: were the number of settings drawn from a logarithmic, "
+            f"geometric or Poisson distribution of mean {budget}, each run with all seeds, and the figures that "
+            "choose public (Papernot and Steinke 2022)."
+        )
+    columns = (
+        "Chosen",
+        words(measure),
+        *(f"Best of {size}" for size in sizes),
+        "Failed",
+        *([COST] * private),
+    )
+    title = f"What tuning chose: {suite}" if suite else "What tuning chose"
+    return Grid(title, "search", " ".join(notes), tuple(names), columns, places)
+
+
+def _names(found: Sequence[Searched]) -> list[str]:
+    """Return a name for every search: the algorithm and what tells it from the algorithm's other searches."""
+    members: dict[int, tuple[str, list[str]]] = {}
+    mechanisms = {_mechanism(search.cells[0]) for search in found} - {""}
+    for number, search in enumerate(found):
+        cell = search.cells[0]
+        shared = set.intersection(*(set(own.given.items()) for own in search.cells))
+        texts = [f"{name}={value}" for name, value in sorted(shared) if name.split(".")[0] not in UNTOLD]
+        budget = budget_of(cell)
+        texts.append(f"ε={budget.epsilon:g}" if budget.kind else _mechanism(cell) or "no privacy")
+        texts.append(_mechanism(cell) if len(mechanisms) > 1 else "")
+        members[number] = cell.algorithm, [text for text in texts if text]
+    own = telling(members)
+    return [" ".join([members[n][0], *map(without_section, own[n])]) for n in range(len(found))]
+
+
+def _mechanism(cell: Cell) -> str:
+    """Return unit and placement of a cell's privacy; empty without privacy."""
+    asked = cell.spec.get("privacy")
+    return f"{asked['unit']}/{asked['placement']}" if asked else ""
+
+
+def _settings(search: Searched) -> str:
+    if search.chosen is None:
+        return "none had figures"
+    given = search.chosen["settings"].items()
+    return " ".join(f"{path.rpartition('.')[2]}={_text(value)}" for path, value in given)
+
+
+def _text(value: Any) -> str:
+    return quantity(value) if isinstance(value, float) else str(value)
+
+
+def _epsilon(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else quantity(value, 3)

@@ -1,0 +1,160 @@
+"""The section ``tune``: what it may say, which combinations share a search, and the points they try."""
+
+import math
+from statistics import pstdev
+
+import pytest
+
+from harness.config.suite import make_suite
+from harness.config.tune import Search, Trial, points, read_tune, runs_of, searches
+from harness.core.registry import UserError
+
+LR = {"algorithm.lr": {"log_uniform": [0.01, 1]}}
+BASE = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 3, "selection": 0.2},
+    "model": "logistic",
+    "rounds": 2,
+}
+
+
+def suite(tune, sweep=None, base=None, **parts):
+    sweep = {"algorithm": ["fedavg", "local"], "seed": [0, 1]} | (sweep or {})
+    return make_suite({"base": BASE | (base or {}), "sweep": sweep, "tune": tune} | parts)
+
+
+def found(tune, **parts):
+    made = suite(tune, **parts)
+    return searches(made.cells, made.tune)
+
+
+@pytest.mark.parametrize(
+    ("tune", "text"),
+    [
+        ({"settings": LR, "budget": 0}, "tune.budget: a whole number from 1 to 1,000, given 0"),
+        ({"settings": LR, "budget": True}, "tune.budget: a whole number"),
+        ({"settings": LR, "halving": 0.5}, "tune.halving: a whole number"),
+        ({}, ""),
+        ({"budget": 5}, "tune.settings: name what is tuned"),
+        ({"settings": LR, "metric": "f1"}, "f1"),
+        ({"settings": LR, "metric": "aurocc"}, "Did you mean 'auroc'"),
+        ({"settings": LR, "split": "test"}, "no run trains or tests on; given 'test'"),
+        ({"settings": LR, "seeds": []}, "tune.seeds: a list of whole numbers"),
+        ({"settings": LR, "seeds": [100, 100]}, "tune.seeds: each once"),
+        ({"settings": LR, "seeds": "100"}, "tune.seeds: a list"),
+        ({"settings": LR, "seed": 1}, "Did you mean 'seeds'"),
+        ({"settings": LR, "once_for": "beta"}, "tune.once_for: a list"),
+        ({"settings": LR, "once_for": ["compressio.beta"]}, "Did you mean 'compression'"),
+        ({"settings": LR, "sampler": 3}, "tune.sampler: sobol"),
+        ({"settings": {"algorithm.lr": {"log_uniform": [0, 1]}}}, "above 0; given [0, 1]"),
+        ({"settings": {"algorithm.lr": {"log_integer": [1, 2.5]}}}, "above 0, whole numbers; given [1, 2.5]"),
+        ({"settings": {"algorithm.lr": {"uniform": [1, 0.1]}}}, "uniform takes [lowest, highest]"),
+        ({"settings": {"algorithm.lr": {"choice": []}}}, "a list of values"),
+        ({"settings": {"algorithm.lr": {"log_unifrm": [0.1, 1]}}}, "Did you mean 'log_uniform'"),
+        ({"settings": {"algorithm.lr": [0.1, 1]}}, "named fields are needed"),
+        ({"settings": {"seed": {"integer": [0, 9]}}}, "seed says what is compared"),
+        ({"settings": {"privacy.epsilon": {"uniform": [1, 8]}}}, "privacy.epsilon says what is compared"),
+        ({"settings": {"partition.alpha": {"uniform": [1, 8]}}}, "partition.alpha says what is compared"),
+    ],
+)
+def test_what_is_no_search_is_refused_in_one_sentence(tune, text):
+    if not tune:
+        assert read_tune(None) is None
+        return
+    with pytest.raises(UserError) as refused:
+        suite(tune)
+    assert text in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_settings_that_no_combination_has_are_refused():
+    with pytest.raises(UserError, match=r"algorithm\.lrr.*Did you mean 'algorithm\.lr'"):
+        found({"settings": LR | {"algorithm.lrr": {"uniform": [0, 1]}}})
+
+
+def test_reported_seeds_and_missing_selection_samples_are_refused():
+    with pytest.raises(UserError, match=r"tune\.seeds: 1 is a seed of the reported runs"):
+        found({"settings": LR, "seeds": [1, 100]})
+    with pytest.raises(UserError, match=r"the runs need partition\.selection"):
+        found({"settings": LR}, base={"partition": {"kind": "iid", "clients": 3}})
+
+
+def test_selection_samples_are_the_same_under_every_seed():
+    made = suite({"settings": LR})
+    assert {cell.spec.partition.selection_seed for cell in made.cells} == {0}
+    untuned = make_suite({"base": BASE, "sweep": {"algorithm": ["fedavg"]}})
+    assert untuned.cells[0].spec.partition.selection_seed is None
+
+
+def test_a_combination_takes_the_settings_that_it_has():
+    tune = {
+        "settings": LR
+        | {
+            "algorithm.lr_u": {"log_uniform": [0.01, 1]},
+            "privacy.clip": {"log_uniform": [0.1, 1]},
+            "rounds": {"choice": [1, 2]},
+        }
+    }
+    sweep = {
+        "algorithm": ["fedavg", "fedrep"],
+        "model": [{"name": "mlp", "hidden": [4]}],
+        "privacy": [None, {"placement": "local", "clip": 1, "epsilon": 4}],
+    }
+    paths = [(own.cells[0].spec.algorithm["name"], own.paths) for own in found(tune, sweep=sweep)]
+    assert paths == [
+        ("fedavg", ("algorithm.lr", "rounds")),
+        ("fedavg", ("algorithm.lr", "privacy.clip", "rounds")),
+        ("fedrep", ("algorithm.lr_u", "rounds")),
+        ("fedrep", ("algorithm.lr_u", "privacy.clip", "rounds")),
+    ]
+
+
+def test_seeds_share_a_search_and_so_does_what_it_is_made_once_for():
+    ratios = {"compression.beta": [0, 0.5, 0.9]}
+    assert [len(own.cells) for own in found({"settings": LR}, sweep=ratios)] == [2] * 6
+    once = found({"settings": LR, "once_for": ["compression.beta"]}, sweep=ratios)
+    assert [len(own.cells) for own in once] == [6, 6]
+    assert {own.cells[0].spec.compression.beta for own in once} == {0.0}
+
+
+def test_a_profile_may_search_less():
+    made = suite({"settings": LR, "budget": 25}, profiles={"smoke": {"tune": {"budget": 5}}})
+    assert made.tune.budget == 5
+    assert made.tune.sizes() == [5, 2]
+    assert len(runs_of(made.cells, made.tune)) == 2 * (5 + 2)
+
+
+def test_points_fill_every_setting_evenly_and_a_larger_budget_tries_further_ones():
+    ranges = LR | {"rounds": {"choice": [5, 10, 20, 40]}, "algorithm.local_steps": {"log_integer": [1, 64]}}
+    few, many = (points(read_tune({"settings": ranges, "budget": budget})) for budget in (5, 32))
+    assert many[:5] == few
+    for path, share in (("algorithm.lr", lambda v: math.log(v / 0.01) / math.log(100)), ("rounds", None)):
+        values = [point[path] for point in many]
+        if share is None:
+            assert {values.count(value) for value in values} == {8}
+        else:
+            bins = [int(min(share(value), 0.9999) * 8) for value in values]
+            assert all(3 <= bins.count(one) <= 5 for one in range(8))
+    steps = [point["algorithm.local_steps"] for point in many]
+    assert min(steps) <= 2 and max(steps) >= 48 and all(isinstance(step, int) for step in steps)
+    assert pstdev([math.log(step) for step in steps]) == pytest.approx(math.log(65) / 12**0.5, rel=0.15)
+
+
+def test_values_of_a_setting_do_not_depend_on_the_settings_after_it():
+    alone = points(read_tune({"settings": LR, "budget": 9}))
+    beside = points(read_tune({"settings": LR | {"rounds": {"choice": [1, 2]}}, "budget": 9}))
+    assert [point["algorithm.lr"] for point in beside] == [point["algorithm.lr"] for point in alone]
+
+
+def test_the_best_is_the_one_tried_most_and_best_on_average():
+    trials = [
+        Trial({"n": 0}, [0.9]),
+        Trial({"n": 1}, [0.8, 0.7]),
+        Trial({"n": 2}, [0.7, 0.9]),
+        Trial({"n": 3}, [0.95, None]),
+        Trial({"n": 4}, [None]),
+    ]
+    search = Search([], (), trials)
+    assert [trial.settings["n"] for trial in search.order("selection_accuracy")] == [2, 1]
+    assert [trial.settings["n"] for trial in search.order("selection_loss")] == [1, 2]
+    assert Search([], (), trials[4:]).order("selection_accuracy") == []
