@@ -178,6 +178,10 @@ def parser() -> argparse.ArgumentParser:
     report = command("report", "report", "write table, pictures and HTML page of a results folder")
     for each in (board, report):
         _ranking_options(each)
+    _where_option(board)
+    board.add_argument(
+        "--columns", metavar="NAME,...", help="only these columns, in this order, in files too"
+    )
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
     board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
@@ -190,6 +194,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROWS,COLUMNS[,MEASURE]",
         help="tabulate two settings, such as algorithm.local_steps,algorithm.alpha (repeatable)",
     )
+
+    advised = command("recommend", "report", "find what satisfies bounds, and how surely")
+    advised.add_argument("dir", type=Path, metavar="DIR")
+    advised.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
+    advised.add_argument(
+        "--by", help="measure that ranks what is equally sure (default: the suite's, or accuracy)"
+    )
+    _where_option(advised)
+    advised.add_argument("--json", action="store_true", help="print JSON")
 
     export = command("export", "report", "write every evaluation of a results folder for other tools")
     export.add_argument("dir", type=Path, metavar="DIR")
@@ -311,6 +324,16 @@ def _ranking_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
     to.add_argument(
         "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
+    )
+
+
+def _where_option(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="'NAME <= VALUE'",
+        help="bound on a measure or a column, such as 'epsilon_total <= 2' (repeatable; all must hold)",
     )
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from harness.cli.console import log, out
+from harness.cli.console import log, out, print_rows, short
 from harness.cli.parser import SECTIONS
+from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
-from harness.core.registry import UserError
+from harness.core.registry import UserError, unknown
 from harness.report import (
     Results,
     leaderboard,
@@ -31,13 +32,25 @@ from harness.report import (
     write_tidy,
 )
 from harness.report.data.clients import clients_table
+from harness.report.data.recommendation import recommend
+from harness.report.tables import recommendation
+from harness.report.tables.columns import rows_of
 from harness.storage.store import RunRecord, Store
 
 
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
-    records, spec = Store(given.dir).some_records(given.suite), given_report(given)
-    frame = leaderboard(records, spec.by, spec.baseline, spec.target)
+    results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    if conditions := read_conditions(given.where, frame.columns):
+        kept = {one.cell.key for one in recommend(results, frame, conditions, spec.by).found}
+        frame = frame[frame["cell"].isin(kept)].reset_index(drop=True)
+        if frame.empty:
+            log.print(
+                f"no row is within {' and '.join(map(str, conditions))}; recommend says why", markup=False
+            )
+    if given.columns is not None:
+        return _chosen_columns(frame, given)
     _write(frame, given.csv, write_csv)
     _write(frame, given.markdown, write_markdown)
     _write(frame, given.latex, write_latex)
@@ -47,6 +60,52 @@ def leaderboard_command(given: argparse.Namespace) -> int:
     else:
         print_table(frame, out)
     return 0
+
+
+def _chosen_columns(frame: pd.DataFrame, given: argparse.Namespace) -> int:
+    """Print and write only the columns asked for."""
+    names = [name.strip() for name in given.columns.split(",")]
+    for name in names:
+        if name not in frame.columns:
+            raise unknown("column of the leaderboard", name, frame.columns)
+    if given.markdown or given.latex:
+        raise UserError(
+            "--columns: goes with --csv, --parquet and --json; Markdown and LaTeX have columns of their own"
+        )
+    chosen = frame[names]
+    _write(chosen, given.csv, write_csv)
+    _write(chosen, given.parquet, write_parquet)
+    if given.json:
+        print(chosen.to_json(orient="records", indent=1))
+    else:
+        blank = chosen.astype(object).where(chosen.notna(), None)
+        title = f"{len(chosen)} rows"
+        print_rows([{name: short(value) for name, value in row.items()} for row in rows_of(blank)], title)
+    return 0
+
+
+def recommend_command(given: argparse.Namespace) -> int:
+    """Print what satisfies bounds; 1 if nothing does."""
+    results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    conditions = read_conditions(given.where, frame.columns)
+    if not conditions:
+        raise UserError("recommend: give at least one bound, as --where 'epsilon_total <= 2'")
+    answer = recommend(results, frame, conditions, spec.by)
+    found = recommendation.rows(answer, frame, conditions, spec.by)
+    said = recommendation.sentences(answer, frame, conditions)
+    if given.json:
+        print(json.dumps({"found": found, "said": said}, indent=1, default=str))
+    else:
+        if found:
+            shown = found[: recommendation.MOST]
+            title = "Within all bounds, the surest first" + (
+                f"; {len(shown)} of {len(found)}, all with --json" if len(shown) < len(found) else ""
+            )
+            print_rows(recommendation.readable(shown), title)
+        for text in said:
+            out.print(text, markup=False, soft_wrap=False)
+    return 0 if found else 1
 
 
 def report_command(given: argparse.Namespace) -> int:
@@ -95,7 +154,7 @@ def _write(frame: pd.DataFrame, path: Path | None, write: Callable[[pd.DataFrame
 def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
     """Return the report settings of the suite, overridden by the options given."""
     stored = read_stored(Store(given.dir).report_settings(given.suite)) if given.suite else ReportSpec()
-    target = read_target(given.target)
+    target = read_target(getattr(given, "target", None))
     for measure in (given.by, target and target.measure):
         if measure and not known(measure) and measure in Results(Store(given.dir).some_records()).metrics:
             raise UserError(
@@ -104,7 +163,7 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
             )
     options: dict[str, Any] = {
         "by": given.by,
-        "baseline": given.baseline,
+        "baseline": getattr(given, "baseline", None),
         "target": target,
         "pivots": tuple(Pivot(*pivot) for pivot in pivots),
     }

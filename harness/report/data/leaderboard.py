@@ -17,11 +17,12 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
+from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
+from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
-from harness.report.data.tidy import shared_key
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -37,22 +38,26 @@ COLUMNS = (
     "data_source", "profile", "settings", "accuracy_ci95", "ranked_by", "baseline", "paired_difference",
     "paired_ci95", "pareto", "reasons", "missing", "task", "cell", "oracle_calls", "spectral_gap", "target",
     "reached", *COSTS_TO_TARGET, "damaged", "epsilon_median", "epsilon_of", "tuned",
-    "epsilon_with_search",
+    "epsilon_with_search", "compared", "paired_low", "paired_high", "paired_p", "paired_p_holm", "effect_size",
+    "detectable", "eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives", "unranked",
+    "bytes_relative", "model_for",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
     "rounds", "clients", "seeds", "bytes_up", "bytes_down", "flops", "done", "failed", "skipped", "missing",
-    "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET, "damaged",
+    "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET, "damaged", "eqopp_positives",
 )
 TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
     "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
-    "reasons", "task", "cell", "target", "epsilon_of", "tuned",
+    "reasons", "task", "cell", "target", "epsilon_of", "tuned", "compared", "unranked",
+    "model_for",
 )
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
     "epsilon_nominal", "releases", "epsilon_median",
 )
+REFERENCE = "fedavg"  # whose bytes others are compared with, unless there is a baseline
 MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 ORDER = (
     "suite", "dataset", "partition", "problem", "task", "rank", "algorithm", "settings", "epsilon_total", "alpha",
@@ -79,9 +84,12 @@ def leaderboard(
         value have no rank.
     baseline : str, optional
         Name of an algorithm. ``paired_difference`` is then the mean over common seeds of this cell minus the
-        baseline in measure `by`, ``paired_ci95`` the half width of its t interval. The baseline cell has the same
-        spec except for algorithm and seed (and topology, if the baseline has none). Of several settings of the
-        baseline the best by `by` is used, which can only favor the baseline.
+        baseline in measure `by`, ``paired_ci95`` the half width of its t interval; ``paired_low``, ``paired_high``,
+        ``paired_p``, ``effect_size`` and ``detectable`` are those of `harness.report.data.statistics.Paired`, and
+        ``paired_p_holm`` is adjusted for all comparisons in the same setting. The baseline cell has the same spec
+        except for algorithm and seed (and topology, if the baseline has none), and for what a search chose. Of
+        several settings of the baseline the best by `by` is used, which can only favor the baseline.
+        ``compared`` says over how many seeds, or why a cell is not comparable.
     target : Target, optional
         ``reached`` counts the seeds that reached it. ``rounds_to_target``, ``bytes_to_target`` (both ways) and
         ``oracle_calls_to_target`` are the costs up to the first evaluation that did: means over seeds, empty
@@ -95,13 +103,17 @@ def leaderboard(
         ``accuracy_ci95`` half widths of 95 % t intervals.
         The privacy columns are those of the seed with the largest epsilon; ``epsilon_asked`` is the spec's.
         ``epsilon_of`` says whose the total is, ``epsilon_median`` is that of the median client (or person).
+        ``model_for`` says whom the trained model is for: everybody, each client, or each client alone.
         ``tuned`` says how settings were chosen, ``epsilon_with_search`` what that would cost
         (`harness.executors.tuning.report_of`); it is in no other column.
-        ``pareto`` marks the cells that no other of the task dominates in accuracy, bytes (both ways) and
-        epsilon. ``seeds`` is the number asked for; ``missing`` counts the runs not finished yet, ``damaged``
-        those whose files are not what was written, which count as not finished. ``settings``
-        holds the hyper-parameters and what else tells the cell from its neighbors; ``task`` and ``cell`` are
-        digests of what is ranked together and of the row itself.
+        ``eqopp_low`` and ``eqopp_high`` are the 95 % interval of the gap between groups, ``eqopp_detectable`` the
+        gap that the test samples can tell from none, with ``eqopp_positives`` positive ones in the smallest group;
+        ``unranked`` says why cells are not ranked by it. ``pareto`` marks the cells that no other of the task
+        dominates in accuracy, bytes (both ways) and epsilon. ``seeds`` is the number asked for; ``missing`` counts
+        the runs not finished yet, ``damaged`` those whose files are not what was written, which count as not
+        finished. ``settings`` holds the hyper-parameters and what else tells the cell from its neighbors; ``task``
+        and ``cell`` are digests of what is ranked together and of the row itself. ``bytes_relative`` are the bytes
+        both ways over those of the baseline (default: fedavg) without privacy and compression on the same data.
 
     Raises
     ------
@@ -143,8 +155,11 @@ def _leaderboard(results: Results, by: str, baseline: str | None, target: Target
             row |= {name: _mean(cell.costs(target, name).values()) for name in COSTS_TO_TARGET}
     _add_ranks(rows, found, by)
     _add_pareto(rows, found)
+    add_gaps(rows, found)
+    refuse_ranks(rows, found, by)
+    add_relative_bytes(rows, found, by, baseline or REFERENCE)
     if baseline is not None:
-        _add_paired_differences(rows, found, by, baseline)
+        add_comparison(rows, found, by, baseline)
     frame = _typed(pd.DataFrame(rows, columns=[*COLUMNS, *extra, *diagnostics], dtype=object))
     return frame.sort_values(list(ORDER), na_position="last", ignore_index=True)
 
@@ -188,6 +203,7 @@ def _description(cell: Cell) -> dict[str, Any]:
         "task": cell.task,
         "cell": cell.key,
     }
+    row["model_for"] = model_for(cell)
     row["epsilon_of"] = most_exposed(given, row["clients"])
     if search := cell.records[0].search:
         tune, cost = search["tune"], search["epsilon"]
@@ -209,6 +225,18 @@ def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> 
         row[f"{name}_std"] = stdev(values) if len(values) > 1 else None
     row["accuracy_ci95"] = half_width(list(cell.values("accuracy").values()))
     return row
+
+
+def model_for(cell: Cell) -> str | None:
+    """Return whom the trained model is for, so that rows of other purposes are not taken for rivals."""
+    if cell.algorithm not in ALGORITHMS:
+        return None
+    meta = ALGORITHMS[cell.algorithm].meta
+    if meta.pooled:
+        return "everybody, from pooled data"
+    if cell.done and not any(cell.values("bytes").values()):
+        return "each client alone, nothing shared"
+    return "each client" if meta.family == "personalized" else "everybody"
 
 
 def most_exposed(claim: Mapping[str, Any], total: int | None) -> str | None:
@@ -281,36 +309,6 @@ def _add_pareto(rows: Sequence[dict[str, Any]], found: Sequence[Cell]) -> None:
                 while last < len(sizes) and epsilons[last] >= epsilon:
                     last += 1
                 sizes[first:last], epsilons[first:last] = [size], [epsilon]
-
-
-def _add_paired_differences(
-    rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str
-) -> None:
-    """Compare every cell with the baseline's cell of the same setting, seed by seed."""
-    sign = 1 if better_is_higher(by) else -1
-    best: dict[str, dict[int, float]] = {}
-    for cell in found:
-        values = cell.values(by)
-        if cell.algorithm == baseline and values:
-            rival = best.get(_setting(cell))
-            if rival is None or sign * fmean(values.values()) > sign * fmean(rival.values()):
-                best[_setting(cell)] = values
-    for row, cell in zip(rows, found, strict=True):
-        reference = best.get(_setting(cell), best.get(_setting(cell, topology=False)))
-        values = cell.values(by)
-        if reference is None or (cell.algorithm == baseline and values == reference):
-            continue
-        differences = [value - reference[seed] for seed, value in values.items() if seed in reference]
-        if differences:
-            row["baseline"] = baseline
-            row["paired_difference"] = _mean(differences)
-            row["paired_ci95"] = half_width(differences)
-
-
-def _setting(cell: Cell, topology: bool = True) -> str:
-    """Return a digest of all that two algorithms must share to be compared seed by seed."""
-    without = ("algorithm",) if topology and cell.spec.get("topology") else ("algorithm", "topology")
-    return shared_key(cell.records[0], without)
 
 
 def _mean(values: Iterable[float]) -> float | None:

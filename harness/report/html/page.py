@@ -22,7 +22,9 @@ from harness.report.plots.curves import curves, learning_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.frontier import accuracy_against_bytes
 from harness.report.plots.overview import overview
+from harness.report.plots.pareto import pareto
 from harness.report.plots.partitions import partitions
+from harness.report.plots.ranks import rank_diagram
 from harness.report.plots.tuning import tuning_curves
 from harness.report.tables.columns import (
     UNDONE,
@@ -65,12 +67,18 @@ MOST_CHOICES = 40  # per filter
 #: Figures: file name without suffix -> title and note.
 PICTURES = {
     "overview": ("All algorithms, budgets and pruning ratios", ""),
+    "pareto": ("Who needs least", ""),
     "curves": ("Learning curves", ""),
     "accuracy-bytes": ("What accuracy costs", ""),
     "accuracy-epsilon": ("What privacy costs", ""),
     "fairness": (
         "How groups and clients fare",
         "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
+    ),
+    "ranks": (
+        "Ranks over tasks",
+        "A task is a data set with its partition, a budget and a pruning ratio. Of several settings of an "
+        "algorithm the best counts. The tests ignore that budgets and ratios of one data set depend on each other.",
     ),
     "tuning": ("What tuning bought", ""),
     "clients": ("What each client gets", "On the client's own test samples, which may be few."),
@@ -131,9 +139,9 @@ def write_report(
     -------
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
-        ``overview``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness``, ``tuning``, ``clients``
-        and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and ``tuned`` as ``.md`` and ``.csv``, and
-        figures ``MEASURE-AGAINST``.
+        ``overview``, ``pareto``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness``, ``ranks``,
+        ``tuning``, ``clients`` and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and ``tuned`` as
+        ``.md`` and ``.csv``, and figures ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -152,10 +160,12 @@ def write_report(
     write_markdown(frame, written["leaderboard.md"])
     drawn = {
         "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
+        "pareto": pareto(results, folder / "pareto", spec.by),
         "curves": learning_curves(results, folder / "curves", along=spec.along),
         "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes"),
         "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon"),
         "fairness": fairness(results, folder / "fairness"),
+        "ranks": rank_diagram(results, folder / "ranks", spec.by),
         "tuning": tuning_curves(results, folder / "tuning"),
         "clients": named_clients(results, folder / "clients"),
         "partition": partitions(results, folder / "partition"),

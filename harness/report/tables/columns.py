@@ -13,6 +13,7 @@ from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.privacy import uneven
 from harness.report.tables.text import count, is_empty, quantity, size, telling, words, work
 
+SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")
 
 Row = Mapping[str, Any]
@@ -54,13 +55,15 @@ def columns(frame: pd.DataFrame) -> list[Column]:
         Column("#", "rank", True, _plain("rank"), f"Rank by {by} among the same data, partition and problem"),
         *_descriptions(frame, rows),
         *(_measure(name) for name in _measures(frame, rows, by)),
+        Column("EqOpp 95 %", "eqopp_low", False, _interval,
+               "Interval of the gap for the number of test samples of the groups and the spread over seeds"),
         Column("Up", "bytes_up", True, lambda r: size(r["bytes_up"]), "Bytes sent by all clients"),
         Column("Down", "bytes_down", True, lambda r: size(r["bytes_down"]), "Bytes received by all clients"),
         Column("Work", "flops", True, lambda r: work(r["flops"]), "Floating-point operations of the run"),
         *_target(rows),
         Column("Seconds", "seconds", True, lambda r: quantity(r["seconds"], 3), "Wall time of the run"),
         Column(f"Δ {by}", "paired_difference", True, _difference,
-               "Mean difference to the baseline over common seeds ± half width of its 95 % interval"),
+               "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm"),
         Column("Pareto", "pareto", False, lambda r: "yes" if r["pareto"] is True else "",
                "No other is as good in accuracy, bytes and epsilon, and better in one of them"),
         Column("Runs", "done", False, runs, "Finished runs of those asked for"),
@@ -103,6 +106,10 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
             text = partial(_of_task, tasks, name)
         if len({text(row) for row in rows}) > 1:
             shown.append(Column(title, name, name in COUNTS, text, f"{title} of the run"))
+    if varies("model_for"):
+        shown.append(
+            Column("Model for", "model_for", False, _plain("model_for"), "Whom the trained model is for")
+        )
     shown += [
         Column("Gap", "spectral_gap", True, lambda r: quantity(r["spectral_gap"], 3),
                "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
@@ -305,10 +312,19 @@ def _spread(measure: str) -> Callable[[Row], str]:
 
 def _difference(row: Row) -> str:
     if is_empty(row["paired_difference"]):
-        return ""
+        return "not comparable" if str(row["compared"]).startswith("not comparable") else ""
     form = _form(row["ranked_by"])
+    sure = "*" if not is_empty(row["paired_p_holm"]) and row["paired_p_holm"] < SURE else ""
     interval = "" if is_empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
-    return f"{format(row['paired_difference'], '+' + form)}{interval}"
+    if not is_empty(row["paired_low"]):
+        interval = f" [{format(row['paired_low'], '+' + form)}, {format(row['paired_high'], '+' + form)}]"
+    return f"{format(row['paired_difference'], '+' + form)}{sure}{interval}"
+
+
+def _interval(row: Row) -> str:
+    if is_empty(row["eqopp_low"]):
+        return ""
+    return f"{format(row['eqopp_low'], _form('eqopp'))} to {format(row['eqopp_high'], _form('eqopp'))}"
 
 
 def _protection(row: Row) -> str:

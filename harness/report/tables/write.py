@@ -23,8 +23,8 @@ MOST_ROWS = 200  # in a terminal, of all tasks together
 # fmt: off
 #: Figures to omit on a narrow terminal, the most dispensable first.
 FIGURES = (
-    "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds", "Worst client", "Gap", "AUROC",
-    "EqOpp gap", "Up",
+    "EqOpp 95 %", "Model for", "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds",
+    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up",
 )
 #: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
 SETTINGS = ("DP", "Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
@@ -59,7 +59,10 @@ def summary(frame: pd.DataFrame) -> str:
     ]
     if frame["baseline"].notna().any():
         baseline = frame["baseline"].dropna().iloc[0]
-        text.append(f"Differences are to {baseline}, paired over seeds, ± the half width of a 95 % interval.")
+        text.append(
+            f"Differences are to {baseline}, paired over seeds, with 95 % intervals (BCa bootstrap; of t, with ±, "
+            "below five seeds); * marks p < .05 of a sign-flip test, after Holm over all comparisons of a setting."
+        )
     if frame["target"].notna().any():
         target = frame["target"].iloc[0]
         text.append(f"What it took to reach {target} is told where all seeds did, as evaluations saw it.")
@@ -71,7 +74,7 @@ def summary(frame: pd.DataFrame) -> str:
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write all columns; integers without a decimal point, missing values as empty fields."""
     whole = frame.copy()
-    for name in COUNTS:
+    for name in (name for name in COUNTS if name in frame):
         column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
         whole[name] = pd.Series(column, dtype=object, index=frame.index)
     write_text(path, whole.to_csv(index=False, lineterminator="\n"))
@@ -177,6 +180,7 @@ def _widths(frame: pd.DataFrame) -> dict[str, int]:
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:
-    """Return the reasons for failed and skipped runs, one line per algorithm and reason."""
+    """Return the reasons for failed and skipped runs and missing ranks, one line per algorithm and reason."""
     given = frame.dropna(subset="reasons").drop_duplicates(["algorithm", "reasons"])
-    return [f"{row['algorithm']}: {row['reasons']}" for row in rows_of(given)]
+    unranked = dict.fromkeys(frame["unranked"].dropna())
+    return [*(f"{row['algorithm']}: {row['reasons']}" for row in rows_of(given)), *map(str, unranked)]

@@ -1,0 +1,159 @@
+"""What satisfies given bounds, how surely, and which bound excludes the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+from scipy.special import betaincinv
+
+from harness.config.conditions import Condition
+from harness.config.report import known
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results
+from harness.report.data.statistics import ALPHA
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cell and how it stands to the bounds.
+
+    Attributes
+    ----------
+    cell : Cell
+        The cell.
+    figures : dict
+        Name of every bound, and of the measure that ranks -> mean over seeds.
+    within : int
+        Number of seeds that satisfy all bounds.
+    seeds : int
+        Number of finished seeds.
+    """
+
+    cell: Cell
+    figures: dict[str, Any]
+    within: int
+    seeds: int
+
+    @property
+    def share(self) -> float:
+        """Share of the seeds within all bounds."""
+        return self.within / self.seeds
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of that share for a further seed (Clopper and Pearson 1934)."""
+        k, n = self.within, self.seeds
+        low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, ALPHA / 2))
+        high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - ALPHA / 2))
+        return low, high
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """A bound that excludes every cell within the others.
+
+    Attributes
+    ----------
+    condition : Condition
+        The bound.
+    nearest : Candidate
+        The cell within all other bounds that misses it by the least.
+    off : float
+        By how much, in units of the bound.
+    """
+
+    condition: Condition
+    nearest: Candidate
+    off: float
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Cells within all bounds on average, the surest first; if there are none, what excludes them."""
+
+    found: tuple[Candidate, ...]
+    obstacles: tuple[Obstacle, ...]
+    considered: int
+
+
+def recommend(
+    results: Results, frame: pd.DataFrame, conditions: Sequence[Condition], by: str
+) -> Recommendation:
+    """Return what satisfies the conditions.
+
+    Parameters
+    ----------
+    results : Results
+        The runs.
+    frame : pd.DataFrame
+        Their leaderboard.
+    conditions : sequence of Condition
+        Bounds, all of which must hold.
+    by : str
+        Measure that ranks what is equally sure.
+    """
+    columns = {str(key): row for key, row in frame.set_index("cell").to_dict("index").items()}
+    sign = -1 if better_is_higher(by) else 1
+    candidates = [
+        _candidate(cell, columns[cell.key], conditions, by) for cell in results.cells if cell.values(by)
+    ]
+
+    def order(one: Candidate) -> tuple[float, float, str]:
+        return -one.share, sign * one.figures[by], one.cell.key
+
+    found = [one for one in candidates if all(c.holds(one.figures[c.name]) for c in conditions)]
+    obstacles = [] if found else _obstacles(candidates, conditions)
+    return Recommendation(tuple(sorted(found, key=order)), tuple(obstacles), len(candidates))
+
+
+def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition], by: str) -> Candidate:
+    by_seed = {c.name: cell.values(c.name) for c in conditions if _of_seeds(c.name)}
+    figures: dict[str, Any] = {name: _mean(values) for name, values in by_seed.items()}
+    for condition in conditions:
+        if condition.name not in by_seed:
+            value = row[condition.name]
+            figures[condition.name] = None if pd.isna(value) else value
+    figures[by] = fmean(cell.values(by).values())
+    seeds = [run.seed for run in cell.done]
+    within = sum(
+        all(c.holds(by_seed[c.name].get(seed) if c.name in by_seed else figures[c.name]) for c in conditions)
+        for seed in seeds
+    )
+    return Candidate(cell, figures, within, len(seeds))
+
+
+def _of_seeds(name: str) -> bool:
+    """Return whether a name is a measure of single seeds; the epsilon of a cell is that of its worst."""
+    return known(name) and not name.startswith("epsilon")
+
+
+def _mean(values: dict[int, float]) -> float | None:
+    return fmean(values.values()) if values else None
+
+
+def _obstacles(candidates: Sequence[Candidate], conditions: Sequence[Condition]) -> list[Obstacle]:
+    """Return the bounds each of which alone excludes what is within all others, the nearest miss first."""
+    found = []
+    for condition in conditions:
+        others = [c for c in conditions if c is not condition]
+        if condition.upper is None:
+            continue
+        rest = [one for one in candidates if all(c.holds(one.figures[c.name]) for c in others)]
+        missed = [(off, one) for one in rest if (off := _off(condition, one)) is not None]
+        if missed:
+            off, nearest = min(missed, key=lambda entry: (entry[0], entry[1].cell.key))
+            found.append(Obstacle(condition, nearest, off))
+    return sorted(found, key=lambda one: one.off / (abs(float(one.condition.value)) or 1.0))
+
+
+def _off(condition: Condition, one: Candidate) -> float | None:
+    """Return by how much a cell misses a bound; None if it has no figure."""
+    value = one.figures[condition.name]
+    if value is None or isinstance(condition.value, str) or isinstance(value, str):
+        return None
+    return math.inf if math.isinf(value) else abs(float(value) - condition.value)

@@ -1,0 +1,199 @@
+"""Statistics of paired seeds: intervals, tests, effect sizes, power; and of rates of groups.
+
+The functions work on many rows at once, because a leaderboard has thousands. Resampling is keyed, so equal figures
+give equal statistics.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri, stdtrit
+
+from harness.core import rng
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 5000
+FEWEST = 5  # seeds of a bootstrap; fewer have an interval of t alone
+MOST_EXACT = 12  # seeds whose signs are all tried
+ROWS = 500  # at once
+ALPHA, POWER = 0.05, 0.8
+
+
+class Paired(NamedTuple):
+    """What paired differences say; None where there are too few of them.
+
+    Attributes
+    ----------
+    mean : float
+        Mean difference.
+    half : float or None
+        Half width of the 95 % t interval.
+    low, high : float or None
+        The 95 % bootstrap interval, bias-corrected and accelerated (Efron 1987,
+        https://doi.org/10.1080/01621459.1987.10478410).
+    p : float or None
+        Two-sided sign-flip permutation test of a mean of 0: exact up to 12 seeds. With n seeds at least 2^(1 - n).
+    effect : float or None
+        Mean over standard deviation of the differences (Cohen's d of pairs).
+    detectable : float or None
+        Difference that a t test at 5 % would find with probability 80 %.
+    seeds : int
+        Number of pairs.
+    """
+
+    mean: float
+    half: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    effect: float | None
+    detectable: float | None
+    seeds: int
+
+
+def paired(rows: Sequence[Sequence[float]]) -> list[Paired]:
+    """Return the statistics of rows of paired differences, each of at least one seed."""
+    lengths: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        lengths.setdefault(len(row), []).append(number)
+    found: dict[int, Paired] = {}
+    for length, numbers in lengths.items():
+        for first in range(0, len(numbers), ROWS):
+            piece = numbers[first : first + ROWS]
+            own = _paired(np.array([rows[number] for number in piece], dtype=np.float64).reshape(-1, length))
+            found |= dict(zip(piece, own, strict=True))
+    return [found[number] for number in range(len(rows))]
+
+
+def _paired(data: Array) -> list[Paired]:
+    count, seeds = data.shape
+    mean = data.mean(-1)
+    columns: list[Sequence[float | None]] = [[None] * count for _ in range(6)]
+    if seeds > 1:
+        std = data.std(-1, ddof=1)
+        std[np.ptp(data, axis=-1) <= 1e-12 * np.abs(data).max(-1)] = 0.0  # rounding of equal differences
+        half = float(stdtrit(seeds - 1, 1 - ALPHA / 2)) * std / math.sqrt(seeds)
+        effect = np.divide(mean, std, out=np.full(count, np.nan), where=std > 0)
+        columns[0] = half.tolist()
+        columns[3] = sign_flip(data).tolist()
+        columns[4] = [None if value != value else value for value in effect.tolist()]
+        columns[5] = (detectable(seeds) * std).tolist()
+    if seeds >= FEWEST:
+        low, high = bca(data)
+        columns[1], columns[2] = low.tolist(), high.tolist()
+    fields: Iterator[tuple[Any, ...]] = zip(mean.tolist(), *columns, [seeds] * count, strict=True)
+    return [Paired(*row) for row in fields]
+
+
+def bca(data: Array) -> tuple[Array, Array]:
+    """Return the ends of the 95 % BCa intervals of the means of rows ``(m, n)``."""
+    count, seeds = data.shape
+    mean = data.mean(-1)
+    draws = data @ _resamples(seeds).T
+    draws.sort(-1)
+    off = 1e-12 * np.abs(data).max(-1, keepdims=True)  # products round differently from means
+    below = (draws < mean[:, None] - off).mean(-1)
+    equal = (draws <= mean[:, None] + off).mean(-1)
+    shift = ndtri(np.clip((below + equal) / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
+    left_out = (data.sum(-1, keepdims=True) - data) / (seeds - 1)
+    u = left_out.mean(-1, keepdims=True) - left_out
+    squares = (u**2).sum(-1)
+    bend = np.divide((u**3).sum(-1), 6 * squares**1.5, out=np.zeros(count), where=squares > 0)
+    ends = []
+    for z in (ndtri(ALPHA / 2), ndtri(1 - ALPHA / 2)):
+        at = ndtr(shift + (shift + z) / (1 - bend * (shift + z))) * (RESAMPLES - 1)
+        first = np.floor(at).astype(np.int64)
+        part = at - first
+        rows = np.arange(count)
+        ends.append(
+            (1 - part) * draws[rows, first] + part * draws[rows, np.minimum(first + 1, RESAMPLES - 1)]
+        )
+    return ends[0], ends[1]
+
+
+@functools.cache
+def _resamples(seeds: int) -> Array:
+    """Return the shares of every seed in every resample, ``(RESAMPLES, seeds)``."""
+    drawn = rng.numpy_stream(0, "bootstrap", seeds).multinomial(seeds, [1 / seeds] * seeds, RESAMPLES)
+    return drawn / seeds
+
+
+def sign_flip(data: Array) -> Array:
+    """Return the two-sided p of rows ``(m, n)``: the share of signs with a sum at least as far from 0."""
+    signs, extra = _signs(data.shape[-1])
+    sums = np.abs(data @ signs.T)
+    seen = np.abs(data.sum(-1, keepdims=True))
+    reached = (sums >= seen * (1 - 1e-12) - 1e-300).sum(-1)
+    p: Array = (reached + extra) / (len(signs) + extra)
+    return p
+
+
+@functools.cache
+def _signs(seeds: int) -> tuple[Array, int]:
+    """Return signs, and how many to add for the given ones: all that differ, or a keyed draw."""
+    if seeds <= MOST_EXACT:  # the mirror image of each has the same sum
+        return np.array([[1.0, *rest] for rest in product((1.0, -1.0), repeat=seeds - 1)]), 0
+    return rng.numpy_stream(0, "sign flips", seeds).choice([-1.0, 1.0], (2**MOST_EXACT, seeds)), 1
+
+
+@functools.cache
+def detectable(seeds: int) -> float:
+    """Return the detectable mean difference in standard deviations of a difference."""
+    from scipy.optimize import brentq  # slow to import
+    from scipy.stats import nct
+
+    critical, free = float(stdtrit(seeds - 1, 1 - ALPHA / 2)), seeds - 1
+    about = (critical + float(stdtrit(free, POWER))) / math.sqrt(seeds)
+
+    def missed(size: float) -> float:  # the other tail has less than 1e-4
+        return float(nct.sf(critical, free, size * math.sqrt(seeds))) - POWER
+
+    return float(brentq(missed, about / 2, about * 1.5))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return the p values of several tests, adjusted so that the chance of any false one keeps (Holm 1979)."""
+    order = sorted(range(len(ps)), key=lambda number: ps[number])
+    adjusted, largest = [1.0] * len(ps), 0.0
+    for place, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(ps) - place) * ps[number]))
+        adjusted[number] = largest
+    return adjusted
+
+
+class Gap(NamedTuple):
+    """The gap of true positive rates in one run.
+
+    Attributes
+    ----------
+    error : float
+        Standard error of the gap, from the numbers of test samples; one success and one failure are added to each
+        of the two groups (Agresti and Caffo 2000, https://doi.org/10.1080/00031305.2000.10474560).
+    positives : int
+        Positive test samples of the smaller of the two groups.
+    """
+
+    error: float
+    positives: int
+
+
+def gap_of(groups: Sequence[Mapping[str, Any]]) -> Gap | None:
+    """Return the sampling error of the gap between the groups with the highest and the lowest rate.
+
+    ``groups`` has a row per group with its true positive rate ``tpr`` and its number of ``positives``; None if
+    fewer than two groups have any.
+    """
+    known = [(row["tpr"], row["positives"]) for row in groups if row["tpr"] is not None and row["positives"]]
+    if len(known) < 2:
+        return None
+    extremes = max(known), min(known)
+    smoothed = [((rate * n + 1) / (n + 2), n + 2) for rate, n in extremes]
+    return Gap(math.sqrt(sum(p * (1 - p) / n for p, n in smoothed)), int(min(n for _, n in extremes)))

@@ -1,0 +1,172 @@
+"""All algorithms at once: a measure against epsilon and against bytes, with the undominated cells named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.metrics import better_is_higher
+from harness.report.data.comparison import METHOD
+from harness.report.data.results import Cell, Results
+from harness.report.data.tidy import shared_key
+from harness.report.plots.figure import COLORS, Pictures, canvas, save
+from harness.report.tables.text import quantity, words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+MOST_TASKS = 8
+FEWEST = 3  # algorithms that send something
+NEXT = 3.0  # "none" stands so many times right of the largest epsilon
+
+
+class Point(NamedTuple):
+    """A cell: algorithm, epsilon (infinite without privacy), bytes both ways, and its value."""
+
+    name: str
+    epsilon: float
+    size: float
+    value: float
+
+
+def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
+    """Draw a measure of all cells against their total epsilon, and against their bytes.
+
+    Every point stands where it was measured. Named are, on the left, cells that no other with at most their epsilon
+    beats; on the right, those that no other of their budget with at most their bytes beats. What sends nothing is a
+    level line.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs are drawn.
+    path : Path
+        Where to write, without suffix.
+    by : str
+        The measure.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None with fewer than three algorithms that send something, or one budget.
+    """
+    tasks: dict[str, list[Cell]] = {}
+    for cell in Results.of(records).cells:
+        if cell.values(by) and cell.values("bytes"):
+            tasks.setdefault(shared_key(cell.records[0], METHOD), []).append(cell)
+    shown = []
+    for cells in tasks.values():
+        points = [_point(cell, by) for cell in cells]
+        sent = [point for point in points if point.size]
+        if len({p.name for p in sent}) >= FEWEST and len({_budget(p.epsilon) for p in sent}) > 1:
+            shown.append((cells[0], points))
+    if not shown:
+        return None
+    rows = shown[:MOST_TASKS]
+    with canvas((11.5, 3.7 * len(rows) + 0.3)) as figure:
+        axes = figure.subplots(len(rows), 2, squeeze=False, sharey="row")
+        for (left, right), (cell, points) in zip(axes, rows, strict=True):
+            _against_epsilon(left, points, by)
+            _against_bytes(right, points, by)
+            data = str(cell.given.get("data.name", ""))
+            left.set_title(f"{data} · {cell.given.get('partition.kind', '')}", pad=8)
+            left.set_ylabel(words(by))
+        note = "means over seeds; named: no other is as good with less"
+        note += f"; {len(rows)} of {len(shown)} federations" if len(shown) > len(rows) else ""
+        return save(figure, path, note)
+
+
+def _point(cell: Cell, by: str) -> Point:
+    claim = cell.privacy()
+    epsilon = None if claim is None else claim.get("epsilon_total")
+    value, size = fmean(cell.values(by).values()), fmean(cell.values("bytes").values())
+    return Point(cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value)
+
+
+def _budget(epsilon: float) -> float:
+    """Return epsilon with two digits, so that cells of one budget share a color."""
+    return float(f"{epsilon:.2g}")
+
+
+def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
+    """Return the numbers of the points ``(cost, value)`` that no other of at most their cost beats, by cost."""
+    found: list[int] = []
+    best = -math.inf if higher else math.inf
+    for number in sorted(
+        range(len(points)), key=lambda n: (points[n][0], -points[n][1] if higher else points[n][1])
+    ):
+        value = points[number][1]
+        if value > best if higher else value < best:
+            found.append(number)
+            best = value
+    return found
+
+
+def _against_epsilon(ax: Axes, points: Sequence[Point], by: str) -> None:
+    sent = [point for point in points if point.size]
+    finite = sorted({_budget(p.epsilon) for p in sent if math.isfinite(p.epsilon)})
+    beyond = finite[-1] * NEXT if finite else 1.0
+    colors = _colors(sent)
+    for budget, color in colors.items():
+        own = [p for p in sent if _budget(p.epsilon) == budget]
+        x = [min(p.epsilon, beyond) for p in own]
+        dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
+        ax.plot(x, [p.value for p in own], **dots)
+    named = [sent[n] for n in edge([(p.epsilon, p.value) for p in sent], better_is_higher(by))]
+    _name(ax, [(min(p.epsilon, beyond), p.value, p.name) for p in named])
+    ax.set_xscale("log")
+    ax.set_xticks([*finite, beyond], [*(f"{epsilon:g}" for epsilon in finite), "none"])
+    ax.minorticks_off()
+    ax.set_xlabel("total ε; none: no privacy")
+    _alone(ax, points)
+
+
+def _against_bytes(ax: Axes, points: Sequence[Point], by: str) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    sent = [point for point in points if point.size]
+    for budget, color in _colors(sent).items():
+        own = [p for p in sent if _budget(p.epsilon) == budget]
+        label = "no privacy" if math.isinf(budget) else f"ε {quantity(budget, 2)}"
+        dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
+        ax.plot([p.size for p in own], [p.value for p in own], **dots)
+        named = [own[n] for n in edge([(p.size, p.value) for p in own], better_is_higher(by))]
+        ax.plot([p.size for p in named], [p.value for p in named], color=color, linewidth=0.9, label=label)
+        _name(ax, [(p.size, p.value, p.name) for p in named], color)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    ax.set_xlabel("bytes of the run, both ways")
+    _alone(ax, points)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
+
+
+def _colors(points: Sequence[Point]) -> dict[float, str]:
+    """Return a color for every budget, the loosest first; beyond the palette the last is repeated."""
+    budgets = sorted({_budget(p.epsilon) for p in points}, reverse=True)
+    return {budget: COLORS[min(number, len(COLORS) - 1)] for number, budget in enumerate(budgets)}
+
+
+def _name(ax: Axes, named: Sequence[tuple[float, float, str]], color: str = "#333333") -> None:
+    """Write names beside their points, above and below in turn."""
+    for number, (x, y, name) in enumerate(named):
+        ax.plot([x], [y], linestyle="", marker="o", markersize=6, color=color, markeredgecolor="white")
+        above = number % 2 == 0
+        ax.annotate(name, (x, y), xytext=(0, 6 if above else -6), textcoords="offset points", fontsize=7,
+                    ha="center", va="bottom" if above else "top", color=color)  # fmt: skip
+
+
+def _alone(ax: Axes, points: Sequence[Point]) -> None:
+    """Draw what sends nothing as a level line."""
+    best: dict[str, float] = {}
+    for point in points:
+        if not point.size:
+            best[point.name] = point.value
+    for name, value in best.items():
+        ax.axhline(value, color="#999999", linestyle=(0, (4, 3)), linewidth=1)
+        ax.annotate(f"{name}: nothing sent", (0.01, value), xycoords=("axes fraction", "data"), fontsize=7,
+                    va="bottom", color="#666666")  # fmt: skip

@@ -1,0 +1,105 @@
+"""The answer to given bounds in words and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.config.conditions import Condition
+from harness.report.data.leaderboard import model_for
+from harness.report.data.recommendation import Candidate, Recommendation
+from harness.report.tables.columns import rows_of, task_names, variants
+from harness.report.tables.summary import label
+from harness.report.tables.text import quantity
+
+MOST = 10  # rows in a terminal
+
+
+def rows(
+    answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[Condition], by: str
+) -> list[dict[str, Any]]:
+    """Return a row for every cell within the bounds: what it is, how surely, and its figures."""
+    return [_row(one, frame, conditions, by) for one in answer.found]
+
+
+def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[Condition]) -> list[str]:
+    """Return what there is to say: how many cells are within the bounds, or which bound excludes them."""
+    bounds = " and ".join(map(str, conditions))
+    if answer.found:
+        best = answer.found[0]
+        low, high = best.interval
+        alone = sorted({one.cell.algorithm for one in answer.found if "alone" in (model_for(one.cell) or "")})
+        lines = [
+            f"{len(answer.found)} of {answer.considered} cells are within {bounds}, on average over seeds.",
+            f"Surest: {_name(best, frame)}, within all bounds in {best.within} of {best.seeds} seeds "
+            f"({low:.0%} to {high:.0%} of further ones, 95 %).",
+        ]
+        if alone:
+            lines.append(
+                f"{', '.join(alone)}: every client learns alone. Nothing is sent, so no bound on privacy or bytes "
+                "excludes it; it has no model for clients without data."
+            )
+        return lines
+    lines = [f"None of {answer.considered} cells is within {bounds}."]
+    for obstacle in answer.obstacles:
+        nearest = obstacle.nearest
+        lines.append(
+            f"{obstacle.condition} excludes all that is within the other bounds: {_name(nearest, frame)} comes "
+            f"nearest, with {quantity(nearest.figures[obstacle.condition.name])}."
+        )
+    if not answer.obstacles:
+        lines.append(
+            "No single bound does it: at least two exclude everything. Give up or loosen more than one."
+        )
+    return lines
+
+
+def readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows for a narrow terminal, without what they share."""
+    told = ("algorithm", "protection", "model_for", "variant", "seeds", "cell")
+    several = len({row["data"] for row in rows}) > 1
+    found = []
+    for row in rows:
+        figures = {k: v for k, v in row.items() if k not in (*told, "data") and not k.startswith("within")}
+        found.append(
+            {
+                "method": row["algorithm"],
+                **({"data": row["data"]} if several else {}),
+                "protection": row["protection"],
+                "within bounds": f"{row['within']:.0%} ({row['within_low']:.0%} to {row['within_high']:.0%})",
+                **{k: quantity(v) if isinstance(v, float) else v for k, v in figures.items()},
+            }
+        )
+    return found
+
+
+def _row(one: Candidate, frame: pd.DataFrame, conditions: Sequence[Condition], by: str) -> dict[str, Any]:
+    low, high = one.interval
+    names = dict.fromkeys([by, *(condition.name for condition in conditions)])
+    figures = {name: one.figures[name] for name in names if name not in ("algorithm", "dataset")}
+    return {
+        "algorithm": one.cell.algorithm,
+        "data": _task(one, frame),
+        "protection": label(one.cell),
+        "variant": variants(frame)[one.cell.key],
+        "model_for": model_for(one.cell),
+        "within": one.share,
+        "within_low": low,
+        "within_high": high,
+        "seeds": one.seeds,
+        **figures,
+        "cell": one.cell.key,
+    }
+
+
+def _task(one: Candidate, frame: pd.DataFrame) -> str:
+    names = task_names(rows_of(frame))[one.cell.key]
+    return ", ".join(
+        filter(None, (names["dataset"], names["problem"] if names["problem"] != "classify" else ""))
+    )
+
+
+def _name(one: Candidate, frame: pd.DataFrame) -> str:
+    return f"{one.cell.algorithm} on {_task(one, frame)} ({label(one.cell)})"
