@@ -28,11 +28,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.config.fields import SECTIONS
 from harness.config.ranges import Range, read_range
 from harness.config.run import RunSpec, read_spec
 from harness.config.sweep import Combination, assign
 from harness.config.yaml import mapping, shown
 from harness.core import rng
+from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.metrics import ELSEWHERE, better_is_higher
 
@@ -165,7 +167,7 @@ def read_tune(given: Any) -> TuneSpec | None:
     if not settings:
         raise UserError("tune.settings: name what is tuned, as algorithm.lr: {log_uniform: [0.01, 1]}")
     for path in settings:
-        if not any(path == part or path.startswith(f"{part}.") for part in TUNABLE):
+        if not _tunable(path):
             raise UserError(
                 f"tune.settings: {path} says what is compared and is not tuned; settings of "
                 f"{', '.join(TUNABLE)} are"
@@ -229,7 +231,7 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
         groups.setdefault(_without(spec, ("seed", *tune.once_for)), []).append(cell)
     dumps = [spec.model_dump(mode="json") for _, spec in specs]
     for path in tune.settings:
-        if dumps and not any(_has(dump, path) for dump in dumps):
+        if dumps and not _exists(path) and not any(_has(dump, path) for dump in dumps):
             raise unknown("setting to tune", path, sorted({name for dump in dumps for name in _leaves(dump)}))
     found = []
     for own in groups.values():
@@ -299,6 +301,19 @@ def _without(spec: RunSpec, fields: Sequence[str]) -> str:
     return str(dump)
 
 
+def _tunable(path: str) -> bool:
+    named = path.endswith((".name", ".kind"))
+    return not named and any(path == own or path.startswith(f"{own}.") for own in TUNABLE)
+
+
+def _exists(path: str) -> bool:
+    """Return whether some algorithm, or the section of a run, has a setting."""
+    section, _, name = path.partition(".")
+    if section == "algorithm":
+        return any(name in cls.__dataclass_fields__ for cls in map(ALGORITHMS.__getitem__, ALGORITHMS))
+    return section in SECTIONS and name in SECTIONS[section].model_fields
+
+
 def _has(dump: Mapping[str, Any], path: str) -> bool:
     part: Any = dump
     for name in path.split("."):
@@ -313,5 +328,5 @@ def _leaves(dump: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         path = f"{prefix}{name}"
         if isinstance(part, Mapping):
             yield from _leaves(part, f"{path}.")
-        elif any(path == own or path.startswith(f"{own}.") for own in TUNABLE):
+        elif _tunable(path):
             yield path
