@@ -16,7 +16,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
     "=": operator.eq,
 }  # fmt: skip
-FORM = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>|=)\s*(.+?)\s*")
+FORM = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>|=)\s*([^\s<>=!].*?)\s*")
 #: Columns whose empty field means that there is no bound: without privacy nothing limits what is told.
 UNBOUNDED = ("epsilon_total", "epsilon_release", "epsilon_median", "epsilon_with_search", "epsilon")
 

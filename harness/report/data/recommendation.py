@@ -116,7 +116,7 @@ def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition],
     figures: dict[str, Any] = {name: _mean(values) for name, values in by_seed.items()}
     for condition in conditions:
         if condition.name not in by_seed:
-            value = row[condition.name]
+            value = row["epsilon_total" if condition.name == "epsilon" else condition.name]
             figures[condition.name] = None if pd.isna(value) else value
     figures[by] = fmean(cell.values(by).values())
     seeds = [run.seed for run in cell.done]

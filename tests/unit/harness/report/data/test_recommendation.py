@@ -1,0 +1,164 @@
+"""Bounds: how they are written, what satisfies them, and which one excludes the rest."""
+
+import json
+import math
+
+import pytest
+import yaml
+
+from harness.cli.parser import main
+from harness.config.conditions import Condition, read_conditions
+from harness.core.registry import UserError
+from harness.report import Results, leaderboard
+from harness.report.data.leaderboard import COLUMNS
+from harness.report.data.recommendation import recommend
+from harness.report.tables.recommendation import readable, rows, sentences
+from tests.support.records import done, evaluation, private, spec
+
+
+def run(name, seed, accuracy, size=1000, epsilon=None, worst=0.5):
+    parts = {"privacy": None if epsilon is None else private(epsilon)}
+    return done(
+        spec(name, seed, **parts), evaluation(20, size, epsilon, accuracy=accuracy, worst_client=worst)
+    )
+
+
+RUNS = [
+    *(run("fedavg", seed, 0.9 + seed / 100) for seed in range(4)),
+    *(run("fedavg", seed, 0.80 + seed / 100, epsilon=8.0) for seed in range(4)),
+    *(run("ditto", seed, 0.7 + seed / 100, epsilon=2.0) for seed in range(4)),
+    *(run("apfl", seed, 0.71, size=100, epsilon=2.0) for seed in range(4)),
+]
+
+
+def answer(*texts, runs=RUNS, by="accuracy"):
+    results = Results(runs)
+    frame = leaderboard(results, by)
+    conditions = read_conditions(texts, frame.columns)
+    return recommend(results, frame, conditions, by), frame, conditions
+
+
+def names(*texts):
+    return [one.cell.algorithm for one in answer(*texts)[0].found]
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("epsilon_total <= 2", Condition("epsilon_total", "<=", 2.0)),
+        ("auroc>=.8", Condition("auroc", ">=", 0.8)),
+        (" algorithm == fedavg ", Condition("algorithm", "==", "fedavg")),
+        ("dataset = 'adult'", Condition("dataset", "=", "adult")),
+        ("bytes < 1e6", Condition("bytes", "<", 1e6)),
+        ("beta != 0", Condition("beta", "!=", 0.0)),
+    ],
+)
+def test_bounds_are_read(text, condition):
+    assert read_conditions([text], COLUMNS) == [condition]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epsilon_totl <= 2", "Did you mean 'epsilon_total'"),
+        ("accuracy", "a name, one of <=, >=, ==, !=, <, >, =, and a value"),
+        ("accuracy <= ", "and a value"),
+        ("<= 2", "and a value"),
+        ("accuracy <= much", "<= needs a number"),
+        ("accuracy <= nan", "a number is needed"),
+        ("accuracy => 2", "and a value"),
+    ],
+)
+def test_what_is_no_bound_is_refused(text, said):
+    with pytest.raises(UserError) as refused:
+        read_conditions([text], COLUMNS)
+    assert said in str(refused.value)
+
+
+def test_no_privacy_is_no_small_epsilon():
+    assert not Condition("epsilon_total", "<=", 1e9).holds(None)
+    assert Condition("epsilon_total", ">", 8.0).holds(math.nan)
+    assert not Condition("eqopp_low", "<=", 1.0).holds(None)
+
+
+def test_what_is_within_all_bounds_the_surest_first():
+    """Apfl is above .705 in all seeds, ditto (.70 to .73) in three of four; fedavg at 8 is too loose."""
+    assert names("epsilon_total <= 2", "accuracy >= 0.705") == ["apfl", "ditto"]
+    found, frame, conditions = answer("epsilon_total <= 2", "accuracy >= 0.705")
+    assert [(one.within, one.seeds) for one in found.found] == [(4, 4), (3, 4)]
+    low, high = found.found[1].interval
+    assert (low, high) == pytest.approx((0.1941, 0.9937), abs=1e-4)  # Clopper and Pearson, 3 of 4
+    assert found.found[0].interval == pytest.approx((0.3976, 1.0), abs=1e-4)
+    said = " ".join(sentences(found, frame, conditions))
+    assert "2 of 4 cells are within epsilon_total <= 2 and accuracy >= 0.705" in said
+    assert "apfl on adult" in said and "4 of 4 seeds (40% to 100%" in said
+    assert readable(rows(found, frame, conditions, "accuracy"))[0]["protection"] == "ε = 2"
+
+
+def test_texts_and_relative_bytes_are_bounds_too():
+    assert names("algorithm == ditto") == ["ditto"]
+    assert names("bytes_relative <= 0.1") == ["apfl"]
+    assert names("algorithm != fedavg", "epsilon <= 2") == ["ditto", "apfl"]
+
+
+def test_the_bound_that_excludes_everything_is_named_with_the_nearest_miss():
+    found, frame, conditions = answer("epsilon_total <= 2", "accuracy >= 0.8")
+    assert not found.found
+    said = sentences(found, frame, conditions)
+    assert said[0] == "None of 4 cells is within epsilon_total <= 2 and accuracy >= 0.8."
+    # Ditto's mean is .715; without the bound on epsilon, fedavg at 8.
+    assert (
+        "accuracy >= 0.8 excludes all that is within the other bounds: ditto on adult (ε = 2) comes nearest, "
+        in (said[1])
+    )
+    assert said[1].endswith("with 0.715.")
+    assert "epsilon_total <= 2 excludes" in said[2] and said[2].endswith("with 8.")
+
+
+def test_two_bounds_that_exclude_everything_together_and_alone():
+    found, frame, conditions = answer("epsilon_total <= 1", "accuracy >= 0.99")
+    assert not found.obstacles
+    assert "No single bound does it" in sentences(found, frame, conditions)[-1]
+
+
+def test_what_sends_nothing_is_not_praised_for_it():
+    alone = [done(spec("local", seed), evaluation(20, 0, accuracy=0.95)) for seed in range(4)]
+    found, frame, conditions = answer("bytes_relative <= 0.5", "accuracy >= 0.9", runs=[*RUNS, *alone])
+    assert [one.cell.algorithm for one in found.found] == ["local"]
+    assert "local: every client learns alone" in sentences(found, frame, conditions)[-1]
+
+
+def test_commands(tmp_path, capsys):
+    content = {
+        "base": {
+            "data": "breast-cancer",
+            "partition": {"kind": "iid", "clients": 3},
+            "model": "logistic",
+            "rounds": 2,
+        },
+        "sweep": {"algorithm": ["fedavg", "local"], "compression.beta": [0, 0.9], "seed": [0, 1]},
+    }
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(content))
+    out = str(tmp_path / "out")
+    assert main(["suite", str(tmp_path / "few.yaml"), "--out", out, "--jobs", "1"]) == 0
+    capsys.readouterr()
+    assert (
+        main(["recommend", out, "--where", "bytes_relative <= 0.9", "--where", "accuracy > 0.5", "--json"])
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)["found"]
+    assert {row["algorithm"] for row in found} == {"fedavg", "local"}
+    assert main(["recommend", out, "--where", "accuracy > 2"]) == 1
+    assert "None of 4 cells is within accuracy > 2" in capsys.readouterr().out
+    for command in (["recommend", out], ["recommend", out, "--where", "acuracy > 0"]):
+        assert main(command) == 2
+    capsys.readouterr()
+    table = tmp_path / "t.csv"
+    chosen = ["--columns", "algorithm,beta,bytes_relative", "--csv", str(table)]
+    assert main(["leaderboard", out, "--where", "algorithm == fedavg", "--where", "beta > 0", *chosen]) == 0
+    lines = table.read_text().splitlines()
+    assert lines[0] == "algorithm,beta,bytes_relative"
+    assert [line.split(",")[:2] for line in lines[1:]] == [["fedavg", "0.9"]]
+    assert main(["leaderboard", out, "--columns", "algoritm"]) == 2
+    assert "Did you mean 'algorithm'" in capsys.readouterr().err
+    assert main(["leaderboard", out, "--columns", "algorithm", "--markdown", str(table)]) == 2

@@ -1,0 +1,246 @@
+"""Statistics of pairs against scipy, published tables and brute force; gaps between groups and their power."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.report import leaderboard
+from harness.report.data.ranks import critical_difference, ranks
+from harness.report.data.statistics import bca, detectable, gap_of, holm, paired, sign_flip
+from tests.support.records import done, evaluation, private, pruned, spec
+
+ROWS = np.random.default_rng(3).exponential(size=(6, 10)) - 0.6
+
+
+def test_intervals_are_those_of_scipy():
+    """Both are resampled, scipy's with 200,000 draws; of 5,000 an end is off by a few per cent."""
+    low, high = bca(ROWS)
+    for row, ends in zip(ROWS, zip(low, high, strict=True), strict=True):
+        theirs = stats.bootstrap(
+            (row,), np.mean, method="BCa", n_resamples=200_000, rng=0
+        ).confidence_interval
+        width = theirs.high - theirs.low
+        assert ends == pytest.approx((theirs.low, theirs.high), abs=0.06 * width)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 7, 12])
+def test_a_sign_flip_test_tries_all_signs(seeds):
+    data = ROWS[:, :1] * 0 + np.random.default_rng(seeds).normal(0.3, 1, (6, seeds))
+    signs = np.array(list(product((1.0, -1.0), repeat=seeds)))
+    for row, p in zip(data, sign_flip(data), strict=True):
+        sums = np.abs(signs @ row)
+        assert p == pytest.approx((sums >= abs(row.sum()) * (1 - 1e-12)).mean())
+        assert p == pytest.approx(
+            stats.permutation_test((row,), np.mean, permutation_type="samples", n_resamples=np.inf).pvalue
+        )
+    assert sign_flip(np.abs(data)).tolist() == [2.0 ** (1 - seeds)] * 6  # the smallest there is
+
+
+def test_many_seeds_are_flipped_at_random_and_the_given_signs_count():
+    data = np.random.default_rng(0).normal(2.0, 1, (1, 20))
+    assert sign_flip(data)[0] == pytest.approx(1 / 4097)
+    middling = np.random.default_rng(1).normal(0.3, 1, (1, 20))
+    exact = stats.permutation_test(
+        (middling[0],), np.mean, permutation_type="samples", n_resamples=50_000, rng=0
+    )
+    assert sign_flip(middling)[0] == pytest.approx(exact.pvalue, abs=0.03)
+
+
+def test_a_true_difference_of_nothing_is_seldom_found():
+    """Of 2,000 pairs of equal methods, one in twenty has p below .05, and one in twenty an interval without 0."""
+    data = np.random.default_rng(5).normal(0, 1, (2000, 10))
+    found = paired(data.tolist())
+    assert np.mean([one.p < 0.05 for one in found]) == pytest.approx(0.05, abs=0.015)
+    assert np.mean([one.low > 0 or one.high < 0 for one in found]) == pytest.approx(
+        0.08, abs=0.03
+    )  # n is small
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10, 50])
+def test_the_detectable_difference_is_found_four_times_in_five(seeds):
+    data = np.random.default_rng(seeds).normal(detectable(seeds), 1, (20_000, seeds))
+    assert (stats.ttest_1samp(data, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.015)
+
+
+def test_few_seeds_have_what_they_can():
+    one, two, four, five = paired([[0.1], [0.1, 0.3], [0.1, 0.2, 0.3, 0.2], [0.1, 0.2, 0.3, 0.2, 0.2]])
+    assert one == (0.1, None, None, None, None, None, None, 1)
+    assert two.low is two.high is four.low is None
+    assert two.p == 0.5 and two.half == pytest.approx(12.7062 * 0.1, rel=1e-4)
+    assert five.low < five.mean < five.high
+    assert four.effect == pytest.approx(0.2 / np.std([0.1, 0.2, 0.3, 0.2], ddof=1))
+    (equal,) = paired([[0.1 + 0.2 - 0.2] * 6])
+    assert equal.effect is None
+    assert (equal.low, equal.high, equal.half) == pytest.approx((0.1, 0.1, 0.0))
+
+
+def test_holm():
+    """By hand: .01 * 4; .02 * 3; .03 * 2 = .06; .5."""
+    assert holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(("algorithms", "quantile"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_the_critical_difference_is_that_of_the_published_table(algorithms, quantile):
+    """Demsar 2006, table 5a."""
+    expected = quantile * math.sqrt(algorithms * (algorithms + 1) / (6 * 14))
+    assert critical_difference(algorithms, 14) == pytest.approx(expected, rel=1e-3)
+
+
+def ranked(values, **parts):
+    """Return runs: algorithm -> accuracy of each seed."""
+    return [
+        done(spec(name, seed, **parts), accuracy=value)
+        for name, own in values.items()
+        for seed, value in enumerate(own)
+    ]
+
+
+def test_ranks_over_tasks():
+    """Two data sets; c is first in one and second in the other, d is in one only, ties share their ranks."""
+    one = ranked({"a": [0.5, 0.5], "b": [0.5, 0.5], "c": [0.9, 0.9], "d": [1.0, 1.0]})
+    other = ranked({"a": [0.8, 0.8], "b": [0.1, 0.1], "c": [0.7, 0.7]}, data={"name": "credit"})
+    found = ranks([*one, *other], "accuracy")
+    assert found.algorithms == ("c", "a", "b")
+    assert found.means == pytest.approx((1.5, 1.75, 2.75))
+    assert (found.low, found.high) == (found.means, found.means)  # seeds do not differ
+    assert (found.tasks, found.seeds, found.left_out) == (2, 2, ("d",))
+    assert ranks(one, "accuracy") is None  # one task
+    assert ranks([*one, *other], "loss") is None
+
+
+def test_ranks_take_an_algorithm_at_its_best_and_under_any_problem():
+    one = ranked({"a": [0.5], "b": [0.6], "c": [0.9]})
+    one += ranked({"a": [0.95]}, model={"name": "mlp"}) + ranked(
+        {"e": [0.99]}, problem={"kind": "fair_classification"}
+    )
+    other = ranked({"a": [0.5], "b": [0.6], "c": [0.7], "e": [0.8]}, compression=pruned(0.9))
+    found = ranks([*one, *other], "accuracy")
+    assert dict(zip(found.algorithms, found.means, strict=True)) == {"e": 1.0, "c": 2.5, "a": 3.0, "b": 3.5}
+
+
+def test_intervals_of_ranks_come_from_seeds():
+    values = np.random.default_rng(0).normal(0, 1, (3, 12))
+    runs = [
+        run
+        for name in ("adult", "credit")
+        for run in ranked(dict(zip("abc", values.tolist(), strict=True)), data={"name": name})
+    ]
+    found = ranks(runs, "accuracy")
+    assert all(low < high for low, high in zip(found.low, found.high, strict=True))
+
+
+def groups(*rates):
+    return [{"group": str(n), "n": 2 * k, "positives": k, "tpr": rate} for n, (rate, k) in enumerate(rates)]
+
+
+def test_the_error_of_a_gap_is_that_of_its_two_groups():
+    """Rates .9 of 18 and .5 of 8 become 17.2 / 20 and 5 / 10."""
+    gap = gap_of(groups((0.9, 18), (0.7, 400), (0.5, 8)))
+    assert gap.positives == 8
+    assert gap.error == pytest.approx(math.sqrt(0.86 * 0.14 / 20 + 0.5 * 0.5 / 10))
+    assert gap_of(groups((0.9, 18))) is None
+    assert gap_of([*groups((0.9, 18)), {"group": "x", "n": 3, "positives": 0, "tpr": None}]) is None
+
+
+def test_the_interval_of_a_gap_covers_the_true_one():
+    """Of many draws of test samples, the interval of the gap of two groups holds the true gap 95 times in 100."""
+    random, covered = np.random.default_rng(0), []
+    for _ in range(400):
+        rates = [(random.binomial(40, 0.8) / 40, 40), (random.binomial(25, 0.6) / 25, 25)]
+        record = done(spec(), accuracy=0.5, eqopp=abs(rates[0][0] - rates[1][0]))
+        record.final["groups"] = groups(*rates)
+        row = leaderboard([record]).iloc[0]
+        covered.append(row["eqopp_low"] <= 0.2 <= row["eqopp_high"])
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize(("positives", "ranked"), [(30, False), (3000, True)])
+def test_gaps_that_the_test_samples_cannot_tell_are_not_ranked(positives, ranked):
+    records = []
+    for name, gap in (("fedavg", 0.10), ("fairfed", 0.02)):
+        record = done(spec(name), accuracy=0.5, eqopp=gap)
+        record.final["groups"] = groups((0.8, positives), (0.8 - gap, positives))
+        records.append(record)
+    frame = leaderboard(records, by="eqopp").set_index("algorithm")
+    assert frame["rank"].notna().all() == ranked
+    assert frame["unranked"].isna().all() == ranked
+    if not ranked:
+        assert "with 30 positive test samples in the smallest group" in frame["unranked"].iloc[0]
+    assert leaderboard(records)["rank"].notna().all()
+
+
+def test_a_missing_pair_is_said():
+    records = [
+        done(spec("fedavg", 0), accuracy=0.6),
+        done(spec("ditto", 0), accuracy=0.9),
+        done(spec("ditto", 1), accuracy=0.9),
+        done(spec("apfl", 5), accuracy=0.9),
+        done(spec("afl", 0)),
+        done(spec("ditto", privacy=private(8.0)), evaluation(20, epsilon=8.0, accuracy=0.5)),
+        done(spec("fedsgda_m", problem={"kind": "fair_classification"}), accuracy=0.7),
+    ]
+    frame = leaderboard(records, baseline="fedavg")
+    said = {
+        (row["algorithm"], bool(row["dp_unit"] == "client")): row["compared"] for _, row in frame.iterrows()
+    }
+    assert said == {
+        ("fedavg", False): "baseline",
+        ("ditto", False): "1 seeds, 1 without a pair",
+        ("apfl", False): "not comparable: no seed in common with fedavg",
+        ("afl", False): "not comparable: no finished run with accuracy",
+        ("ditto", True): "not comparable: no finished run of fedavg in the same setting",
+        ("fedsgda_m", False): "1 seeds, with classify",
+    }
+
+
+def test_adjusted_for_the_comparisons_of_a_setting():
+    """Four methods against fedavg in each of two settings: Holm over four, not over eight."""
+    random = np.random.default_rng(0)
+    records = []
+    for parts in ({}, {"compression": pruned(0.9)}):
+        base = random.normal(0.7, 0.02, 10)
+        for name, better in (("fedavg", 0.0), ("ditto", 0.1), ("apfl", 0.0), ("pfedme", 0.1), ("afl", 0.1)):
+            own = base + better + random.normal(0, 0.005, 10)
+            records += ranked({name: own.tolist()}, **parts)
+    frame = leaderboard(records, baseline="fedavg").set_index("algorithm")
+    assert frame.loc["ditto", "paired_p"].tolist() == [2.0**-9] * 2
+    assert frame.loc["ditto", "paired_p_holm"].tolist() == [4 * 2.0**-9] * 2
+    assert (frame.loc["ditto", "paired_low"] > 0.08).all()
+    assert (frame.loc["ditto", "detectable"] < 0.01).all()
+
+
+def test_bytes_are_told_relative_to_plain_fedavg():
+    records = [
+        done(spec("fedavg"), evaluation(20, 1000, accuracy=0.7)),
+        done(spec("fedavg", lr=0.9), evaluation(20, 9000, accuracy=0.1)),
+        done(spec("ditto", compression=pruned(0.9)), evaluation(20, 100, accuracy=0.8)),
+        done(spec("ditto", privacy=private(8.0)), evaluation(20, 2000, 8.0, accuracy=0.5)),
+        done(spec("ditto", data={"name": "credit"}), evaluation(20, 2000, accuracy=0.5)),
+    ]
+    frame = leaderboard(records)
+    own = frame[frame["algorithm"] == "ditto"].set_index("accuracy_mean")["bytes_relative"]
+    assert own[0.8] == pytest.approx(0.1)
+    assert own.sort_values().tolist()[:2] == pytest.approx([0.1, 2.0])
+    assert own.isna().sum() == 1
+
+
+def test_whom_a_model_is_for():
+    pooled, alone = spec("centralized"), done(spec("local"), evaluation(20, 0, accuracy=0.5))
+    records = [
+        done(spec("fedavg"), accuracy=0.5),
+        done(spec("ditto"), accuracy=0.5),
+        done(pooled, accuracy=0.5),
+        alone,
+    ]
+    frame = leaderboard(records).set_index("algorithm")["model_for"]
+    assert frame.to_dict() == {
+        "fedavg": "everybody",
+        "ditto": "each client",
+        "centralized": "everybody, from pooled data",
+        "local": "each client alone, nothing shared",
+    }

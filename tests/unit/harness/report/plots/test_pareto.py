@@ -1,0 +1,54 @@
+"""The picture of all algorithms: what is named, and where points stand; and that of ranks."""
+
+from harness.report.plots.pareto import edge, pareto
+from harness.report.plots.ranks import _cliques, rank_diagram
+from tests.support.records import done, evaluation, private, spec
+from tests.unit.harness.report.plots.test_pictures import texts_in
+
+
+def point(name, accuracy, size=1000, epsilon=None, **parts):
+    parts |= {"privacy": None if epsilon is None else private(epsilon)}
+    return done(spec(name, **parts), evaluation(20, size, epsilon, accuracy=accuracy))
+
+
+def test_only_what_no_other_beats_with_less_is_an_edge():
+    points = [(1.0, 0.5), (2.0, 0.4), (2.0, 0.7), (3.0, 0.7), (4.0, 0.9)]
+    assert edge(points, True) == [0, 2, 4]
+    assert edge(points, False) == [0, 1]
+    assert edge([], True) == []
+
+
+def test_names_stand_at_undominated_cells_only(tmp_path):
+    """At epsilon 2 ditto, without privacy fedavg; afl is beaten everywhere; local sends nothing."""
+    records = [
+        point("fedavg", 0.9),
+        point("fedavg", 0.6, epsilon=2.0),
+        point("ditto", 0.8, epsilon=2.0),
+        point("afl", 0.5, size=3000),
+        point("afl", 0.4, size=3000, epsilon=2.0),
+        point("local", 0.3, size=0),
+    ]
+    texts = texts_in(pareto(records, tmp_path / "a", "accuracy")[1])
+    assert {"fedavg", "ditto", "local: nothing sent", "no privacy", "none"} <= set(texts)
+    assert "afl" not in texts
+    assert texts.count("ditto") == 2 and texts.count("fedavg") == 2
+
+
+def test_there_is_none_of_few_algorithms_or_one_budget(tmp_path):
+    few = [point("fedavg", 0.9), point("ditto", 0.8), point("ditto", 0.7, epsilon=2.0)]
+    assert pareto(few, tmp_path / "a", "accuracy") is None
+    assert pareto([point(name, 0.5) for name in ("a", "b", "c")], tmp_path / "a", "accuracy") is None
+
+
+def test_ranks_are_drawn_with_stretches_that_do_not_differ(tmp_path):
+    assert _cliques((1.0, 1.5, 2.8, 3.0), 1.0) == [(0, 1), (2, 3)]
+    assert _cliques((1.0, 1.5, 2.2, 3.9), 1.0) == [(0, 1), (1, 2)]
+    assert _cliques((1.0, 3.0), 1.0) == []
+    records = [
+        point(name, value, data={"name": data})
+        for data in ("adult", "credit")
+        for name, value in (("fedavg", 0.9), ("ditto", 0.8), ("afl", 0.7))
+    ]
+    texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
+    assert {"fedavg", "ditto", "afl", "mean rank by Accuracy over 2 tasks; 1 is best"} <= set(texts)
+    assert rank_diagram(records[:3], tmp_path / "b", "accuracy") is None
