@@ -44,6 +44,7 @@ FIELDS = (
 SPLIT = "selection"
 SOBOL = "sobol"
 MOST = 1000  # settings
+LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of
 #: What may be tuned: sections, or single fields of a section whose others say what is compared.
 TUNABLE = (
     *("algorithm", "model", "problem", "cohort", "rounds"),
@@ -237,7 +238,9 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
     for own in groups.values():
         assert own[0].spec is not None
         dump = own[0].spec.model_dump(mode="json")
-        found.append(Search(own, tuple(path for path in tune.settings if _has(dump, path)), []))
+        fixed = ALGORITHMS[dump["algorithm"]["name"]].meta.steps is not None
+        paths = [path for path in tune.settings if _has(dump, path)]
+        found.append(Search(own, tuple(p for p in paths if not (fixed and p in LENGTHS)), []))
     return found
 
 
