@@ -202,6 +202,7 @@ def parser() -> argparse.ArgumentParser:
         "--by", help="measure that ranks what is equally sure (default: the suite's, or accuracy)"
     )
     _where_option(advised)
+    _system_options(advised)
     advised.add_argument("--json", action="store_true", help="print JSON")
 
     export = command("export", "report", "write every evaluation of a results folder for other tools")
@@ -324,6 +325,18 @@ def _ranking_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
     to.add_argument(
         "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
+    )
+    _system_options(to)
+
+
+def _system_options(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+        "--network",
+        metavar="NAME|FILE",
+        help="price rounds on a network: lte, wifi, datacenter or a YAML file",
+    )
+    to.add_argument(
+        "--device", metavar="NAME|FILE", help="and on a device: phone, edge, server or a YAML file"
     )
 
 

@@ -16,6 +16,7 @@ from harness.cli.console import log, out, print_rows, short
 from harness.cli.parser import SECTIONS
 from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
+from harness.config.system import read_system
 from harness.core.registry import UserError, unknown
 from harness.report import (
     Results,
@@ -41,7 +42,7 @@ from harness.storage.store import RunRecord, Store
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
     results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     if conditions := read_conditions(given.where, frame.columns):
         kept = {one.cell.key for one in recommend(results, frame, conditions, spec.by).found}
         frame = frame[frame["cell"].isin(kept)].reset_index(drop=True)
@@ -87,7 +88,7 @@ def _chosen_columns(frame: pd.DataFrame, given: argparse.Namespace) -> int:
 def recommend_command(given: argparse.Namespace) -> int:
     """Print what satisfies bounds; 1 if nothing does."""
     results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     conditions = read_conditions(given.where, frame.columns)
     if not conditions:
         raise UserError("recommend: give at least one bound, as --where 'epsilon_total <= 2'")
@@ -166,6 +167,7 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
         "baseline": getattr(given, "baseline", None),
         "target": target,
         "pivots": tuple(Pivot(*pivot) for pivot in pivots),
+        "system": read_system(getattr(given, "network", None), getattr(given, "device", None)),
     }
     return replace(stored, **{name: value for name, value in options.items() if value})
 
@@ -184,7 +186,7 @@ def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
     command = store.report_settings(name).get("command") if name else None
     provenance = {"the whole suite": command} if command else {}
     paths = write_report(results, folder, spec, commands=commands, provenance=provenance)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     print_summary(results, frame, spec.by, spec.baseline, out)
     others = ", ".join(name for name in paths if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {paths['index.html']}", markup=False)

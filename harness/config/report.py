@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from harness.config.run import RunSpec
+from harness.config.system import System
 from harness.config.yaml import mapping, shown
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described, recall
@@ -125,6 +126,8 @@ class ReportSpec:
         Setting or section in which the runs of one panel of learning curves differ.
     overview : tuple of str
         Measures to map over all algorithms, budgets and pruning ratios.
+    system : System or None
+        Network and device to price rounds by; an option of commands, not kept with a suite.
 
     Raises
     ------
@@ -140,6 +143,7 @@ class ReportSpec:
     curves: tuple[tuple[str, str], ...] = ()
     along: str | None = None
     overview: tuple[str, ...] = ()
+    system: System | None = None
 
     def __post_init__(self) -> None:
         check_measure("measure to rank by", self.by)

@@ -145,9 +145,7 @@ def test_an_address_brings_back_what_was_chosen_and_its_order(page):
 
 def test_what_can_be_chosen_is_what_differs(page):
     """All have the same data, problem, model and pruning; the cell that was skipped asked for no privacy."""
-    script = (
-        "told = Object.fromEntries(fields.slice(1).map((f) => [f.name, [...f.options].map((o) => o.text)]));"
-    )
+    script = "told = Object.fromEntries(fields.slice(1).filter((f) => f.options).map((f) => [f.name, [...f.options].map((o) => o.text)]));"
     assert seen(page, script) == {
         "algorithm": ["all", "ditto", "fedavg", "fedbio", "scaffold"],
         "partition": ["all", "dirichlet(alpha=0.3)", "dirichlet(alpha=5.0)"],
@@ -155,6 +153,27 @@ def test_what_can_be_chosen_is_what_differs(page):
         "epsilon": ["all", "8", "none"],
         "status": ["all", "complete", "missing", "skipped", "some failed"],
     }
+
+
+def test_sliders_bound_what_is_shown_and_name_the_best(page):
+    """Ditto .92 and fedavg .82 without privacy, fedavg .7 at epsilon 8; unfinished cells have no figures."""
+    script = """
+      const best = () => document.getElementById("best").value;
+      told = [bounds.map((b) => b.name), best()];
+      set("accuracy_mean", 1); told.push([rows(), best(), form.elements.accuracy_mean.nextElementSibling.value]);
+      set("accuracy_mean", 2); told.push([rows(), best()]);
+      set("accuracy_mean", 3); told.push([rows(), best()]);
+      told.push(location.hash);
+      form.reset(); told.push(0);
+    """
+    names, first, loose, middle, tight, hash, _ = seen(page, ROWS + script)
+    assert names == ["accuracy_mean"]  # nothing else differs
+    assert first == ""
+    assert (sorted(loose[0]), loose[2]) == (["ditto", "fedavg", "fedavg"], "0.7")
+    assert loose[1].startswith("best: ditto")
+    assert sorted(middle[0]) == ["ditto", "fedavg"]
+    assert tight[0] == ["ditto"]
+    assert hash == "#accuracy_mean=3"
 
 
 def test_a_link_from_a_row_opens_its_provenance(page):

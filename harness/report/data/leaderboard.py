@@ -17,12 +17,14 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
+from harness.config.system import System
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
+from harness.report.data.system_costs import system_costs
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -41,6 +43,7 @@ COLUMNS = (
     "epsilon_with_search", "compared", "paired_low", "paired_high", "paired_p", "paired_p_holm", "effect_size",
     "detectable", "eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives", "unranked",
     "bytes_relative", "model_for",
+    "system", "system_seconds", "seconds_to_target", "system_joules", "waiting",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
@@ -51,7 +54,7 @@ TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
     "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
     "reasons", "task", "cell", "target", "epsilon_of", "tuned", "compared", "unranked",
-    "model_for",
+    "model_for", "system",
 )
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
@@ -71,6 +74,7 @@ def leaderboard(
     by: str = "accuracy",
     baseline: str | None = None,
     target: Target | None = None,
+    system: System | None = None,
 ) -> pd.DataFrame:
     """Return one row per cell: runs that differ in nothing but their seed, not in data or code either.
 
@@ -94,6 +98,10 @@ def leaderboard(
         ``reached`` counts the seeds that reached it. ``rounds_to_target``, ``bytes_to_target`` (both ways) and
         ``oracle_calls_to_target`` are the costs up to the first evaluation that did: means over seeds, empty
         unless all runs of the cell reached it.
+    system : System, optional
+        Network and device. ``system_seconds`` is then the time of the run on them, ``seconds_to_target`` that up to
+        the target, ``system_joules`` the energy of all clients, and ``waiting`` the share of a round that the mean
+        client waits for the slowest: means over seeds, see `harness.report.data.system_costs`.
 
     Returns
     -------
@@ -124,13 +132,15 @@ def leaderboard(
     if target is not None:
         check_measure("measure to reach", target.measure)
     results = Results.of(records)
-    key = (by, baseline, target)
+    key = (by, baseline, target, system)
     if key not in results.boards:
-        results.boards[key] = _leaderboard(results, by, baseline, target)
+        results.boards[key] = _leaderboard(results, by, baseline, target, system)
     return results.boards[key].copy()
 
 
-def _leaderboard(results: Results, by: str, baseline: str | None, target: Target | None) -> pd.DataFrame:
+def _leaderboard(
+    results: Results, by: str, baseline: str | None, target: Target | None, system: System | None
+) -> pd.DataFrame:
     found = results.cells
     if baseline is not None:
         names = {cell.algorithm for cell in found}
@@ -153,6 +163,9 @@ def _leaderboard(results: Results, by: str, baseline: str | None, target: Target
         for row, cell in zip(rows, found, strict=True):
             row |= {"target": str(target), "reached": len(cell.at_target(target, "round"))}
             row |= {name: _mean(cell.costs(target, name).values()) for name in COSTS_TO_TARGET}
+    if system is not None:
+        for row, cell in zip(rows, found, strict=True):
+            row |= _on_system(cell, system, target)
     _add_ranks(rows, found, by)
     _add_pareto(rows, found)
     add_gaps(rows, found)
@@ -162,6 +175,19 @@ def _leaderboard(results: Results, by: str, baseline: str | None, target: Target
         add_comparison(rows, found, by, baseline)
     frame = _typed(pd.DataFrame(rows, columns=[*COLUMNS, *extra, *diagnostics], dtype=object))
     return frame.sort_values(list(ORDER), na_position="last", ignore_index=True)
+
+
+def _on_system(cell: Cell, system: System, target: Target | None) -> dict[str, Any]:
+    """Return the columns of a network and a device."""
+    costs = [found for run in cell.done if (found := system_costs(run, system, target)) is not None]
+    reached = [one.to_target for one in costs if one.to_target is not None]
+    return {
+        "system": str(system),
+        "system_seconds": _mean(one.seconds for one in costs),
+        "seconds_to_target": _mean(reached) if len(reached) == len(cell.runs) else None,
+        "system_joules": _mean(one.joules for one in costs),
+        "waiting": _mean(one.waiting for one in costs),
+    }
 
 
 def half_width(values: Sequence[float]) -> float | None:

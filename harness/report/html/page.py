@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.config.report import ReportSpec
+from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.provenance import commands_of
 from harness.report.data.provenance import own as own_of
@@ -39,7 +41,7 @@ from harness.report.tables.columns import (
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
 from harness.report.tables.privacy import exposure
-from harness.report.tables.text import quantity, words
+from harness.report.tables.text import is_empty, quantity, words
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import reasons, summary, write_csv, write_markdown
 from harness.storage.files import write_text
@@ -63,6 +65,7 @@ FACETS = {
     "status": "Status",
 }  # filters of the table
 MOST_CHOICES = 40  # per filter
+MOST_STEPS = 50  # of a slider
 
 #: Figures: file name without suffix -> title and note.
 PICTURES = {
@@ -151,7 +154,7 @@ def write_report(
         If the folder cannot be written.
     """
     results = Results.of(records)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     grids = [grid for pivot in spec.pivots for grid in tabulate(results, pivot, spec.by, spec.target)]
     chosen = [] if spec.choice is None else chosen_tables(results, spec.choice, spec.baseline)
     folder.mkdir(parents=True, exist_ok=True)
@@ -250,8 +253,12 @@ def write_page(
         exposed=exposure(frame),
         counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
         columns=shown,
-        rows=[_row(row, shown, names) | {"facets": own} for row, own in zip(rows, facets, strict=True)],
+        rows=[
+            _row(row, shown, names) | {"facets": own, "figures": _bounded(row, names)}
+            for row, own in zip(rows, facets, strict=True)
+        ],
         facets=_choices(facets),
+        bounds=_bounds(rows),
         pictures=[(picture, _data_uri(picture.file)) for picture in pictures],
         grids=grids,
         cells=[
@@ -284,6 +291,44 @@ def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[s
         if 1 < len(values) <= MOST_CHOICES:
             found.append((key, heading, list(values)))
     return found
+
+
+def _limits(row: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
+    """Return column -> heading and whether the bound is an upper one, for the sliders."""
+    by = str(row["ranked_by"])
+    chosen = {
+        "epsilon_total": ("ε", True),
+        "bytes_relative": ("Bytes over plain", True),
+        f"{by}_mean": (words(by), not better_is_higher(by)),
+        "worst_client_mean": ("Worst client", False),
+    }
+    return {name: limit for name, limit in chosen.items() if name in row}
+
+
+def _bounds(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, bool, list[float]]]:
+    """Return name, heading, direction and steps of every slider that excludes some row; the loosest step first."""
+    found = []
+    for name, (heading, upper) in (_limits(rows[0]) if rows else {}).items():
+        values = {
+            float(f"{row[name]:.3g}") for row in rows if not is_empty(row[name]) and math.isfinite(row[name])
+        }
+        if len(values) > 1:
+            steps = sorted(values, reverse=upper)
+            every = max(1, -(-len(steps) // MOST_STEPS))
+            found.append((name, heading, upper, steps[::every]))
+    return found
+
+
+def _bounded(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return what sliders compare, what ranks, and the name of a row."""
+    by = str(row["ranked_by"])
+    figures = {name: None if is_empty(row[name]) else float(f"{row[name]:.3g}") for name in _limits(row)}
+    figures = {
+        name: value if value is None or math.isfinite(value) else None for name, value in figures.items()
+    }
+    mean = row.get(f"{by}_mean")
+    score = None if mean is None or is_empty(mean) else float(mean) * (1 if better_is_higher(by) else -1)
+    return {**figures, "score": score, "name": f"{row['algorithm']} {names[row['cell']]}".strip()}
 
 
 def _row(row: Mapping[str, Any], shown: Sequence[Column], names: Mapping[str, str]) -> dict[str, Any]:

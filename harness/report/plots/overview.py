@@ -106,7 +106,8 @@ def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Seque
         if n and betas[n - 1] != beta:
             ax.axvline(n, color="white", linewidth=3)
         if not n or betas[n - 1] != beta:
-            ax.text(n + 0.1, -0.35, f"beta {beta:g}", fontsize=7.5, va="bottom")
+            ax.annotate(f"beta {beta:g}", (n + 0.1, 0), xytext=(0, 2), textcoords="offset points", fontsize=7.5,
+                        va="bottom")  # fmt: skip
     ax.set_title(words(measure), pad=16)
     ax.set_xlabel("ε asked for", fontsize=8)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harness.core.algorithm import ALGORITHMS
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.results import Cell, Results
@@ -127,9 +128,10 @@ def _against_epsilon(ax: Axes, points: Sequence[Point], by: str) -> None:
 
 
 def _against_bytes(ax: Axes, points: Sequence[Point], by: str) -> None:
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, NullFormatter
 
     sent = [point for point in points if point.size]
+    told: set[tuple[str, int, int]] = set()  # names already written near a place
     for budget, color in _colors(sent).items():
         own = [p for p in sent if _budget(p.epsilon) == budget]
         label = "no privacy" if math.isinf(budget) else f"ε {quantity(budget, 2)}"
@@ -137,12 +139,20 @@ def _against_bytes(ax: Axes, points: Sequence[Point], by: str) -> None:
         ax.plot([p.size for p in own], [p.value for p in own], **dots)
         named = [own[n] for n in edge([(p.size, p.value) for p in own], better_is_higher(by))]
         ax.plot([p.size for p in named], [p.value for p in named], color=color, linewidth=0.9, label=label)
-        _name(ax, [(p.size, p.value, p.name) for p in named], color)
+        fresh = [p for p in named if _place(p) not in told]
+        told |= {_place(p) for p in fresh}
+        _name(ax, [(p.size, p.value, p.name) for p in fresh], color)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("bytes of the run, both ways")
     _alone(ax, points)
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
+
+
+def _place(point: Point) -> tuple[str, int, int]:
+    """Return a name and a place in steps of a quarter in bytes and a hundredth in value."""
+    return point.name, round(math.log(point.size) * 4), round(point.value * 100)
 
 
 def _colors(points: Sequence[Point]) -> dict[float, str]:
@@ -165,8 +175,10 @@ def _alone(ax: Axes, points: Sequence[Point]) -> None:
     best: dict[str, float] = {}
     for point in points:
         if not point.size:
-            best[point.name] = point.value
+            best[point.name] = max(point.value, best.get(point.name, -math.inf))
     for name, value in best.items():
+        pooled = name in ALGORITHMS and ALGORITHMS[name].meta.pooled
         ax.axhline(value, color="#999999", linestyle=(0, (4, 3)), linewidth=1)
-        ax.annotate(f"{name}: nothing sent", (0.01, value), xycoords=("axes fraction", "data"), fontsize=7,
-                    va="bottom", color="#666666")  # fmt: skip
+        text = f"{name}: {'pooled data' if pooled else 'nothing sent'}"
+        ax.annotate(text, (0.01, value), xycoords=("axes fraction", "data"), fontsize=7, va="bottom",
+                    color="#666666")  # fmt: skip

@@ -11,7 +11,18 @@ import pandas as pd
 from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.privacy import uneven
-from harness.report.tables.text import count, is_empty, quantity, size, telling, words, work
+from harness.report.tables.text import (
+    count,
+    duration,
+    energy,
+    is_empty,
+    quantity,
+    share,
+    size,
+    telling,
+    words,
+    work,
+)
 
 SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")
@@ -61,6 +72,7 @@ def columns(frame: pd.DataFrame) -> list[Column]:
         Column("Down", "bytes_down", True, lambda r: size(r["bytes_down"]), "Bytes received by all clients"),
         Column("Work", "flops", True, lambda r: work(r["flops"]), "Floating-point operations of the run"),
         *_target(rows),
+        *_system(rows),
         Column("Seconds", "seconds", True, lambda r: quantity(r["seconds"], 3), "Wall time of the run"),
         Column(f"Δ {by}", "paired_difference", True, _difference,
                "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm"),
@@ -142,6 +154,22 @@ def _target(rows: Sequence[Row]) -> list[Column]:
         Column("Bytes to", "bytes_to_target", True, lambda r: size(r["bytes_to_target"]), f"Bytes {until}"),
         Column("Calls to", "oracle_calls_to_target", True, lambda r: count(r["oracle_calls_to_target"]),
                f"Oracle calls (gradients of single samples) {until}"),
+    ]  # fmt: skip
+
+
+def _system(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of a network and a device, if there is one."""
+    if not rows or is_empty(rows[0]["system"]):
+        return []
+    on = f"on {rows[0]['system']}, where a round waits for the slowest client"
+    return [
+        Column("Time", "system_seconds", True, lambda r: duration(r["system_seconds"]), f"Time of the run {on}"),
+        Column("Time to", "seconds_to_target", True, lambda r: duration(r["seconds_to_target"]),
+               f"Time to the target {on}; empty unless all seeds reached it"),
+        Column("Energy", "system_joules", True, lambda r: energy(r["system_joules"]),
+               f"Energy of all clients {on}: radio, and training above idle"),
+        Column("Waiting", "waiting", True, lambda r: share(r["waiting"]),
+               f"Share of a round that the mean client waits {on}"),
     ]  # fmt: skip
 
 

@@ -42,6 +42,29 @@ def work(value: float | None) -> str:
     return _scaled(value, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
+def duration(seconds: float | None) -> str:
+    """Return a time as ``3.2 s``, ``14 min`` or ``2.1 h``."""
+    if seconds is None or is_empty(seconds):
+        return ""
+    return (
+        f"{seconds:.3g} s"
+        if seconds < 120
+        else f"{seconds / 60:.3g} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.3g} h"
+    )
+
+
+def energy(joules: float | None) -> str:
+    """Return an energy as ``3.2 kJ``."""
+    return _scaled(joules, ("J", "kJ", "MJ", "GJ", "TJ"))
+
+
+def share(value: float | None) -> str:
+    """Return a share as ``32 %``."""
+    return "" if value is None or is_empty(value) else f"{100 * value:.0f} %"
+
+
 def _scaled(value: float | None, units: Sequence[str]) -> str:
     if value is None or is_empty(value):
         return ""

@@ -66,6 +66,11 @@ def summary(frame: pd.DataFrame) -> str:
     if frame["target"].notna().any():
         target = frame["target"].iloc[0]
         text.append(f"What it took to reach {target} is told where all seeds did, as evaluations saw it.")
+    if frame["system"].notna().any():
+        text.append(
+            f"Time and energy are computed for {frame['system'].dropna().iloc[0]} from what the runs sent and "
+            "worked, not measured."
+        )
     sources = sorted({source for given in frame["data_source"].dropna() for source in given.split("; ")})
     text += [f"Data: {'; '.join(sources)}."] if sources else []
     return " ".join(text)
