@@ -145,7 +145,10 @@ def test_an_address_brings_back_what_was_chosen_and_its_order(page):
 
 def test_what_can_be_chosen_is_what_differs(page):
     """All have the same data, problem, model and pruning; the cell that was skipped asked for no privacy."""
-    script = "told = Object.fromEntries(fields.slice(1).filter((f) => f.options).map((f) => [f.name, [...f.options].map((o) => o.text)]));"
+    script = """
+      const lists = fields.filter((f) => f.options);
+      told = Object.fromEntries(lists.map((f) => [f.name, [...f.options].map((o) => o.text)]));
+    """
     assert seen(page, script) == {
         "algorithm": ["all", "ditto", "fedavg", "fedbio", "scaffold"],
         "partition": ["all", "dirichlet(alpha=0.3)", "dirichlet(alpha=5.0)"],
