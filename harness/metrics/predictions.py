@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
@@ -186,11 +187,13 @@ def _score_columns(classes: int) -> list[str]:
     return ["y_score"] if classes == 2 else [f"y_score_{k}" for k in range(classes)]
 
 
-def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) -> None:
+def write_predictions(
+    predictions: Predictions, path: str | os.PathLike[str], names: Sequence[str] = ()
+) -> None:
     """Write the samples to a CSV file from which every metric can be recomputed bit for bit.
 
-    Columns ``client, y_true, y_score, y_pred, group`` and, where known, ``loss``. `y_score` is the score of
-    class 1; with more than two classes there are ``y_score_0 .. y_score_{K-1}``. `y_pred` is empty without
+    Columns ``client, y_true, y_score, y_pred, group`` and, where known, ``loss`` and ``name``. `y_score` is the
+    score of class 1; with more than two classes there are ``y_score_0 .. y_score_{K-1}``. `y_pred` is empty without
     predicted labels. `group` is the group's number, empty without a sensitive attribute. Floats have the shortest
     digits that read back exactly. The file is replaced atomically.
 
@@ -200,6 +203,8 @@ def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) ->
         The samples.
     path : str | os.PathLike
         The file, in an existing folder.
+    names : Sequence[str]
+        Names of the clients, which `read_predictions` leaves out; empty if they have none.
     """
     p = predictions
     scores = [p.positive_score] if p.binary else list(p.score.T)
@@ -209,6 +214,8 @@ def write_predictions(predictions: Predictions, path: str | os.PathLike[str]) ->
     cells = {name: empty if column is None else column.tolist() for name, column in table.items()}
     if p.loss is not None:
         cells["loss"] = p.loss.tolist()
+    if names:
+        cells["name"] = [names[client] for client in p.client.tolist()]
     with (
         replacing(Path(path), durable=True) as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
@@ -247,8 +254,10 @@ def read_predictions(
     numbered = list(takewhile(lambda name: name in header, (f"y_score_{k}" for k in count())))
     k = len(numbered) or 2
     expected = ["client", "y_true", *_score_columns(k), "y_pred", "group"]
-    if header not in (expected, [*expected, "loss"]):
-        raise UserError(f"{path}: expected columns {','.join(expected)}[,loss], got {','.join(header)}")
+    if header not in ([*expected, *more] for more in ((), ("loss",), ("name",), ("loss", "name"))):
+        raise UserError(
+            f"{path}: expected columns {','.join(expected)}[,loss][,name], got {','.join(header)}"
+        )
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise UserError(f"{path}, line {number}: expected {len(header)} fields, got {len(line)}")

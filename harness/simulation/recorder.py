@@ -161,7 +161,7 @@ class Recorder:
         if self._predictions and predictions is not None:
             if self._finished:
                 self._compare(self._finished.end())
-            write_predictions(predictions, self._predictions)
+            write_predictions(predictions, self._predictions, setup.federation.names)
             if self._finished:
                 self._finished.seal_predictions()
         final = {k: v for k, v in self._line.items() if k != "timing"} | {"clients": setup.federation.clients}

@@ -566,10 +566,28 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("loss", [None, [0.5, 0.25, 1.0]])
+def test_names_of_clients_are_written_last_and_change_nothing(
+    tmp_path: Path, loss: list[float] | None
+) -> None:
+    """Names may hold commas and quotes; what is read back are the predictions."""
+    given = replace(
+        binary([0, 1, 1]), client=np.array([1, 0, 1]), loss=None if loss is None else np.array(loss)
+    )
+    write_predictions(given, tmp_path / "named.csv", ['Long Beach, "VA"', "Cleveland"])
+    write_predictions(given, tmp_path / "plain.csv")
+    with (tmp_path / "named.csv").open(newline="") as file:
+        header, *lines = csv.reader(file)
+    assert header[-1] == "name"
+    assert [line[-1] for line in lines] == ["Cleveland", 'Long Beach, "VA"', "Cleveland"]
+    named, plain = (read_predictions(tmp_path / f"{name}.csv") for name in ("named", "plain"))
+    assert evaluate(named, 2) == evaluate(plain, 2)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected columns client,y_true,y_score,y_pred,group[,loss], got "),
+        ("", "expected columns client,y_true,y_score,y_pred,group[,loss][,name], got "),
         ("client,y_true,y_pred,group\n0,1,1,\n", "got client,y_true,y_pred,group"),
         (
             "client,y_true,y_score_0,y_pred,group,note\n",
