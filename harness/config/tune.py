@@ -235,8 +235,16 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
         if dumps and not _exists(path) and not any(_has(dump, path) for dump in dumps):
             raise unknown("setting to tune", path, sorted({name for dump in dumps for name in _leaves(dump)}))
     found = []
+    rests: set[str] = set()
     for own in groups.values():
         assert own[0].spec is not None
+        rest = _without(own[0].spec, ("seed", *tune.once_for, *tune.settings))
+        if rest in rests:
+            raise UserError(
+                f"tune.settings: combinations of {own[0].spec.algorithm['name']} differ in nothing but what is "
+                "tuned; a setting is either swept or tuned"
+            )
+        rests.add(rest)
         dump = own[0].spec.model_dump(mode="json")
         fixed = ALGORITHMS[dump["algorithm"]["name"]].meta.steps is not None
         paths = [path for path in tune.settings if _has(dump, path)]

@@ -79,6 +79,11 @@ def test_reported_seeds_and_missing_selection_samples_are_refused():
         found({"settings": LR}, base={"partition": {"kind": "iid", "clients": 3}})
 
 
+def test_a_setting_is_either_swept_or_tuned():
+    with pytest.raises(UserError, match=r"of fedavg differ in nothing but what is tuned"):
+        found({"settings": LR}, sweep={"algorithm.lr": [0.1, 0.2]})
+
+
 def test_selection_samples_are_the_same_under_every_seed():
     made = suite({"settings": LR})
     assert {cell.spec.partition.selection_seed for cell in made.cells} == {0}
