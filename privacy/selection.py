@@ -43,22 +43,23 @@ def selection_epsilon(
     delta: float,
     mean: float,
     tries: int = 1,
-    after: Sequence[Event] = (),
+    after: int = 0,
 ) -> Selected:
     """Return the privacy of a search, and of a release with what it has chosen.
 
     Parameters
     ----------
     candidates : sequence of sequence of Event
-        What a run releases about the unit, for every setting that may be drawn; the worst counts at each order.
+        What a run releases about a unit, for every setting that may be drawn and every kind of unit; the worst
+        counts at each order. Settings are drawn independently of each other and of the data.
     delta : float
         In (0, 1).
     mean : float
         Mean number of settings that are drawn, at least 1.
     tries : int
         Runs of a setting.
-    after : sequence of Event
-        What is released with the chosen setting.
+    after : int
+        Further runs with the chosen setting.
 
     Raises
     ------
@@ -68,8 +69,8 @@ def selection_epsilon(
     check_delta(delta)
     if not mean >= 1:
         raise ValueError(f"mean number of settings: at least 1, given {mean}")
-    single = tries * np.max([_curve(tuple(events)) for events in candidates], axis=0)
-    extra = _curve(tuple(after))
+    worst = np.max([_curve(tuple(events)) for events in candidates], axis=0)
+    single, extra = tries * worst, after * worst
     bounds = {"poisson": _poisson(single, mean)}
     for name, shape in (("geometric", 1), ("logarithmic", 0)):
         bounds[name] = _negative_binomial(single, mean, shape)
@@ -114,4 +115,5 @@ def _log_delta(curve: Array, epsilon: float) -> float:
 def _epsilon(curve: Array, delta: float) -> float:
     """Return epsilon at a delta, by the same conversion."""
     bounds = curve + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
-    return max(0.0, float(np.nanmin(bounds)))
+    known = bounds[~np.isnan(bounds)]
+    return max(0.0, float(known.min())) if len(known) else math.inf

@@ -63,8 +63,8 @@ def tuned(
     listed: dict[str, dict[str, Any]] = {}
     sizes = " + ".join(map(str, tune.sizes()))
     log.print(f"tuning {suite.name}: {len(found)} searches of {sizes} runs by {tune.measure}")
-    for algorithm, names in _untuned(found):
-        log.print(f"tuning {suite.name}: of {algorithm}'s step sizes ({names}) none is tuned")
+    if missed := _untuned(found):
+        log.print(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
 
     def start(specs: Sequence[RunSpec]) -> None:
         fresh = {str(one["id"]): one for one in (in_suite(Combination({}, spec)) for spec in specs)}
@@ -89,15 +89,16 @@ def tuned(
     return [chosen.get(id(cell), cell) for cell in cells], tuning
 
 
-def _untuned(found: Sequence[Search]) -> list[tuple[str, str]]:
-    """Return the algorithms that have step sizes none of which is searched, with their names."""
-    missed = {}
+def _untuned(found: Sequence[Search]) -> list[str]:
+    """Return the algorithms that have step sizes which are not searched, with these."""
+    missed: dict[str, list[str]] = {}
     for search in found:
         spec = search.cells[0].spec
-        names = step_sizes(spec) if spec is not None else []
-        if spec is not None and names and not set(names) & set(search.paths):
-            missed[str(spec.algorithm["name"])] = ", ".join(names)
-    return sorted(missed.items())
+        assert spec is not None
+        names = [name.partition(".")[2] for name in step_sizes(spec) if name not in search.paths]
+        if names:
+            missed[str(spec.algorithm["name"])] = names
+    return [f"{name} {' '.join(names)}" for name, names in sorted(missed.items())]
 
 
 def in_suite(cell: Combination) -> dict[str, Any]:

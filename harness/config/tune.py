@@ -14,11 +14,11 @@
       seeds: [100, 101]                      # of the search, other than those reported
       halving: 3                             # after each seed, one setting in three is tried with the next
       once_for: [compression.beta]           # combinations that differ in these fields only share a search
-      sampler: sobol                         # or one of Optuna's, as TPESampler
+      sampler: latin                         # or one of Optuna's, as TPESampler
       batch: 8                               # settings that such a sampler proposes at a time
 
-Points are a Sobol sequence, shifted by a keyed draw for each setting. They depend on nothing else, so all
-combinations try the same values, and a larger budget tries further ones.
+Settings are the points of a Latin hypercube that fills pairs of ranges evenly, the same for all combinations. Its
+first coordinates are for the step sizes of an algorithm, in their order, whatever their names.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from harness.config.fields import SECTIONS
@@ -34,7 +35,7 @@ from harness.config.run import RunSpec, read_spec
 from harness.config.sweep import Combination, assign
 from harness.config.yaml import mapping, shown
 from harness.core import rng
-from harness.core.algorithm import ALGORITHMS
+from harness.core.algorithm import ALGORITHMS, SCHEDULE
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.metrics import ELSEWHERE, better_is_higher
 
@@ -42,8 +43,10 @@ FIELDS = (
     "settings", "budget", "metric", "split", "seeds", "halving", "once_for", "sampler", "batch",
 )  # fmt: skip
 SPLIT = "selection"
-SOBOL = "sobol"
+SHARED = "compression"  # the section whose values may share a search
+LATIN = "latin"
 MOST = 1000  # settings
+MOST_STEPS = 4  # step sizes of an algorithm, which have the first coordinates of a point
 LENGTHS = ("algorithm.local_steps", "algorithm.local_epochs")  # which some algorithms leave no choice of
 #: What may be tuned: sections, or single fields of a section whose others say what is compared.
 TUNABLE = (
@@ -62,7 +65,7 @@ class TuneSpec:
     seeds: tuple[int, ...] = (100, 101)
     halving: int = 3
     once_for: tuple[str, ...] = ()
-    sampler: str = SOBOL
+    sampler: str = LATIN
     batch: int = 8
 
     @property
@@ -132,20 +135,20 @@ class Search:
         return _set(self.cells[0], {**settings, "seed": seed})
 
     def order(self, measure: str) -> list[Trial]:
-        """Return the trials that have a figure for every seed tried most, the best first."""
-        most = max((len(trial.values) for trial in self.trials), default=0)
+        """Return the distinct trials that have a figure: those with more seeds first, then the better ones."""
         sign = -1 if better_is_higher(measure) else 1
-        scored = [
-            (sign * math.fsum(values) / most, number)
-            for number, trial in enumerate(self.trials)
-            if most and len(values := [v for v in trial.values if v is not None]) == most
-        ]
-        return [self.trials[number] for _, number in sorted(scored)]
+        scored, seen = [], set()
+        for number, trial in enumerate(self.trials):
+            values = [value for value in trial.values if value is not None]
+            if values and str(trial.settings) not in seen:
+                seen.add(str(trial.settings))
+                scored.append((-len(values), sign * math.fsum(values) / len(values), number))
+        return [self.trials[number] for *_, number in sorted(scored)]
 
     def chosen(self, measure: str) -> Iterator[dict[str, Any]]:
         """Yield what becomes of the fields of each combination; of a search without a figure they are skipped."""
         best = self.order(measure)
-        why = f"tuning: none of {len(self.trials)} settings has a {measure} with every seed"
+        why = f"tuning: none of {len(self.trials)} settings has a {measure}"
         for cell in self.cells:
             assert cell.spec is not None
             yield {"spec": _set(cell, best[0].settings)} if best else {"spec": None, "reason": why}
@@ -193,12 +196,14 @@ def read_tune(given: Any) -> TuneSpec | None:
     if not isinstance(once_for, list):
         raise UserError(f"tune.once_for: a list of fields, given {shown(once_for)}")
     for path in once_for:
-        if str(path).split(".")[0] not in RunSpec.model_fields:
-            raise unknown("field of a run", str(path), RunSpec.model_fields)
-    sampler = given.get("sampler", SOBOL)
+        if str(path).split(".")[0] != SHARED:
+            raise UserError(
+                f"tune.once_for: {SHARED} or fields of it, which cost no privacy, given {shown(path)}"
+            )
+    sampler = given.get("sampler", LATIN)
     if not isinstance(sampler, str):
         raise UserError(
-            f"tune.sampler: {SOBOL}, or the name of one of Optuna's samplers, given {shown(sampler)}"
+            f"tune.sampler: {LATIN}, or the name of one of Optuna's samplers, given {shown(sampler)}"
         )
     return TuneSpec(
         settings={path: read_range(f"tune.settings.{path}", over) for path, over in settings.items()},
@@ -252,19 +257,29 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
     return found
 
 
-def points(tune: TuneSpec) -> list[dict[str, Any]]:
-    """Return the settings that all combinations try, ``tune.budget`` of them."""
+def points(tune: TuneSpec, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the distinct settings that a search tries, of ``tune.budget`` points."""
+    steps, rest = ([path for path in tune.settings if _is_step(path) == wanted] for wanted in (True, False))
+    steps = [path for path in steps if path in paths]
+    if len(steps) > MOST_STEPS:
+        raise UserError(
+            f"tune.settings: at most {MOST_STEPS} step sizes of an algorithm, given {', '.join(steps)}"
+        )
+    places = {path: steps.index(path) if path in steps else MOST_STEPS + rest.index(path) for path in paths}
+    cube = _cube(tune.budget, MOST_STEPS + len(rest))
+    found = [{path: tune.settings[path].at(point[places[path]]) for path in paths} for point in cube]
+    return list({str(settings): settings for settings in found}.values())
+
+
+@cache
+def _cube(count: int, coordinates: int) -> list[list[float]]:
+    """Return the points of a Latin hypercube of small centered discrepancy."""
     from scipy.stats import qmc  # slow to import
 
-    sequence = qmc.Sobol(len(tune.settings), scramble=False).random_base2(math.ceil(math.log2(tune.budget)))
-    shifts = [rng.numpy_stream(0, "tune", path).random() for path in tune.settings]
-    return [
-        {
-            path: over.at((share + shift) % 1)
-            for (path, over), share, shift in zip(tune.settings.items(), point.tolist(), shifts, strict=True)
-        }
-        for point in sequence[: tune.budget]
-    ]
+    even = "random-cd" if count > 2 else None  # it exchanges coordinates of points
+    sampler = qmc.LatinHypercube(coordinates, optimization=even, rng=rng.numpy_stream(0, "tune"))
+    drawn: list[list[float]] = sampler.random(count).tolist()
+    return drawn
 
 
 def runs_of(cells: Sequence[Combination], tune: TuneSpec | None) -> list[Combination]:
@@ -282,8 +297,12 @@ def hold_out(cell: dict[str, Any]) -> None:
 
 def step_sizes(spec: RunSpec) -> list[str]:
     """Return the settings of a run's algorithm that are step sizes."""
-    names = (name for name in spec.algorithm if name == "lr" or name.startswith("lr_"))
-    return [f"algorithm.{name}" for name in names if name not in ("lr_decay", "lr_schedule", "lr_period")]
+    return [path for path in (f"algorithm.{name}" for name in spec.algorithm) if _is_step(path)]
+
+
+def _is_step(path: str) -> bool:
+    section, _, name = path.partition(".")
+    return section == "algorithm" and (name == "lr" or name.startswith("lr_")) and name not in SCHEDULE
 
 
 def _set(cell: Combination, settings: Mapping[str, Any]) -> RunSpec:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from harness.config.ranges import Range
 from harness.config.run import RunSpec
-from harness.config.tune import SOBOL, Search, Trial, TuneSpec, points
+from harness.config.tune import LATIN, Search, Trial, TuneSpec, points
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.metrics import better_is_higher
@@ -25,6 +25,8 @@ from harness.simulation.simulation import Simulation
 from harness.storage.store import Store
 from privacy import Event, Selected, selection_epsilon
 from privacy.individual import largest
+
+MOST_HISTORIES = 50  # of units whose releases are compared order by order; of more the largest epsilon counts
 
 Start = Callable[[Sequence[RunSpec]], None]
 
@@ -55,7 +57,7 @@ def tune_all(searches: Sequence[Search], tune: TuneSpec, store: Store, start: St
     """
     check_measured(searches, tune)
     samplers = [_sampler(search, tune, number) for number, search in enumerate(searches)]
-    batch = tune.budget if tune.sampler == SOBOL else tune.batch
+    batch = tune.budget if tune.sampler == LATIN else tune.batch
     for begun in range(0, tune.budget, batch):
         asked = []
         for search, sampler in zip(searches, samplers, strict=True):
@@ -125,11 +127,11 @@ def _metrics(store: Store, id: str) -> Mapping[str, float]:
     return found
 
 
-class _Sobol:
+class _Latin:
     """The points that all combinations try."""
 
     def __init__(self, search: Search, tune: TuneSpec) -> None:
-        self._left = [{path: point[path] for path in search.paths} for point in points(tune)]
+        self._left = points(tune, search.paths)
 
     def ask(self, number: int) -> list[dict[str, Any]]:
         own, self._left = self._left[:number], self._left[number:]
@@ -147,14 +149,14 @@ class _Optuna:
             import optuna
         except ImportError:
             raise UserError(
-                f"tune.sampler: {tune.sampler} needs Optuna: pip install 'fedfrontier[tune]'; or use {SOBOL}"
+                f"tune.sampler: {tune.sampler} needs Optuna: pip install 'fedfrontier[tune]'; or use {LATIN}"
             ) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         names = [
             name for name in optuna.samplers.__all__ if name.endswith("Sampler") and name != "BaseSampler"
         ]
         if tune.sampler not in names:
-            raise unknown("sampler", tune.sampler, [SOBOL, *names])
+            raise unknown("sampler", tune.sampler, [LATIN, *names])
         made = getattr(optuna.samplers, tune.sampler)
         try:
             sampler = made(seed=rng.key(0, "tune", tune.sampler, number) % 2**32)
@@ -201,7 +203,7 @@ def _value(over: Range, value: Any) -> Any:
 
 
 def _sampler(search: Search, tune: TuneSpec, number: int) -> Sampler:
-    return _Sobol(search, tune) if tune.sampler == SOBOL else _Optuna(search, tune, number)
+    return _Latin(search, tune) if tune.sampler == LATIN else _Optuna(search, tune, number)
 
 
 def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]]:
@@ -210,11 +212,11 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     ``epsilon`` is the privacy of a search and of a run with what it has chosen, were the number of settings drawn
     from ``distribution`` with mean ``budget``, and had the figures that choose no need of protection.
     """
-    released: dict[str, tuple[Event, ...]] = {}
+    released: dict[str, list[tuple[Event, ...]]] = {}
     found = []
     for search in searches:
         order = search.order(tune.measure)
-        cost = _cost(search, order[0], tune, released) if order else None
+        cost = _cost(search, tune, released) if order else None
         found.append(
             {
                 "paths": list(search.paths),
@@ -227,28 +229,26 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     return found
 
 
-def _cost(
-    search: Search, best: Trial, tune: TuneSpec, known: dict[str, tuple[Event, ...]]
-) -> Selected | None:
-    """Return the cost of a search; None without privacy."""
+def _cost(search: Search, tune: TuneSpec, known: dict[str, list[tuple[Event, ...]]]) -> Selected | None:
+    """Return the cost of a search and of a run with what it has chosen; None without privacy."""
     kinds: dict[str, RunSpec] = {}
-    for trial in (best, *search.trials):
+    for trial in search.trials:
         try:
             spec = search.spec(trial.settings, tune.seeds[0])
         except Incompatible:
             continue
-        if spec.privacy is None:
-            return None
         kinds.setdefault(_kind(spec), spec)
+    (first, *_), delta = kinds.values(), 0.0
+    if first.privacy is None:
+        return None
+    delta = first.privacy.delta
     for kind, spec in kinds.items():
         if kind not in known:
-            known[kind] = _worst(calibrated(prepare(spec)))
-    (chosen, spec), *_ = kinds.items()
-    assert spec.privacy is not None
-    events = [known[kind] for kind in kinds]
+            known[kind] = _released(calibrated(prepare(spec)))
+    events = [own for kind in kinds for own in known[kind]]
     if not any(events):  # nothing is released
         return None
-    return selection_epsilon(events, spec.privacy.delta, tune.budget, len(tune.seeds), known[chosen])
+    return selection_epsilon(events, delta, tune.budget, len(tune.seeds), 1)
 
 
 def _kind(spec: RunSpec) -> str:
@@ -261,9 +261,11 @@ def _kind(spec: RunSpec) -> str:
     return json.dumps(dump)
 
 
-def _worst(setup: Setup) -> tuple[Event, ...]:
-    """Return what a run releases about the unit with the largest epsilon."""
+def _released(setup: Setup) -> list[tuple[Event, ...]]:
+    """Return what a run releases about its units, once for each history."""
     assert setup.privacy is not None
     ledger = dry_run(setup, everybody=setup.privacy.unit == "record").ledger
     histories = ledger.histories(setup.privacy.noise, 0)
-    return histories.events(largest(histories, setup.privacy.delta, setup.privacy.accountant)[0])
+    if len(histories.times) > MOST_HISTORIES:
+        return [histories.events(largest(histories, setup.privacy.delta, setup.privacy.accountant)[0])]
+    return [histories.events(number) for number in range(len(histories.times))]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from harness.config.suite import make_suite
 from harness.config.tune import points
 from harness.report import Results
 from harness.report.data.tuning import searched
+from harness.report.tables.tuning import tuning_tables
 from harness.storage.store import Store
+from tests.support.records import spec, undone
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -27,7 +30,7 @@ TUNED = {
     },
     "sweep": {
         "algorithm": ["fedavg", "fedprox"],
-        "privacy": [None, {"placement": "central", "clip": 1, "epsilon": 4}],
+        "privacy": [None, {"placement": "central", "clip": 1, "epsilon": 0.3}],
         "compression.beta": [0, 0.5],
         "seed": [0, 1],
     },
@@ -77,11 +80,9 @@ def test_every_combination_takes_what_its_search_found_best(finished):
     content = kept(finished)
     tried = content["tuning"]["searches"]
     assert len(tried) == 4
-    asked = points(make_suite(TUNED).tune)
+    tune = make_suite(TUNED).tune
     for search in tried:
-        assert [trial["settings"] for trial in search["trials"]] == [
-            {path: point[path] for path in search["paths"]} for point in asked
-        ]
+        assert [trial["settings"] for trial in search["trials"]] == points(tune, search["paths"])
         assert sorted(len(trial["values"]) for trial in search["trials"]) == [1, 1, 1, 2, 2]
         first = [trial["values"][0] for trial in search["trials"]]
         further = [number for number, trial in enumerate(search["trials"]) if len(trial["values"]) == 2]
@@ -142,15 +143,17 @@ def test_cells_are_compared_though_each_chose_for_itself(finished, capsys):
     assert main(["report", str(finished / "out"), "--suite", "tuned"]) == 0
     said = capsys.readouterr().out
     assert "each row with the best of 5 settings" in " ".join(said.split())
-    assert "ε = 4, 50 % of messages dropped" in said
+    assert "ε = 0.3, 50 % of messages dropped" in said
 
 
 def test_what_a_search_of_fewer_settings_would_have_found(finished):
     """Against all choices of so many settings."""
     for search in searched(Store(finished / "out").records("tuned")):
+        search.found["trials"][3].update(values=[None], tests=[None])  # failed: tried, and never the best
         pairs = [(trial["values"][0], trial["tests"][0]) for trial in search.found["trials"]]
         for number in range(1, 6):
-            picked = [max(own)[1] for own in combinations(pairs, number)]
+            known = [[pair for pair in own if pair[0] is not None] for own in combinations(pairs, number)]
+            picked = [max(own)[1] for own in known if own]
             assert search.best_of(number) == pytest.approx(sum(picked) / len(picked), abs=1e-12)
         assert search.best_of(6) is None
 
@@ -167,19 +170,22 @@ def test_the_page_has_the_table_of_choices(finished):
     assert "What tuning chose" in page
     assert "ε with the search" in page
     text = (finished / "out" / "tuned" / "tuned.md").read_text()
-    assert "| fedavg ε=4 |" in text
+    assert "| fedavg ε=0.3 |" in text
     assert "| fedprox no privacy |" in text
 
 
 def test_a_setting_that_fails_is_not_chosen(tmp_path):
     """A step size at which runs diverge, among four that work."""
-    rates = {"algorithm.lr": {"choice": [1e38, 0.1]}}
+    rates = {"algorithm.lr": {"choice": [1e38, 0.1, 0.2, 0.3, 0.05]}}
     sweep = {"algorithm": ["fedavg"], "seed": [0]}
     assert suite(tmp_path, sweep=sweep, tune=tuning(settings=rates, once_for=[])) == 0
     (search,) = kept(tmp_path)["tuning"]["searches"]
     first = [(trial["settings"]["algorithm.lr"], trial["values"][0]) for trial in search["trials"]]
     assert {value is None for rate, value in first if rate > 1} == {True}
-    assert search["trials"][search["chosen"]]["settings"]["algorithm.lr"] == 0.1
+    assert search["trials"][search["chosen"]]["settings"]["algorithm.lr"] < 1
+    (found,) = searched(Store(tmp_path / "out").records("tuned"))
+    assert found.failed == 1
+    assert found.best_of(5) is not None  # the failed one is among the five
 
 
 def test_combinations_of_a_search_that_found_nothing_are_skipped_with_the_reason(tmp_path):
@@ -188,7 +194,23 @@ def test_combinations_of_a_search_that_found_nothing_are_skipped_with_the_reason
     assert suite(tmp_path, sweep=sweep, tune=tuning(settings=rates, once_for=[])) == 0
     (record,) = Store(tmp_path / "out").records("tuned")
     assert record.status == "skipped"
-    assert record.reason == "tuning: none of 5 settings has a selection_auroc with every seed"
+    assert record.reason == "tuning: none of 2 settings has a selection_auroc"
+
+
+def test_a_private_combination_without_a_usable_setting_has_its_row():
+    """What a skipped combination keeps of its privacy is what the file said."""
+    asked = spec(privacy={"placement": "central", "clip": 1, "epsilon": 4})
+    search = {
+        "number": 0,
+        "paths": ["rounds"],
+        "chosen": None,
+        "epsilon": None,
+        "tune": TUNED["tune"] | {"halving": 3},
+    }
+    search["trials"] = [{"settings": {"rounds": 1}, "values": [None], "tests": [None]}]
+    (table,) = tuning_tables([replace(undone(asked, "skipped", "tuning: none"), search=search)])
+    assert table.rows == ("fedavg",)
+    assert table.places["fedavg", "Chosen"].text == "none had figures"
 
 
 def test_a_sampler_of_optuna_learns_in_batches(tmp_path):
@@ -222,7 +244,7 @@ def test_a_search_that_cannot_be_is_refused_before_it_begins(tmp_path, capsys, c
 
 
 def test_strict_privacy_refuses_to_be_tuned(tmp_path, capsys):
-    sweep = TUNED["sweep"] | {"privacy": [{"placement": "central", "clip": 1, "epsilon": 4}]}
+    sweep = TUNED["sweep"] | {"privacy": [{"placement": "central", "clip": 1, "epsilon": 0.3}]}
     base = TUNED["base"] | {"partition": TUNED["base"]["partition"] | {"standardize": False}}
     algorithms = [{"name": "fedavg", "local_steps": 2}]
     assert suite(tmp_path, "--strict", base=base, sweep=sweep | {"algorithm": algorithms}) == 2

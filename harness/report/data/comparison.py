@@ -12,7 +12,16 @@ from scipy.special import ndtri
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell
 from harness.report.data.specs import largest_ratio, part_name
-from harness.report.data.statistics import ALPHA, POWER, gap_of, holm, paired
+from harness.report.data.statistics import (
+    POWER,
+    Paired,
+    detectable,
+    gap_of,
+    holm,
+    largest_of,
+    paired,
+    undecidable,
+)
 from harness.report.data.tidy import shared_key
 
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
@@ -20,7 +29,7 @@ METHOD = (
     *("algorithm", "topology", "problem", "model", "rounds", "eval_every", "precision", "cohort"),
     *("privacy", "compression"),
 )
-ERRORS_TO_DETECT = float(ndtri(1 - ALPHA / 2) + ndtri(POWER))  # a gap of so many standard errors is found
+MORE_TO_DETECT = float(ndtri(POWER))  # standard errors beyond the bound, for a test with power
 
 
 def add_comparison(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str) -> None:
@@ -52,7 +61,7 @@ def add_comparison(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: st
         else:
             row["compared"] = _text(cell, rival, len(differences))
             compared.append((row, keys[-1], differences))
-    families: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    families: dict[tuple[str, ...], list[tuple[dict[str, Any], Paired]]] = {}
     statistics = paired([differences for _, _, differences in compared])
     for (row, family, _), found_of in zip(compared, statistics, strict=True):
         row |= {
@@ -63,13 +72,16 @@ def add_comparison(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: st
             "paired_high": found_of.high,
             "paired_p": found_of.p,
             "effect_size": found_of.effect,
-            "detectable": found_of.detectable,
         }
         if found_of.p is not None:
-            families.setdefault(family, []).append(row)
+            families.setdefault(family, []).append((row, found_of))
     for members in families.values():
-        for row, adjusted in zip(members, holm([row["paired_p"] for row in members]), strict=True):
+        for (row, own), adjusted in zip(members, holm([row["paired_p"] for row, _ in members]), strict=True):
             row["paired_p_holm"] = adjusted
+            if undecidable(own.seeds, len(members)):
+                row["compared"] += f", too few for a p below .05 among {len(members)} comparisons"
+            elif own.std is not None:
+                row["detectable"] = detectable(own.seeds, len(members)) * own.std
 
 
 def _settings(cell: Cell) -> list[tuple[str, ...]]:
@@ -130,24 +142,29 @@ def _uncompressed(cell: Cell) -> bool:
 def add_gaps(rows: Sequence[dict[str, Any]], found: Sequence[Cell]) -> None:
     """Add the interval of the gap between groups, and the gap that the test samples can tell from none.
 
-    The test samples of seeds overlap, so their number counts once; the spread over seeds counts besides.
+    The test samples of seeds overlap, so their number counts once; the spread over seeds counts besides. The gap is
+    that of the two most different groups, so the more groups, the wider the interval (studentized range).
     """
     for row, cell in zip(rows, found, strict=True):
         gaps = [gap for run in cell.done if (gap := gap_of(run.record.final.get("groups") or []))]
         values = list(cell.values("eqopp").values())
         if not gaps or not values:
             continue
-        error = fmean(gap.error for gap in gaps)
+        error, reach = fmean(gap.error for gap in gaps), largest_of(max(gap.groups for gap in gaps))
         spread = stdev(values) ** 2 / len(values) if len(values) > 1 else 0.0
-        half = float(ndtri(1 - ALPHA / 2)) * math.sqrt(error**2 + spread)
+        half = reach * math.sqrt(error**2 + spread)
         mean = fmean(values)
         row["eqopp_low"], row["eqopp_high"] = max(0.0, mean - half), min(1.0, mean + half)
-        row["eqopp_detectable"] = ERRORS_TO_DETECT * error
+        row["eqopp_detectable"] = (reach + MORE_TO_DETECT) * error
         row["eqopp_positives"] = min(gap.positives for gap in gaps)
 
 
 def refuse_ranks(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str) -> None:
-    """Take the ranks by gap from tasks whose test samples cannot tell the best from the worst."""
+    """Take the ranks by gap from tasks whose test samples cannot tell the best from the worst.
+
+    Gaps of two cells are told apart as two samples would be, which errs on the side of refusing: their test samples
+    are the same.
+    """
     if by != "eqopp":
         return
     tasks: dict[str, list[dict[str, Any]]] = {}
@@ -156,7 +173,7 @@ def refuse_ranks(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str)
             tasks.setdefault(cell.task, []).append(row)
     for members in tasks.values():
         gaps = [row["eqopp_mean"] for row in members]
-        least = min(row["eqopp_detectable"] for row in members)
+        least = math.sqrt(2) * min(row["eqopp_detectable"] for row in members)
         if max(gaps) - min(gaps) >= least:
             continue
         smallest = min(row["eqopp_positives"] for row in members)
@@ -164,5 +181,5 @@ def refuse_ranks(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str)
             row["rank"] = None
             row["unranked"] = (
                 f"not ranked by eqopp: gaps differ by {max(gaps) - min(gaps):.3f}, and with {smallest} positive "
-                f"test samples in the smallest group a gap below {least:.3f} cannot be told from none"
+                f"test samples in the smallest group differences below {least:.3f} cannot be told"
             )

@@ -1,13 +1,15 @@
-"""Ranks of algorithms over tasks: means, intervals over seeds, and the critical difference.
+"""Ranks of methods over federations: means, intervals over seeds, and the critical difference.
 
-A task is a data set with its partition, a budget and a pruning ratio; problem and model are the method's own
-affair. Of several settings of an algorithm the best counts.
+A task is a data set with its partition, a budget and a pruning ratio. A federation is a data set with its
+partition: its tasks share clients and test samples, so their ranks are averaged and count once in the tests. A
+method is an algorithm with a model. Of several settings of a method the one with the best selection figure counts,
+and without a search the best on test samples.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from harness.core import rng
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.results import Cell, Results
+from harness.report.data.specs import part_name
 from harness.report.data.statistics import ALPHA
 from harness.report.data.tidy import shared_key
 
@@ -26,126 +29,167 @@ if TYPE_CHECKING:
 
 OWN = [part for part in METHOD if part not in ("privacy", "compression")]
 RESAMPLES = 1000
-FEWEST_TASKS, FEWEST_ALGORITHMS = 2, 3
+FEWEST_TASKS, FEWEST_METHODS = 2, 3
+FEWEST_SEEDS = 5  # for an interval
+FEWEST_FEDERATIONS = 5  # for a test
 
 Array = NDArray[np.float64]
+Block = Mapping[str, tuple[float, Mapping[int, float]]]  # method -> what chose it, and its losses
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks of the algorithms that all tasks have, the best first.
+    """Ranks of the methods that all tasks have, the best first.
 
     Attributes
     ----------
-    algorithms : tuple of str
-        Their names, by mean rank.
+    methods : tuple of str
+        Algorithms, with their models where one has several.
     means : tuple of float
-        Mean rank over tasks of the mean over seeds.
-    low, high : tuple of float
-        Ends of the 95 % interval over seeds, which are drawn again in every task.
-    tasks, seeds : int
-        Number of tasks; smallest number of seeds that all algorithms of a task share.
-    p : float
-        Friedman's test of equal ranks.
-    critical : float
-        Difference of mean ranks above which two algorithms differ at 5 % (Nemenyi; Demsar 2006,
-        https://www.jmlr.org/papers/v7/demsar06a.html).
+        Mean over federations of the mean rank over their tasks, of means over seeds.
+    low, high : tuple of float, or None
+        Ends of the 95 % interval over seeds, which are drawn again for every federation; None below five seeds.
+    federations, tasks, seeds : int
+        Numbers of federations and tasks; smallest number of seeds that all methods of a task share.
+    p : float or None
+        Friedman's test of equal ranks over federations; None below five.
+    critical : float or None
+        Difference of mean ranks above which two methods differ at 5 % (Nemenyi; Demsar 2006,
+        https://www.jmlr.org/papers/v7/demsar06a.html); None below five federations.
     left_out : tuple of str
-        Algorithms that some task lacks.
+        Methods that some task lacks.
     """
 
-    algorithms: tuple[str, ...]
+    methods: tuple[str, ...]
     means: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    low: tuple[float, ...] | None
+    high: tuple[float, ...] | None
+    federations: int
     tasks: int
     seeds: int
-    p: float
-    critical: float
+    p: float | None
+    critical: float | None
     left_out: tuple[str, ...]
 
 
 def ranks(records: Iterable[RunRecord], by: str) -> Ranks | None:
-    """Return the ranks over tasks; None with fewer than two tasks or three algorithms that they share."""
-    blocks: dict[str, dict[str, dict[int, float]]] = {}
-    sign = 1 if better_is_higher(by) else -1
-    for cell in Results.of(records).cells:
-        values = {seed: -sign * float(value) for seed, value in cell.values(by).items()}
+    """Return the ranks over federations; None with fewer than two tasks or three methods that they share."""
+    results = Results.of(records)
+    names = _names(results.cells)
+    blocks: dict[tuple[str, str], dict[str, tuple[float, dict[int, float]]]] = {}
+    sign = -1 if better_is_higher(by) else 1
+    for cell in results.cells:
+        values = {seed: sign * float(value) for seed, value in cell.values(by).items()}
         if values:
-            own = blocks.setdefault(_task(cell), {})
-            if cell.algorithm not in own or _mean(values) < _mean(own[cell.algorithm]):
-                own[cell.algorithm] = values
-    kept, names = _shared(blocks)
-    if len(kept) < FEWEST_TASKS or len(names) < FEWEST_ALGORITHMS:
+            own = blocks.setdefault(
+                (shared_key(cell.records[0], METHOD), shared_key(cell.records[0], OWN)), {}
+            )
+            score = _score(cell, values)
+            if names[cell.key] not in own or score < own[names[cell.key]][0]:
+                own[names[cell.key]] = score, values
+    kept, methods = _shared(blocks)
+    tables: dict[str, list[Array]] = {}
+    for federation, block in kept:
+        if (table := _table(block, methods)).size:
+            tables.setdefault(federation, []).append(table)
+    every = [table for own in tables.values() for table in own]
+    if len(every) < FEWEST_TASKS or len(methods) < FEWEST_METHODS:
         return None
-    tables = [table for block in kept if (table := _table(block, names)).size]
-    if len(tables) < FEWEST_TASKS:
-        return None
-    from scipy.stats import friedmanchisquare  # slow to import
-
-    means = _mean_ranks([table.mean(0) for table in tables])
-    draws = rng.numpy_stream(0, "ranks")
-    resampled = np.array(
-        [
-            _mean_ranks([table[draws.integers(len(table), size=len(table))].mean(0) for table in tables])
-            for _ in range(RESAMPLES)
-        ]
-    )
-    low, high = np.quantile(resampled, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
-    p = float(friedmanchisquare(*np.array([table.mean(0) for table in tables]).T).pvalue)
+    whole = _ranks(list(tables.values()), None)
+    seeds = min(len(table) for table in every)
+    low = high = None
+    if seeds >= FEWEST_SEEDS:
+        random = rng.numpy_stream(0, "ranks")
+        drawn = [_ranks(list(tables.values()), random).mean(0) for _ in range(RESAMPLES)]
+        low, high = np.quantile(np.array(drawn), [ALPHA / 2, 1 - ALPHA / 2], axis=0)
+    means = whole.mean(0)
     order = np.argsort(means, kind="stable").tolist()
-    everybody = {name for block in blocks.values() for name in block}
+
+    def sorted_by_rank(values: Array | None) -> tuple[float, ...] | None:
+        return None if values is None else tuple(float(values[number]) for number in order)
+
+    tested = len(tables) >= FEWEST_FEDERATIONS
     return Ranks(
-        algorithms=tuple(names[number] for number in order),
-        means=tuple(float(means[number]) for number in order),
-        low=tuple(float(low[number]) for number in order),
-        high=tuple(float(high[number]) for number in order),
-        tasks=len(tables),
-        seeds=min(len(table) for table in tables),
-        p=1.0 if math.isnan(p) else p,
-        critical=critical_difference(len(names), len(tables)),
-        left_out=tuple(sorted(everybody - set(names))),
+        methods=tuple(methods[number] for number in order),
+        means=sorted_by_rank(means) or (),
+        low=sorted_by_rank(low),
+        high=sorted_by_rank(high),
+        federations=len(tables),
+        tasks=len(every),
+        seeds=seeds,
+        p=_friedman(whole) if tested else None,
+        critical=critical_difference(len(methods), len(tables)) if tested else None,
+        left_out=tuple(sorted({name for block in blocks.values() for name in block} - set(methods))),
     )
 
 
-def critical_difference(algorithms: int, tasks: int) -> float:
-    """Return the critical difference of mean ranks at 5 %, of Nemenyi's test."""
-    from scipy.stats import studentized_range
+def _names(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return cell -> its method."""
+    models: dict[str, set[str]] = {}
+    for cell in cells:
+        models.setdefault(cell.algorithm, set()).add(part_name(cell.spec.get("model")) or "")
+    return {
+        cell.key: cell.algorithm
+        if len(models[cell.algorithm]) == 1
+        else f"{cell.algorithm} {part_name(cell.spec.get('model')) or ''}".strip()
+        for cell in cells
+    }
 
-    quantile = float(studentized_range.ppf(1 - ALPHA, algorithms, np.inf)) / math.sqrt(2)
-    return quantile * math.sqrt(algorithms * (algorithms + 1) / (6 * tasks))
 
-
-def _task(cell: Cell) -> str:
-    return shared_key(cell.records[0], OWN)
-
-
-def _mean(values: Mapping[int, float]) -> float:
+def _score(cell: Cell, values: Mapping[int, float]) -> float:
+    """Return what chooses among the settings of a method, less being better."""
+    search = cell.records[0].search
+    if search and search["chosen"] is not None:
+        found = [value for value in search["trials"][search["chosen"]]["values"] if value is not None]
+        return float((-1 if better_is_higher(search["tune"]["metric"]) else 1) * sum(found) / len(found))
     return sum(values.values()) / len(values)
 
 
-def _shared(
-    blocks: Mapping[str, Mapping[str, Mapping[int, float]]],
-) -> tuple[list[Mapping[str, Mapping[int, float]]], list[str]]:
-    """Return the tasks that have the most frequent algorithms, and these: those in the most tasks."""
+def _friedman(table: Array) -> float:
+    from scipy.stats import friedmanchisquare  # slow to import
+
+    p = float(friedmanchisquare(*table.T).pvalue)
+    return 1.0 if math.isnan(p) else p
+
+
+def critical_difference(methods: int, federations: int) -> float:
+    """Return the critical difference of mean ranks at 5 %, of Nemenyi's test."""
+    from scipy.stats import studentized_range
+
+    quantile = float(studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
+    return quantile * math.sqrt(methods * (methods + 1) / (6 * federations))
+
+
+def _shared(blocks: Mapping[tuple[str, str], Block]) -> tuple[list[tuple[str, Block]], list[str]]:
+    """Return the tasks that have the most frequent methods, with their federations, and these methods."""
     counts: dict[str, int] = {}
     for block in blocks.values():
         for name in block:
             counts[name] = counts.get(name, 0) + 1
     most = max(counts.values(), default=0)
     names = sorted(name for name, count in counts.items() if count == most)
-    return [block for block in blocks.values() if all(name in block for name in names)], names
+    return [(key[0], block) for key, block in blocks.items() if all(name in block for name in names)], names
 
 
-def _table(block: Mapping[str, Mapping[int, float]], names: list[str]) -> Array:
-    """Return the losses of the seeds that all algorithms share, ``(seeds, algorithms)``."""
-    seeds = sorted(set.intersection(*(set(block[name]) for name in names)))
-    return np.array([[block[name][seed] for name in names] for seed in seeds], dtype=np.float64)
+def _table(block: Block, names: Sequence[str]) -> Array:
+    """Return the losses of the seeds that all methods share, ``(seeds, methods)``."""
+    seeds = sorted(set.intersection(*(set(block[name][1]) for name in names)))
+    return np.array([[block[name][1][seed] for name in names] for seed in seeds], dtype=np.float64)
 
 
-def _mean_ranks(losses: list[Array]) -> Array:
-    """Return the mean over tasks of the ranks, ties sharing theirs."""
+def _ranks(federations: Sequence[Sequence[Array]], random: np.random.Generator | None) -> Array:
+    """Return mean ranks ``(federations, methods)``, ties sharing theirs; `random` draws seeds again.
+
+    Tasks of a federation share its partitions, so they draw the same seeds.
+    """
     from scipy.stats import rankdata
 
-    found: Array = rankdata(np.array(losses), axis=-1).mean(0)
-    return found
+    found = []
+    for tables in federations:
+        drawn = None if random is None else random.random(max(map(len, tables)))
+        losses = [
+            table.mean(0) if drawn is None else table[(drawn[: len(table)] * len(table)).astype(int)].mean(0)
+            for table in tables
+        ]
+        found.append(rankdata(np.array(losses), axis=-1).mean(0))
+    return np.array(found)

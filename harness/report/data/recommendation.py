@@ -31,7 +31,7 @@ class Candidate:
     within : int
         Number of seeds that satisfy all bounds.
     seeds : int
-        Number of finished seeds.
+        Number of seeds that ended; one that failed is within no bound.
     """
 
     cell: Cell
@@ -104,7 +104,7 @@ def recommend(
     ]
 
     def order(one: Candidate) -> tuple[float, float, str]:
-        return -one.share, sign * one.figures[by], one.cell.key
+        return -one.interval[0], sign * one.figures[by], one.cell.key
 
     found = [one for one in candidates if all(c.holds(one.figures[c.name]) for c in conditions)]
     obstacles = [] if found else _obstacles(candidates, conditions)
@@ -124,7 +124,8 @@ def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition],
         all(c.holds(by_seed[c.name].get(seed) if c.name in by_seed else figures[c.name]) for c in conditions)
         for seed in seeds
     )
-    return Candidate(cell, figures, within, len(seeds))
+    failed = sum(record.status == "failed" for record in cell.records)
+    return Candidate(cell, figures, within, len(seeds) + failed)
 
 
 def _of_seeds(name: str) -> bool:

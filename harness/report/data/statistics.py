@@ -38,13 +38,14 @@ class Paired(NamedTuple):
         Half width of the 95 % t interval.
     low, high : float or None
         The 95 % bootstrap interval, bias-corrected and accelerated (Efron 1987,
-        https://doi.org/10.1080/01621459.1987.10478410).
+        https://doi.org/10.1080/01621459.1987.10478410) and expanded for few seeds as an interval of t is
+        (Hesterberg 2015, https://doi.org/10.1080/00031305.2015.1089789).
     p : float or None
         Two-sided sign-flip permutation test of a mean of 0: exact up to 12 seeds. With n seeds at least 2^(1 - n).
     effect : float or None
         Mean over standard deviation of the differences (Cohen's d of pairs).
-    detectable : float or None
-        Difference that a t test at 5 % would find with probability 80 %.
+    std : float or None
+        Sample standard deviation of the differences.
     seeds : int
         Number of pairs.
     """
@@ -55,7 +56,7 @@ class Paired(NamedTuple):
     high: float | None
     p: float | None
     effect: float | None
-    detectable: float | None
+    std: float | None
     seeds: int
 
 
@@ -85,7 +86,7 @@ def _paired(data: Array) -> list[Paired]:
         columns[0] = half.tolist()
         columns[3] = sign_flip(data).tolist()
         columns[4] = [None if value != value else value for value in effect.tolist()]
-        columns[5] = (detectable(seeds) * std).tolist()
+        columns[5] = std.tolist()
     if seeds >= FEWEST:
         low, high = bca(data)
         columns[1], columns[2] = low.tolist(), high.tolist()
@@ -93,9 +94,12 @@ def _paired(data: Array) -> list[Paired]:
     return [Paired(*row) for row in fields]
 
 
-def bca(data: Array) -> tuple[Array, Array]:
-    """Return the ends of the 95 % BCa intervals of the means of rows ``(m, n)``."""
+def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
+    """Return the ends of the 95 % BCa intervals of the means of rows ``(m, n)``; `expand` for few seeds."""
     count, seeds = data.shape
+    reach = float(ndtri(1 - ALPHA / 2))
+    if expand:
+        reach = float(stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
     mean = data.mean(-1)
     draws = data @ _resamples(seeds).T
     draws.sort(-1)
@@ -108,8 +112,11 @@ def bca(data: Array) -> tuple[Array, Array]:
     squares = (u**2).sum(-1)
     bend = np.divide((u**3).sum(-1), 6 * squares**1.5, out=np.zeros(count), where=squares > 0)
     ends = []
-    for z in (ndtri(ALPHA / 2), ndtri(1 - ALPHA / 2)):
-        at = ndtr(shift + (shift + z) / (1 - bend * (shift + z))) * (RESAMPLES - 1)
+    for z in (-reach, reach):
+        # Beyond the pole of the correction the end is the extreme resample.
+        bent = 1 - bend * (shift + z)
+        off = np.divide(shift + z, bent, out=np.full(count, math.copysign(math.inf, z)), where=bent > 0)
+        at = ndtr(shift + off) * (RESAMPLES - 1)
         first = np.floor(at).astype(np.int64)
         part = at - first
         rows = np.arange(count)
@@ -144,13 +151,21 @@ def _signs(seeds: int) -> tuple[Array, int]:
     return rng.numpy_stream(0, "sign flips", seeds).choice([-1.0, 1.0], (2**MOST_EXACT, seeds)), 1
 
 
+def undecidable(seeds: int, tests: int) -> bool:
+    """Return whether no sign-flip test of so many seeds can be below 5 % after Holm over so many tests."""
+    return tests * 2.0 ** (1 - seeds) >= ALPHA
+
+
 @functools.cache
-def detectable(seeds: int) -> float:
-    """Return the detectable mean difference in standard deviations of a difference."""
+def detectable(seeds: int, tests: int = 1) -> float:
+    """Return the mean difference that a t test finds with probability 80 %, the first of several by Holm.
+
+    In standard deviations of a difference. The sign-flip test needs about as much where it can decide at all.
+    """
     from scipy.optimize import brentq  # slow to import
     from scipy.stats import nct
 
-    critical, free = float(stdtrit(seeds - 1, 1 - ALPHA / 2)), seeds - 1
+    critical, free = float(stdtrit(seeds - 1, 1 - ALPHA / 2 / tests)), seeds - 1
     about = (critical + float(stdtrit(free, POWER))) / math.sqrt(seeds)
 
     def missed(size: float) -> float:  # the other tail has less than 1e-4
@@ -174,6 +189,8 @@ class Gap(NamedTuple):
 
     Attributes
     ----------
+    groups : int
+        Number of groups with positive test samples, of which the two extremes are taken.
     error : float
         Standard error of the gap, from the numbers of test samples; one success and one failure are added to each
         of the two groups (Agresti and Caffo 2000, https://doi.org/10.1080/00031305.2000.10474560).
@@ -181,8 +198,17 @@ class Gap(NamedTuple):
         Positive test samples of the smaller of the two groups.
     """
 
+    groups: int
     error: float
     positives: int
+
+
+@functools.cache
+def largest_of(groups: int) -> float:
+    """Return how many standard errors the largest gap of so many equal groups stays below, 95 times in 100."""
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(1 - ALPHA, groups, np.inf)) / math.sqrt(2)
 
 
 def gap_of(groups: Sequence[Mapping[str, Any]]) -> Gap | None:
@@ -196,4 +222,5 @@ def gap_of(groups: Sequence[Mapping[str, Any]]) -> Gap | None:
         return None
     extremes = max(known), min(known)
     smoothed = [((rate * n + 1) / (n + 2), n + 2) for rate, n in extremes]
-    return Gap(math.sqrt(sum(p * (1 - p) / n for p, n in smoothed)), int(min(n for _, n in extremes)))
+    error = math.sqrt(sum(p * (1 - p) / n for p, n in smoothed))
+    return Gap(len(known), error, int(min(n for _, n in extremes)))

@@ -48,19 +48,17 @@ class Searched:
 
         The mean over all choices of ``number`` of the settings tried of the test figure of the one that is best on
         the selection samples (Dodge et al. 2019, https://doi.org/10.18653/v1/D19-1224, there with one figure for
-        both). Settings without a figure are never the best.
+        both). Settings without a figure are tried and never the best; choices of nothing else are left out.
         """
-        pairs = [
-            (trial["values"][0], trial["tests"][0])
-            for trial in self.found["trials"]
-            if trial["values"][0] is not None and trial["tests"][0] is not None
-        ]
-        if not 1 <= number <= len(pairs):
+        tried = [(trial["values"][0], trial["tests"][0]) for trial in self.found["trials"]]
+        pairs = [(value, test) for value, test in tried if value is not None and test is not None]
+        if not 1 <= number <= len(tried) or not pairs:
             return None
         pairs.sort(key=lambda pair: pair[0], reverse=better_is_higher(self.tune["metric"]))
-        weights = [math.comb(len(pairs) - 1 - place, number - 1) for place in range(len(pairs))]
-        total = math.comb(len(pairs), number)
-        return math.fsum(weight / total * test for weight, (_, test) in zip(weights, pairs, strict=True))
+        weights = [math.comb(len(tried) - 1 - place, number - 1) for place in range(len(pairs))]
+        return math.fsum(
+            weight / sum(weights) * test for weight, (_, test) in zip(weights, pairs, strict=True)
+        )
 
 
 def searched(records: Iterable[Any]) -> list[Searched]:

@@ -79,9 +79,9 @@ PICTURES = {
         "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
     ),
     "ranks": (
-        "Ranks over tasks",
-        "A task is a data set with its partition, a budget and a pruning ratio. Of several settings of an "
-        "algorithm the best counts. The tests ignore that budgets and ratios of one data set depend on each other.",
+        "Ranks over federations",
+        "A task is a data set with its partition, a budget and a pruning ratio; the tasks of one federation share "
+        "clients and test samples and count once in the tests. A method is an algorithm with a model.",
     ),
     "tuning": ("What tuning bought", ""),
     "clients": ("What each client gets", "On the client's own test samples, which may be few."),

@@ -50,13 +50,14 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
     notes = [
         f"Each row chose among {budget} settings by {words(measure)}, on samples that no run trains or tests on, "
         f"with seeds {', '.join(map(str, tune['seeds']))}{halved}.",
-        f"Best of n: {words(metric)} that a search of n settings finds on average, on test samples, first seed.",
+        f"Best of n: {words(metric)} that a search of n settings finds on average, on test samples, first seed; "
+        "searches of which all settings fail are left out.",
     ]
     if private:
         notes.append(
-            f"The search is not counted in ε. {COST}: were the number of settings drawn from a logarithmic, "
-            f"geometric or Poisson distribution of mean {budget}, each run with all seeds, and the figures that "
-            "choose public (Papernot and Steinke 2022)."
+            f"The search is not counted in ε. {COST}: were settings drawn independently at random, their number "
+            f"from a logarithmic, geometric or Poisson distribution of mean {budget}, each run with all seeds, and "
+            "the figures that choose public (Papernot and Steinke 2022)."
         )
     columns = (
         "Chosen",
@@ -88,7 +89,7 @@ def _names(found: Sequence[Searched]) -> list[str]:
 def _mechanism(cell: Cell) -> str:
     """Return unit and placement of a cell's privacy; empty without privacy."""
     asked = cell.spec.get("privacy")
-    return f"{asked['unit']}/{asked['placement']}" if asked else ""
+    return "/".join(filter(None, (asked.get("unit"), asked.get("placement")))) if asked else ""
 
 
 def _settings(search: Searched) -> str:

@@ -59,7 +59,7 @@ def test_the_worst_candidate_and_every_run_count():
     assert both.epsilon > selection_epsilon([mild], DELTA, 5).epsilon
     twice = selection_epsilon([strong], DELTA, 5, tries=2).epsilon
     assert twice == pytest.approx(selection_epsilon([[Event(5.0, 1.0, 2)]], DELTA, 5).epsilon)
-    after = selection_epsilon([strong], DELTA, 5, after=strong).epsilon
+    after = selection_epsilon([strong], DELTA, 5, after=1).epsilon
     assert both.epsilon < after < twice  # a release once chosen is not searched for
 
 

@@ -1,7 +1,8 @@
 """The section ``tune``: what it may say, which combinations share a search, and the points they try."""
 
 import math
-from statistics import pstdev
+from itertools import combinations
+from statistics import correlation, pstdev
 
 import pytest
 
@@ -44,8 +45,9 @@ def found(tune, **parts):
         ({"settings": LR, "seeds": "100"}, "tune.seeds: a list"),
         ({"settings": LR, "seed": 1}, "Did you mean 'seeds'"),
         ({"settings": LR, "once_for": "beta"}, "tune.once_for: a list"),
-        ({"settings": LR, "once_for": ["compressio.beta"]}, "Did you mean 'compression'"),
-        ({"settings": LR, "sampler": 3}, "tune.sampler: sobol"),
+        ({"settings": LR, "once_for": ["compressio.beta"]}, "tune.once_for: compression or fields of it"),
+        ({"settings": LR, "once_for": ["privacy"]}, "which cost no privacy, given 'privacy'"),
+        ({"settings": LR, "sampler": 3}, "tune.sampler: latin"),
         ({"settings": {"algorithm.lr": {"log_uniform": [0, 1]}}}, "above 0; given [0, 1]"),
         ({"settings": {"algorithm.lr": {"log_integer": [1, 2.5]}}}, "above 0, whole numbers; given [1, 2.5]"),
         ({"settings": {"algorithm.lr": {"uniform": [1, 0.1]}}}, "uniform takes [lowest, highest]"),
@@ -129,26 +131,58 @@ def test_a_profile_may_search_less():
     assert len(runs_of(made.cells, made.tune)) == 2 * (5 + 2)
 
 
-def test_points_fill_every_setting_evenly_and_a_larger_budget_tries_further_ones():
+def tried(settings, budget, *paths):
+    return points(read_tune({"settings": settings, "budget": budget}), paths or tuple(settings))
+
+
+@pytest.mark.parametrize("budget", [12, 16, 25, 32])
+def test_points_fill_every_setting_and_every_pair_evenly(budget):
+    """One point lies in every part of a range; of pairs no quarter has much more than its share."""
+    names = ["algorithm.lr", "algorithm.lr_y", "privacy.clip", "rounds", "algorithm.mu"]
+    whole = tried({name: {"uniform": [0, 1]} for name in names}, budget)
+    for name in names:
+        assert sorted(int(point[name] * budget) for point in whole) == list(range(budget))
+    for one, other in combinations(names, 2):
+        quarters = [(point[one] >= 0.5, point[other] >= 0.5) for point in whole]
+        assert max(quarters.count(quarter) for quarter in quarters) <= 0.4 * budget, (one, other)
+        assert abs(correlation([p[one] for p in whole], [p[other] for p in whole])) < 0.35
+
+
+def test_values_are_those_of_their_ranges():
     ranges = LR | {"rounds": {"choice": [5, 10, 20, 40]}, "algorithm.local_steps": {"log_integer": [1, 64]}}
-    few, many = (points(read_tune({"settings": ranges, "budget": budget})) for budget in (5, 32))
-    assert many[:5] == few
-    for path, share in (("algorithm.lr", lambda v: math.log(v / 0.01) / math.log(100)), ("rounds", None)):
-        values = [point[path] for point in many]
-        if share is None:
-            assert {values.count(value) for value in values} == {8}
-        else:
-            bins = [int(min(share(value), 0.9999) * 8) for value in values]
-            assert all(3 <= bins.count(one) <= 5 for one in range(8))
+    many = tried(ranges, 32)
+    assert many == tried(ranges, 32)
+    rounds = [point["rounds"] for point in many]
+    assert {rounds.count(value) for value in rounds} == {8}
     steps = [point["algorithm.local_steps"] for point in many]
     assert min(steps) <= 2 and max(steps) >= 48 and all(isinstance(step, int) for step in steps)
     assert pstdev([math.log(step) for step in steps]) == pytest.approx(math.log(65) / 12**0.5, rel=0.15)
+    assert len(tried(LR, 1)) == 1 and len(tried(LR, 2)) == 2
 
 
-def test_values_of_a_setting_do_not_depend_on_the_settings_after_it():
-    alone = points(read_tune({"settings": LR, "budget": 9}))
-    beside = points(read_tune({"settings": LR | {"rounds": {"choice": [1, 2]}}, "budget": 9}))
-    assert [point["algorithm.lr"] for point in beside] == [point["algorithm.lr"] for point in alone]
+def test_more_step_sizes_than_there_are_coordinates_are_refused():
+    names = [f"algorithm.lr_{number}" for number in range(5)]
+    with pytest.raises(UserError, match="at most 4 step sizes"):
+        tried({name: {"uniform": [0, 1]} for name in names}, 4)
+
+
+def test_step_sizes_of_all_algorithms_are_the_same_whatever_their_names():
+    rate = {"log_uniform": [0.01, 1]}
+    ranges = {
+        "algorithm.lr": rate,
+        "algorithm.lr_x": rate,
+        "algorithm.lr_y": rate,
+        "rounds": {"choice": [1, 2, 3]},
+    }
+    plain = tried(ranges, 8, "algorithm.lr", "rounds")
+    minimax = tried(ranges, 8, "algorithm.lr_x", "algorithm.lr_y", "rounds")
+    assert [point["algorithm.lr"] for point in plain] == [point["algorithm.lr_x"] for point in minimax]
+    assert [point["rounds"] for point in plain] == [point["rounds"] for point in minimax]
+
+
+def test_settings_are_distinct_even_if_ranges_hold_few():
+    assert sorted(point["rounds"] for point in tried({"rounds": {"choice": [1, 2, 4]}}, 12)) == [1, 2, 4]
+    assert len(tried({"rounds": {"choice": [1, 2, 4]}, "algorithm.mu": {"choice": [0, 1]}}, 40)) == 6
 
 
 def test_the_best_is_the_one_tried_most_and_best_on_average():
@@ -160,6 +194,6 @@ def test_the_best_is_the_one_tried_most_and_best_on_average():
         Trial({"n": 4}, [None]),
     ]
     search = Search([], (), trials)
-    assert [trial.settings["n"] for trial in search.order("selection_accuracy")] == [2, 1]
-    assert [trial.settings["n"] for trial in search.order("selection_loss")] == [1, 2]
+    assert [trial.settings["n"] for trial in search.order("selection_accuracy")] == [2, 1, 3, 0]
+    assert [trial.settings["n"] for trial in search.order("selection_loss")] == [1, 2, 0, 3]
     assert Search([], (), trials[4:]).order("selection_accuracy") == []

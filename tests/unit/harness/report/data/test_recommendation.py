@@ -13,7 +13,7 @@ from harness.report import Results, leaderboard
 from harness.report.data.leaderboard import COLUMNS
 from harness.report.data.recommendation import recommend
 from harness.report.tables.recommendation import readable, rows, sentences
-from tests.support.records import done, evaluation, private, spec
+from tests.support.records import done, evaluation, private, spec, undone
 
 
 def run(name, seed, accuracy, size=1000, epsilon=None, worst=0.5):
@@ -119,6 +119,17 @@ def test_two_bounds_that_exclude_everything_together_and_alone():
     found, frame, conditions = answer("epsilon_total <= 1", "accuracy >= 0.99")
     assert not found.obstacles
     assert "No single bound does it" in sentences(found, frame, conditions)[-1]
+
+
+def test_a_failed_seed_is_within_no_bound():
+    """Ditto fails under three of four seeds: one of four, not one of one."""
+    runs = [run("ditto", 0, 0.9), *(undone(spec("ditto", seed), "failed", "diverged") for seed in (1, 2, 3))]
+    runs += [run("apfl", seed, 0.8 + 0.1 * (seed > 0)) for seed in range(4)]
+    found, _, _ = answer("accuracy >= 0.85", runs=runs)
+    assert [(one.cell.algorithm, one.within, one.seeds) for one in found.found] == [
+        ("apfl", 3, 4),
+        ("ditto", 1, 4),
+    ]
 
 
 def test_what_sends_nothing_is_not_praised_for_it():

@@ -1,6 +1,7 @@
 """Statistics of pairs against scipy, published tables and brute force; gaps between groups and their power."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,7 +10,16 @@ from scipy import stats
 
 from harness.report import leaderboard
 from harness.report.data.ranks import critical_difference, ranks
-from harness.report.data.statistics import bca, detectable, gap_of, holm, paired, sign_flip
+from harness.report.data.statistics import (
+    bca,
+    detectable,
+    gap_of,
+    holm,
+    largest_of,
+    paired,
+    sign_flip,
+    undecidable,
+)
 from tests.support.records import done, evaluation, private, pruned, spec
 
 ROWS = np.random.default_rng(3).exponential(size=(6, 10)) - 0.6
@@ -17,7 +27,7 @@ ROWS = np.random.default_rng(3).exponential(size=(6, 10)) - 0.6
 
 def test_intervals_are_those_of_scipy():
     """Both are resampled, scipy's with 200,000 draws; of 5,000 an end is off by a few per cent."""
-    low, high = bca(ROWS)
+    low, high = bca(ROWS, expand=False)
     for row, ends in zip(ROWS, zip(low, high, strict=True), strict=True):
         theirs = stats.bootstrap(
             (row,), np.mean, method="BCa", n_resamples=200_000, rng=0
@@ -63,6 +73,15 @@ def test_a_true_difference_of_nothing_is_seldom_found():
 def test_the_detectable_difference_is_found_four_times_in_five(seeds):
     data = np.random.default_rng(seeds).normal(detectable(seeds), 1, (20_000, seeds))
     assert (stats.ttest_1samp(data, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.015)
+    among = np.random.default_rng(seeds).normal(detectable(seeds, 13), 1, (20_000, seeds))
+    assert (stats.ttest_1samp(among, 0, axis=1).pvalue < 0.05 / 13).mean() == pytest.approx(0.8, abs=0.015)
+
+
+def test_a_sign_flip_test_finds_what_is_detectable_where_it_can_decide():
+    data = np.random.default_rng(0).normal(detectable(10), 1, (4000, 10))
+    assert (sign_flip(data) < 0.05).mean() == pytest.approx(0.79, abs=0.03)
+    assert undecidable(5, 1) and not undecidable(6, 1)
+    assert undecidable(10, 26) and not undecidable(10, 25)
 
 
 def test_few_seeds_have_what_they_can():
@@ -100,38 +119,94 @@ def ranked(values, **parts):
     ]
 
 
-def test_ranks_over_tasks():
+def federations(*values, **parts):
+    return [
+        run for number, own in enumerate(values) for run in ranked(own, data={"name": f"d{number}"}, **parts)
+    ]
+
+
+def test_ranks_over_federations():
     """Two data sets; c is first in one and second in the other, d is in one only, ties share their ranks."""
-    one = ranked({"a": [0.5, 0.5], "b": [0.5, 0.5], "c": [0.9, 0.9], "d": [1.0, 1.0]})
-    other = ranked({"a": [0.8, 0.8], "b": [0.1, 0.1], "c": [0.7, 0.7]}, data={"name": "credit"})
-    found = ranks([*one, *other], "accuracy")
-    assert found.algorithms == ("c", "a", "b")
+    one = {"a": [0.5, 0.5], "b": [0.5, 0.5], "c": [0.9, 0.9], "d": [1.0, 1.0]}
+    other = {"a": [0.8, 0.8], "b": [0.1, 0.1], "c": [0.7, 0.7]}
+    found = ranks(federations(one, other), "accuracy")
+    assert found.methods == ("c", "a", "b")
     assert found.means == pytest.approx((1.5, 1.75, 2.75))
-    assert (found.low, found.high) == (found.means, found.means)  # seeds do not differ
-    assert (found.tasks, found.seeds, found.left_out) == (2, 2, ("d",))
-    assert ranks(one, "accuracy") is None  # one task
-    assert ranks([*one, *other], "loss") is None
+    assert found.low is found.high is found.p is found.critical is None  # two seeds, two federations
+    assert (found.federations, found.tasks, found.seeds, found.left_out) == (2, 2, 2, ("d",))
+    assert ranks(federations(one), "accuracy") is None  # one task
+    assert ranks(federations(one, other), "loss") is None
 
 
-def test_ranks_take_an_algorithm_at_its_best_and_under_any_problem():
+def test_tasks_of_one_federation_count_once():
+    """Three tasks on one data set, where a is first, and one on another, where it is last: a mean rank of 2."""
+    first, last = {"a": [0.9], "b": [0.8], "c": [0.7]}, {"a": [0.1], "b": [0.8], "c": [0.7]}
+    runs = federations(first, last)
+    runs += [
+        run for beta in (0.5, 0.9) for run in ranked(first, data={"name": "d0"}, compression=pruned(beta))
+    ]
+    found = ranks(runs, "accuracy")
+    assert (found.federations, found.tasks) == (2, 4)
+    assert dict(zip(found.methods, found.means, strict=True)) == {"a": 2.0, "b": 1.5, "c": 2.5}
+
+
+def test_five_federations_are_tested():
+    values = [{"a": [0.9], "b": [0.8], "c": [0.7]}] * 5
+    found = ranks(federations(*values), "accuracy")
+    assert found.critical == pytest.approx(critical_difference(3, 5))
+    assert found.p == pytest.approx(stats.friedmanchisquare([1] * 5, [2] * 5, [3] * 5).pvalue)
+
+
+def test_equal_methods_on_correlated_tasks_are_seldom_told_apart():
+    """Five federations of eight tasks that share half their variance: no false difference in 95 of 100 trials."""
+    random, false = np.random.default_rng(0), []
+    for _ in range(40):
+        runs = []
+        for number in range(5):
+            shared = random.normal(0, 1, 6)
+            for beta in range(8):
+                own = 0.5 + 0.01 * (shared + random.normal(0, 1, 6))
+                values = {name: [value] for name, value in zip("abcdef", own.tolist(), strict=True)}
+                runs += ranked(values, data={"name": f"d{number}"}, compression=pruned(beta / 10))
+        found = ranks(runs, "accuracy")
+        false.append(max(found.means) - min(found.means) > found.critical)
+    assert np.mean(false) <= 0.15
+
+
+def test_models_are_methods_and_problems_are_their_own_affair():
     one = ranked({"a": [0.5], "b": [0.6], "c": [0.9]})
-    one += ranked({"a": [0.95]}, model={"name": "mlp"}) + ranked(
-        {"e": [0.99]}, problem={"kind": "fair_classification"}
-    )
+    one += ranked({"a": [0.95]}, model={"name": "mlp"})
+    one += ranked({"e": [0.99]}, problem={"kind": "fair_classification"})
     other = ranked({"a": [0.5], "b": [0.6], "c": [0.7], "e": [0.8]}, compression=pruned(0.9))
     found = ranks([*one, *other], "accuracy")
-    assert dict(zip(found.algorithms, found.means, strict=True)) == {"e": 1.0, "c": 2.5, "a": 3.0, "b": 3.5}
+    assert dict(zip(found.methods, found.means, strict=True)) == {
+        "e": 1.0,
+        "c": 2.0,
+        "b": 3.0,
+        "a logistic": 4.0,
+    }
+    assert found.left_out == ("a mlp",)
+
+
+def test_of_several_settings_a_search_chooses_and_not_the_test_samples():
+    def tuned(lr, selection, test):
+        search = {"number": 0, "paths": [], "chosen": 0, "epsilon": None, "tune": {"metric": "accuracy"}}
+        search["trials"] = [{"settings": {}, "values": [selection], "tests": [test]}]
+        return replace(done(spec("a", lr=lr), accuracy=test), search=search)
+
+    others = [done(spec(name), accuracy=value) for name, value in (("b", 0.6), ("c", 0.4))]
+    other = ranked({"a": [0.5], "b": [0.6], "c": [0.7]}, data={"name": "d1"})
+    found = ranks([tuned(0.1, 0.9, 0.5), tuned(0.2, 0.8, 0.99), *others, *other], "accuracy")
+    assert dict(zip(found.methods, found.means, strict=True))["a"] == 2.5  # second of .6, .5, .4; third
 
 
 def test_intervals_of_ranks_come_from_seeds():
     values = np.random.default_rng(0).normal(0, 1, (3, 12))
-    runs = [
-        run
-        for name in ("adult", "credit")
-        for run in ranked(dict(zip("abc", values.tolist(), strict=True)), data={"name": name})
-    ]
-    found = ranks(runs, "accuracy")
+    own = dict(zip("abc", values.tolist(), strict=True))
+    found = ranks(federations(own, own), "accuracy")
     assert all(low < high for low, high in zip(found.low, found.high, strict=True))
+    few = {name: values[:4] for name, values in own.items()}
+    assert ranks(federations(few, few), "accuracy").low is None
 
 
 def groups(*rates):
@@ -141,7 +216,7 @@ def groups(*rates):
 def test_the_error_of_a_gap_is_that_of_its_two_groups():
     """Rates .9 of 18 and .5 of 8 become 17.2 / 20 and 5 / 10."""
     gap = gap_of(groups((0.9, 18), (0.7, 400), (0.5, 8)))
-    assert gap.positives == 8
+    assert (gap.groups, gap.positives) == (3, 8)
     assert gap.error == pytest.approx(math.sqrt(0.86 * 0.14 / 20 + 0.5 * 0.5 / 10))
     assert gap_of(groups((0.9, 18))) is None
     assert gap_of([*groups((0.9, 18)), {"group": "x", "n": 3, "positives": 0, "tpr": None}]) is None
@@ -159,7 +234,21 @@ def test_the_interval_of_a_gap_covers_the_true_one():
     assert covered.mean() == pytest.approx(0.95, abs=0.03)
 
 
-@pytest.mark.parametrize(("positives", "ranked"), [(30, False), (3000, True)])
+@pytest.mark.parametrize("number", [2, 4, 6])
+def test_the_most_different_of_equal_groups_are_seldom_told_apart(number):
+    random, apart, records = np.random.default_rng(number), [], []
+    for one in range(400):
+        rates = [(random.binomial(100, 0.8) / 100, 100) for _ in range(number)]
+        gap = max(rates)[0] - min(rates)[0]
+        apart.append(gap > largest_of(number) * gap_of(groups(*rates)).error)
+        records.append(done(spec(lr=one + 1.0), accuracy=0.5, eqopp=gap))
+        records[-1].final["groups"] = groups(*rates)
+    assert np.mean(apart) == pytest.approx(0.05, abs=0.035)
+    frame = leaderboard(records)
+    assert (frame["eqopp_low"] > 0).mean() == pytest.approx(np.mean(apart))
+
+
+@pytest.mark.parametrize(("positives", "ranked"), [(30, False), (5000, True)])
 def test_gaps_that_the_test_samples_cannot_tell_are_not_ranked(positives, ranked):
     records = []
     for name, gap in (("fedavg", 0.10), ("fairfed", 0.02)):
@@ -211,7 +300,11 @@ def test_adjusted_for_the_comparisons_of_a_setting():
     assert frame.loc["ditto", "paired_p"].tolist() == [2.0**-9] * 2
     assert frame.loc["ditto", "paired_p_holm"].tolist() == [4 * 2.0**-9] * 2
     assert (frame.loc["ditto", "paired_low"] > 0.08).all()
-    assert (frame.loc["ditto", "detectable"] < 0.01).all()
+    assert (frame.loc["ditto", "detectable"] < 0.02).all()
+    few = [record for record in records if record.spec["seed"] < 6]
+    said = leaderboard(few, baseline="fedavg").set_index("algorithm").loc["ditto"]
+    assert said["detectable"].isna().all()
+    assert said["compared"].tolist() == ["6 seeds, too few for a p below .05 among 4 comparisons"] * 2
 
 
 def test_bytes_are_told_relative_to_plain_fedavg():

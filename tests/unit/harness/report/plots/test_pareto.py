@@ -50,5 +50,11 @@ def test_ranks_are_drawn_with_stretches_that_do_not_differ(tmp_path):
         for name, value in (("fedavg", 0.9), ("ditto", 0.8), ("afl", 0.7))
     ]
     texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
-    assert {"fedavg", "ditto", "afl", "mean rank by Accuracy over 2 tasks; 1 is best"} <= set(texts)
+    assert {
+        "fedavg",
+        "ditto",
+        "afl",
+        "mean rank by Accuracy over 2 tasks of 2 federations; 1 is best",
+    } <= set(texts)
+    assert "1 seeds: no intervals; too few federations for a test" in texts
     assert rank_diagram(records[:3], tmp_path / "b", "accuracy") is None
