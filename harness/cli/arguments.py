@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from harness.cli.parser import NUMBERS, SECTIONS
+from harness.cli.options import NUMBERS, SECTIONS
 from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
 from harness.config.sweep import assign, distinct

@@ -14,21 +14,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.cli.options import (
+    execution_options,
+    jobs_options,
+    protection_options,
+    ranking_options,
+    spec_options,
+    sweep_options,
+    system_options,
+    where_option,
+)
 from harness.core.registry import UserError, unknown
-from harness.executors import EXECUTORS
 
-SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
-NUMBERS = ("rounds", "eval-every", "seed")
-PRECISIONS = ("float32", "float64", "bfloat16")
-EXAMPLES = {
-    "algorithm": "{name: fedavg, lr: 0.1}",
-    "data": "{name: adult, sensitive: race}",
-    "partition": "{kind: dirichlet, alpha: 0.3}",
-    "problem": "{kind: fair_classification}",
-    "model": "{name: mlp, hidden: [32]}",
-    "topology": "{kind: ring}",
-    "cohort": "{size: 10}",
-}
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
 VERBOSE = "report what is loaded; with check: list every check"
 
@@ -140,8 +137,8 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     run = command("run", "run", "run one benchmark")
-    _spec_options(run)
-    _execution_options(run)
+    spec_options(run)
+    execution_options(run)
     run.add_argument(
         "--save-predictions", action="store_true", help="write predictions.csv beside the results"
     )
@@ -150,20 +147,20 @@ def parser() -> argparse.ArgumentParser:
     many = command("suite", "run", "run a suite: a name, or a YAML file")
     many.add_argument("suite", metavar="NAME|FILE")
     many.add_argument("--profile", default="smoke", help="size: smoke (minutes) or paper (default: smoke)")
-    _protection_options(many)
+    protection_options(many)
     swept = command("sweep", "run", "run a benchmark over lists of values, as a suite", "suite")
-    _spec_options(swept)
+    spec_options(swept)
     for each in (many, swept):
-        _sweep_options(each)
-        _jobs_options(each)
-        _execution_options(each)
+        sweep_options(each)
+        jobs_options(each)
+        execution_options(each)
 
     planned = command("plan", "run", "estimate the cost of a run or suite")
     planned.add_argument("suite", nargs="?", metavar="NAME|FILE")
     planned.add_argument("--profile", default="smoke", help="size: smoke or paper")
     planned.add_argument("--json", action="store_true", help="print JSON")
-    _spec_options(planned)
-    _sweep_options(planned)
+    spec_options(planned)
+    sweep_options(planned)
 
     status = command("status", "run", "show the progress of the runs of a results folder")
     status.add_argument("dir", type=Path, metavar="DIR")
@@ -177,8 +174,8 @@ def parser() -> argparse.ArgumentParser:
     )
     report = command("report", "report", "write table, pictures and HTML page of a results folder")
     for each in (board, report):
-        _ranking_options(each)
-    _where_option(board)
+        ranking_options(each)
+    where_option(board)
     board.add_argument(
         "--columns", metavar="NAME,...", help="only these columns, in this order, in files too"
     )
@@ -201,8 +198,8 @@ def parser() -> argparse.ArgumentParser:
     advised.add_argument(
         "--by", help="measure that ranks what is equally sure (default: the suite's, or accuracy)"
     )
-    _where_option(advised)
-    _system_options(advised)
+    where_option(advised)
+    system_options(advised)
     advised.add_argument("--json", action="store_true", help="print JSON")
 
     export = command("export", "report", "write every evaluation of a results folder for other tools")
@@ -241,7 +238,7 @@ def parser() -> argparse.ArgumentParser:
     fetched.add_argument("names", nargs="+", metavar="NAME")
     drawn = what.add_parser("draw", help="draw the classes of every client")
     drawn.add_argument("file", type=Path, metavar="FILE.png|svg")
-    _spec_options(drawn)
+    spec_options(drawn)
 
     checked = command("check", "catalog", "run the conformance checks on algorithms")
     checked.add_argument("names", nargs="*", metavar="NAME", help="default: all")
@@ -252,7 +249,7 @@ def parser() -> argparse.ArgumentParser:
         "catalog",
         "test a run's privacy claim: its releases, and a training with canaries",
     )
-    _spec_options(audited)
+    spec_options(audited)
     audited.add_argument(
         "--trials", type=int, default=20, help="rounds whose releases are tested (default: 20)"
     )
@@ -282,145 +279,3 @@ def _epsilon_options(to: argparse.ArgumentParser) -> None:
     from harness.cli.epsilon import epsilon_options  # imports what privacy is computed with
 
     epsilon_options(to)
-
-
-def _stack(text: str) -> int | None:
-    """Read the largest number of stacked runs; None leaves it to the harness."""
-    if text in ("auto", "off"):
-        return None if text == "auto" else 1
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"auto, off or a number of runs of at least 1, given {text!r}")
-    return int(text)
-
-
-def _spec_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below override it")
-    for name in SECTIONS:
-        to.add_argument(f"--{name}", metavar="NAME|YAML", help=f"a name, or YAML such as '{EXAMPLES[name]}'")
-    _protection_options(to)
-    to.add_argument(
-        "--clients",
-        type=int,
-        metavar="N",
-        help="number of clients (default: 10, if the partition leaves it open)",
-    )
-    for name in NUMBERS:
-        to.add_argument(f"--{name}", type=int, metavar="N")
-    to.add_argument(
-        "--precision", choices=PRECISIONS, help="number format; bfloat16 applies to networks only"
-    )
-    to.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set any field by its dotted path (repeatable)",
-    )
-
-
-def _ranking_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument("dir", type=Path, metavar="DIR")
-    to.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
-    to.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
-    to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
-    to.add_argument(
-        "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
-    )
-    _system_options(to)
-
-
-def _system_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument(
-        "--network",
-        metavar="NAME|FILE",
-        help="price rounds on a network: lte, wifi, datacenter or a YAML file",
-    )
-    to.add_argument(
-        "--device", metavar="NAME|FILE", help="and on a device: phone, edge, server or a YAML file"
-    )
-
-
-def _where_option(to: argparse.ArgumentParser) -> None:
-    to.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="'NAME <= VALUE'",
-        help="bound on a measure or a column, such as 'epsilon_total <= 2' (repeatable; all must hold)",
-    )
-
-
-def _sweep_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument("--name", help="name of the suite in the results folder (default: its own, or sweep)")
-    to.add_argument(
-        "--sweep",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE,...",
-        help="values of a field, replacing those in the file; 0..9 is a range; several options give the product",
-    )
-    to.add_argument(
-        "--random",
-        action="append",
-        default=[],
-        metavar="KEY={KIND: [LOW, HIGH]}",
-        help="draw a field: uniform, log_uniform or integer between bounds, or choice from a list (repeatable)",
-    )
-    to.add_argument("--draws", type=int, metavar="N", help="number of draws (default: 10)")
-    to.add_argument(
-        "--limit-hours", type=float, metavar="H", help="refuse to start if the estimate is longer"
-    )
-    to.add_argument("--trim", action="store_true", help="leave out seeds until the rest fits --limit-hours")
-
-
-def _jobs_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument(
-        "--jobs",
-        type=int,
-        help="number of workers (default: one per core; with ray one per CPU of the cluster)",
-    )
-    to.add_argument(
-        "--executor",
-        choices=EXECUTORS,
-        help="compute in this process, in worker processes, or on a Ray cluster whose nodes share the results "
-        "folder with its file locks (default: processes if there are several jobs)",
-    )
-    to.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="address of a running Ray cluster (default: start Ray on this machine)",
-    )
-    to.add_argument(
-        "--stack",
-        default="auto",
-        type=_stack,
-        metavar="auto|off|N",
-        help="compute runs that differ in seeds or numbers together: as many as is faster, none, or at most N",
-    )
-
-
-def _protection_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument(
-        "--strict",
-        action="store_true",
-        help="treat nothing about the data as public; refuse runs that need it (privacy.strict)",
-    )
-    to.add_argument(
-        "--secure-rng",
-        action="store_true",
-        help="draw noise, secret cohorts and secret batches from the system's entropy (privacy.secure_rng); "
-        "such a run cannot be repeated",
-    )
-
-
-def _execution_options(to: argparse.ArgumentParser) -> None:
-    to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
-    to.add_argument("--device", default="cpu", help="torch device (default: cpu)")
-    to.add_argument(
-        "--vectorize",
-        default="auto",
-        choices=("auto", "vmap", "loop"),
-        help="run clients together (vmap) or one after another (loop)",
-    )
-    to.add_argument("--threads", type=int, default=1, help="torch threads per run (default: 1)")
-    to.add_argument("--retry", action="store_true", help="repeat failed runs")

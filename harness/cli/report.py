@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from harness.cli.console import log, out, print_rows, short
-from harness.cli.parser import SECTIONS
+from harness.cli.options import SECTIONS
 from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system

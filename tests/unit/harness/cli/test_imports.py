@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from harness.cli import parser
+from harness.cli import options, parser
 from harness.config.run import RunSpec
 
 LARGE = {"torch", "pandas", "numpy", "scipy", "matplotlib", "pydantic", "algorithms"}
@@ -52,7 +52,7 @@ def test_every_command_is_a_function(name):
 
 def test_the_precisions_are_those_of_a_run():
     """The grammar repeats them, as a run's fields take seconds to import."""
-    assert get_args(get_args(RunSpec.model_fields["precision"].annotation)[0]) == parser.PRECISIONS
+    assert get_args(get_args(RunSpec.model_fields["precision"].annotation)[0]) == options.PRECISIONS
 
 
 def test_what_is_listed_is_what_can_be_listed():

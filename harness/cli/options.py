@@ -1,0 +1,171 @@
+"""Groups of options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.executors import EXECUTORS
+
+SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
+NUMBERS = ("rounds", "eval-every", "seed")
+PRECISIONS = ("float32", "float64", "bfloat16")
+EXAMPLES = {
+    "algorithm": "{name: fedavg, lr: 0.1}",
+    "data": "{name: adult, sensitive: race}",
+    "partition": "{kind: dirichlet, alpha: 0.3}",
+    "problem": "{kind: fair_classification}",
+    "model": "{name: mlp, hidden: [32]}",
+    "topology": "{kind: ring}",
+    "cohort": "{size: 10}",
+}
+
+
+def spec_options(to: argparse.ArgumentParser) -> None:
+    """Add the options that describe a run."""
+    to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below override it")
+    for name in SECTIONS:
+        to.add_argument(f"--{name}", metavar="NAME|YAML", help=f"a name, or YAML such as '{EXAMPLES[name]}'")
+    protection_options(to)
+    to.add_argument(
+        "--clients",
+        type=int,
+        metavar="N",
+        help="number of clients (default: 10, if the partition leaves it open)",
+    )
+    for name in NUMBERS:
+        to.add_argument(f"--{name}", type=int, metavar="N")
+    to.add_argument(
+        "--precision", choices=PRECISIONS, help="number format; bfloat16 applies to networks only"
+    )
+    to.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set any field by its dotted path (repeatable)",
+    )
+
+
+def ranking_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of tables."""
+    to.add_argument("dir", type=Path, metavar="DIR")
+    to.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
+    to.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
+    to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
+    to.add_argument(
+        "--target", metavar="MEASURE=VALUE", help="show rounds, bytes and oracle calls to this target"
+    )
+    system_options(to)
+
+
+def system_options(to: argparse.ArgumentParser) -> None:
+    """Add the network and the device that rounds are priced by."""
+    to.add_argument(
+        "--network",
+        metavar="NAME|FILE",
+        help="price rounds on a network: lte, wifi, datacenter or a YAML file",
+    )
+    to.add_argument(
+        "--device", metavar="NAME|FILE", help="and on a device: phone, edge, server or a YAML file"
+    )
+
+
+def where_option(to: argparse.ArgumentParser) -> None:
+    """Add bounds on rows."""
+    to.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="'NAME <= VALUE'",
+        help="bound on a measure or a column, such as 'epsilon_total <= 2' (repeatable; all must hold)",
+    )
+
+
+def sweep_options(to: argparse.ArgumentParser) -> None:
+    """Add the options that make many runs of one."""
+    to.add_argument("--name", help="name of the suite in the results folder (default: its own, or sweep)")
+    to.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="values of a field, replacing those in the file; 0..9 is a range; several options give the product",
+    )
+    to.add_argument(
+        "--random",
+        action="append",
+        default=[],
+        metavar="KEY={KIND: [LOW, HIGH]}",
+        help="draw a field: uniform, log_uniform or integer between bounds, or choice from a list (repeatable)",
+    )
+    to.add_argument("--draws", type=int, metavar="N", help="number of draws (default: 10)")
+    to.add_argument(
+        "--limit-hours", type=float, metavar="H", help="refuse to start if the estimate is longer"
+    )
+    to.add_argument("--trim", action="store_true", help="leave out seeds until the rest fits --limit-hours")
+
+
+def jobs_options(to: argparse.ArgumentParser) -> None:
+    """Add the options on who computes."""
+    to.add_argument(
+        "--jobs",
+        type=int,
+        help="number of workers (default: one per core; with ray one per CPU of the cluster)",
+    )
+    to.add_argument(
+        "--executor",
+        choices=EXECUTORS,
+        help="compute in this process, in worker processes, or on a Ray cluster whose nodes share the results "
+        "folder with its file locks (default: processes if there are several jobs)",
+    )
+    to.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="address of a running Ray cluster (default: start Ray on this machine)",
+    )
+    to.add_argument(
+        "--stack",
+        default="auto",
+        type=stack,
+        metavar="auto|off|N",
+        help="compute runs that differ in seeds or numbers together: as many as is faster, none, or at most N",
+    )
+
+
+def protection_options(to: argparse.ArgumentParser) -> None:
+    """Add what tightens the privacy of all runs."""
+    to.add_argument(
+        "--strict",
+        action="store_true",
+        help="treat nothing about the data as public; refuse runs that need it (privacy.strict)",
+    )
+    to.add_argument(
+        "--secure-rng",
+        action="store_true",
+        help="draw noise, secret cohorts and secret batches from the system's entropy (privacy.secure_rng); "
+        "such a run cannot be repeated",
+    )
+
+
+def execution_options(to: argparse.ArgumentParser) -> None:
+    """Add the options that change how a run is computed, never its result."""
+    to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
+    to.add_argument("--device", default="cpu", help="torch device (default: cpu)")
+    to.add_argument(
+        "--vectorize",
+        default="auto",
+        choices=("auto", "vmap", "loop"),
+        help="run clients together (vmap) or one after another (loop)",
+    )
+    to.add_argument("--threads", type=int, default=1, help="torch threads per run (default: 1)")
+    to.add_argument("--retry", action="store_true", help="repeat failed runs")
+
+
+def stack(text: str) -> int | None:
+    """Read the largest number of stacked runs; None leaves it to the harness."""
+    if text in ("auto", "off"):
+        return None if text == "auto" else 1
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"auto, off or a number of runs of at least 1, given {text!r}")
+    return int(text)
