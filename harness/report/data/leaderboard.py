@@ -25,6 +25,7 @@ from harness.report.data.comparison import add_comparison, add_gaps, add_relativ
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
 from harness.report.data.system_costs import system_costs
+from harness.report.data.tidy import plugged
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -254,8 +255,11 @@ def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> 
 
 
 def model_for(cell: Cell) -> str | None:
-    """Return whom the trained model is for, so that rows of other purposes are not taken for rivals."""
-    if cell.algorithm not in ALGORITHMS:
+    """Return whom the trained model is for, so that rows of other purposes are not taken for rivals.
+
+    None for algorithms of plugins, which need not be loaded when results are read.
+    """
+    if cell.algorithm not in ALGORITHMS or "algorithm" in plugged(cell.records[0]):
         return None
     meta = ALGORITHMS[cell.algorithm].meta
     if meta.pooled:
