@@ -161,7 +161,7 @@ def test_commands(tmp_path, capsys):
     assert {row["algorithm"] for row in found} == {"fedavg", "local"}
     assert main(["recommend", out, "--where", "accuracy > 2"]) == 1
     assert "None of 4 cells is within accuracy > 2" in capsys.readouterr().out
-    for command in (["recommend", out], ["recommend", out, "--where", "acuracy > 0"]):
+    for command in (["recommend", out], ["recommend", out, "--where", "acuuracy > 0"]):
         assert main(command) == 2
     capsys.readouterr()
     table = tmp_path / "t.csv"
@@ -170,6 +170,6 @@ def test_commands(tmp_path, capsys):
     lines = table.read_text().splitlines()
     assert lines[0] == "algorithm,beta,bytes_relative"
     assert [line.split(",")[:2] for line in lines[1:]] == [["fedavg", "0.9"]]
-    assert main(["leaderboard", out, "--columns", "algoritm"]) == 2
+    assert main(["leaderboard", out, "--columns", "algorithn"]) == 2
     assert "Did you mean 'algorithm'" in capsys.readouterr().err
     assert main(["leaderboard", out, "--columns", "algorithm", "--markdown", str(table)]) == 2

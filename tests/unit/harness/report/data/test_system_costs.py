@@ -111,7 +111,7 @@ def test_unknown_names_are_refused(network, device, said):
         ({"down_mbps": 1, "up_mbps": 1, "dropout": 1}, "dropout is a share"),
         ({"down_mbps": 1, "up_mbps": 1, "latency_ms": -1}, "latency_ms is at least 0"),
         ({"down_mbps": 1, "up_mbs": 1}, "up_mbps missing"),
-        ({"down_mbps": 1, "up_mbps": 1, "spred": 1}, "spread"),
+        ({"down_mbps": 1, "up_mbps": 1, "spreadd": 1}, "spread"),
     ],
 )
 def test_files_that_are_no_profile_are_refused(tmp_path, content, said):
