@@ -27,20 +27,21 @@ NEXT = 3.0  # "none" stands so many times right of the largest epsilon
 
 
 class Point(NamedTuple):
-    """A cell: algorithm, epsilon (infinite without privacy), bytes both ways, and its value."""
+    """A cell: algorithm, epsilon (infinite without privacy), bytes both ways, value, and whether it is personal."""
 
     name: str
     epsilon: float
     size: float
     value: float
+    personal: bool
 
 
 def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
     """Draw a measure of all cells against their total epsilon, and against their bytes.
 
     Every point stands where it was measured. Named are, on the left, cells that no other with at most their epsilon
-    beats; on the right, those that no other of their budget with at most their bytes beats. What sends nothing is a
-    level line.
+    beats; on the right, those that no other of their budget with at most their bytes beats. Personalized methods,
+    which end with a model for each client, are compared among themselves. What sends nothing is a level line.
 
     Parameters
     ----------
@@ -77,7 +78,8 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
             data = str(cell.given.get("data.name", ""))
             left.set_title(f"{data} · {cell.given.get('partition.kind', '')}", pad=8)
             left.set_ylabel(words(by))
-        note = "means over seeds; named: no other is as good with less"
+        note = "means over seeds; named: no other of its kind is as good with less; "
+        note += "diamonds: a model for each client"
         note += f"; {len(rows)} of {len(shown)} federations" if len(shown) > len(rows) else ""
         return save(figure, path, note)
 
@@ -86,7 +88,18 @@ def _point(cell: Cell, by: str) -> Point:
     claim = cell.privacy()
     epsilon = None if claim is None else claim.get("epsilon_total")
     value, size = fmean(cell.values(by).values()), fmean(cell.values("bytes").values())
-    return Point(cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value)
+    return Point(
+        cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, _personal(cell)
+    )
+
+
+def _personal(cell: Cell) -> bool:
+    """Return whether clients end with models of their own, which are no rivals of one for everybody."""
+    return cell.algorithm in ALGORITHMS and ALGORITHMS[cell.algorithm].meta.family == "personalized"
+
+
+def _marker(personal: bool) -> str:
+    return "D" if personal else "o"
 
 
 def _budget(epsilon: float) -> float:
@@ -118,8 +131,10 @@ def _against_epsilon(ax: Axes, points: Sequence[Point], by: str) -> None:
         x = [min(p.epsilon, beyond) for p in own]
         dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
         ax.plot(x, [p.value for p in own], **dots)
-    named = [sent[n] for n in edge([(p.epsilon, p.value) for p in sent], better_is_higher(by))]
-    _name(ax, [(min(p.epsilon, beyond), p.value, p.name) for p in named])
+    for personal in (False, True):
+        rivals = [p for p in sent if p.personal == personal]
+        named = [rivals[n] for n in edge([(p.epsilon, p.value) for p in rivals], better_is_higher(by))]
+        _name(ax, [(min(p.epsilon, beyond), p.value, p.name) for p in named], _marker(personal))
     ax.set_xscale("log")
     ax.set_xticks([*finite, beyond], [*(f"{epsilon:g}" for epsilon in finite), "none"])
     ax.minorticks_off()
@@ -137,11 +152,14 @@ def _against_bytes(ax: Axes, points: Sequence[Point], by: str) -> None:
         label = "no privacy" if math.isinf(budget) else f"ε {quantity(budget, 2)}"
         dots: Any = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.5}
         ax.plot([p.size for p in own], [p.value for p in own], **dots)
-        named = [own[n] for n in edge([(p.size, p.value) for p in own], better_is_higher(by))]
-        ax.plot([p.size for p in named], [p.value for p in named], color=color, linewidth=0.9, label=label)
-        fresh = [p for p in named if _place(p) not in told]
-        told |= {_place(p) for p in fresh}
-        _name(ax, [(p.size, p.value, p.name) for p in fresh], color)
+        for personal in (False, True):
+            rivals = [p for p in own if p.personal == personal]
+            named = [rivals[n] for n in edge([(p.size, p.value) for p in rivals], better_is_higher(by))]
+            ax.plot([p.size for p in named], [p.value for p in named], color=color, linewidth=0.9,
+                    linestyle="--" if personal else "-", label=None if personal else label)  # fmt: skip
+            fresh = [p for p in named if _place(p) not in told]
+            told |= {_place(p) for p in fresh}
+            _name(ax, [(p.size, p.value, p.name) for p in fresh], _marker(personal), color)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(EngFormatter(unit="B"))
     ax.xaxis.set_minor_formatter(NullFormatter())
@@ -161,10 +179,10 @@ def _colors(points: Sequence[Point]) -> dict[float, str]:
     return {budget: COLORS[min(number, len(COLORS) - 1)] for number, budget in enumerate(budgets)}
 
 
-def _name(ax: Axes, named: Sequence[tuple[float, float, str]], color: str = "#333333") -> None:
+def _name(ax: Axes, named: Sequence[tuple[float, float, str]], marker: str, color: str = "#333333") -> None:
     """Write names beside their points, above and below in turn."""
     for number, (x, y, name) in enumerate(named):
-        ax.plot([x], [y], linestyle="", marker="o", markersize=6, color=color, markeredgecolor="white")
+        ax.plot([x], [y], linestyle="", marker=marker, markersize=6, color=color, markeredgecolor="white")
         above = number % 2 == 0
         ax.annotate(name, (x, y), xytext=(0, 6 if above else -6), textcoords="offset points", fontsize=7,
                     ha="center", va="bottom" if above else "top", color=color)  # fmt: skip
@@ -180,5 +198,5 @@ def _alone(ax: Axes, points: Sequence[Point]) -> None:
         pooled = name in ALGORITHMS and ALGORITHMS[name].meta.pooled
         ax.axhline(value, color="#999999", linestyle=(0, (4, 3)), linewidth=1)
         text = f"{name}: {'pooled data' if pooled else 'nothing sent'}"
-        ax.annotate(text, (0.01, value), xycoords=("axes fraction", "data"), fontsize=7, va="bottom",
-                    color="#666666")  # fmt: skip
+        ax.annotate(text, (0.5, value), xycoords=("axes fraction", "data"), fontsize=7, va="bottom",
+                    ha="center", color="#666666")  # fmt: skip
