@@ -187,6 +187,7 @@ def test_what_was_left_unsent_of_weights_is_not_added_to_a_model(data):
     assert bool(torch.isfinite(state.theta).all()) and bool(state.theta.any())
 
 
+@pytest.mark.slow
 def test_a_two_stage_run_resumes_in_either_stage(data):
     setup = run(data, "fedbioacc", rounds=4)
     setup = replace(setup, algorithm=replace(setup.algorithm, outer_rounds=2))

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ CONTENT = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), CONTENT))
 def test_lines_of_json_hold_the_content(content):
     assert json.loads(json_lines(content)) == content

@@ -139,6 +139,7 @@ def test_what_sends_nothing_is_not_praised_for_it():
     assert "local: every client learns alone" in sentences(found, frame, conditions)[-1]
 
 
+@pytest.mark.slow
 def test_commands(tmp_path, capsys):
     content = {
         "base": {
