@@ -13,7 +13,7 @@
       split: selection                       # ... on samples that no run trains or tests on
       seeds: [100, 101]                      # of the search, other than those reported
       halving: 3                             # after each seed, one setting in three is tried with the next
-      once_for: [compression.beta]           # combinations that differ in these fields only share a search
+      once_for: [compression.beta]           # values of compression that share a search
       sampler: latin                         # or one of Optuna's, as TPESampler
       batch: 8                               # settings that such a sampler proposes at a time
 
