@@ -36,9 +36,10 @@ from harness.report.data.clients import clients_table
 from harness.report.data.recommendation import recommend
 from harness.report.tables import recommendation
 from harness.report.tables.columns import rows_of
-from harness.storage.store import RunRecord, Store
+from harness.storage.store import RunRecord, Store, no_collection
 
 
+@no_collection()
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
     results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
@@ -85,6 +86,7 @@ def _chosen_columns(frame: pd.DataFrame, given: argparse.Namespace) -> int:
     return 0
 
 
+@no_collection()
 def recommend_command(given: argparse.Namespace) -> int:
     """Print what satisfies bounds; 1 if nothing does."""
     results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
@@ -109,6 +111,7 @@ def recommend_command(given: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
+@no_collection()
 def report_command(given: argparse.Namespace) -> int:
     """Write the tables, figures and page."""
     if not given.dir.exists():
@@ -175,12 +178,8 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
 def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
     """Write the report of a suite or a folder, and print its summary and the paths."""
     results = Results(store.some_records(name))
-    commands = {
-        cell.key: command_of(run.record)
-        for cell in results.cells
-        for run in reversed(cell.runs)
-        if run.record.id
-    }
+    first = {cell.key: next((run for run in cell.runs if run.record.id), None) for cell in results.cells}
+    commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
     folder = store.root / (name or "all")
     folder.mkdir(parents=True, exist_ok=True)
     command = store.report_settings(name).get("command") if name else None

@@ -56,22 +56,31 @@ class RunFolder:
 
     def standing(self) -> tuple[str, str | None]:
         """Return the status and, for a failed or damaged run, the reason; also while another process retries it."""
+        return self.read()[:2]
+
+    def read(self) -> tuple[str, str | None, dict[str, Any]]:
+        """Return status and reason as `standing`, and the content of the file that ended the run, if one did."""
         for name, status in ENDS.items():
-            if (self.path / name).exists():
-                try:
-                    found = self.faults()
-                    reason = None if found or status == "done" else self.end(name)["reason"]
-                except FileNotFoundError:
-                    return self.standing()
-                if found and not (self.path / name).exists():  # being repeated just now
-                    return self.standing()
-                return ("damaged", _told(found)) if found else (status, reason and str(reason))
+            try:
+                content, found = seals.read_end(self.path, name, *NEEDED[name])
+            except FileNotFoundError:
+                continue
+            if found and not (self.path / name).exists():  # being repeated just now
+                return self.read()
+            if found:
+                return "damaged", _told(found), {}
+            return status, str(content["reason"]) if status == "failed" else None, content
         if not self.path.exists():
-            return "missing", None
+            return "missing", None, {}
         if self._held():
-            return "running", None
+            return "running", None, {}
         found = self.faults()
-        return ("damaged", _told(found)) if found else ("interrupted", None)
+        return ("damaged", _told(found), {}) if found else ("interrupted", None, {})
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run has ever begun."""
+        return any((self.path / name).exists() for name in ("spec.json", "done.json"))
 
     @property
     def recorded(self) -> bool:
@@ -84,8 +93,8 @@ class RunFolder:
         Lines of an unfinished run are compared when it is resumed.
         """
         for name in ENDS:
-            if (self.path / name).exists():
-                return seals.faults(self.path, name, *NEEDED[name])
+            with suppress(FileNotFoundError):
+                return seals.read_end(self.path, name, *NEEDED[name])[1]
         try:
             read_sealed(self.path / "spec.json", "spec", "source")
         except FileNotFoundError:
@@ -151,8 +160,11 @@ class RunFolder:
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the evaluations up to the first incomplete line, which a crash may leave."""
+        text = self._raw().decode(errors="replace")
+        if text.endswith("\n") and (whole := _parsed_lines(text)) is not None:
+            return whole
         lines: list[dict[str, Any]] = []
-        for line in self._raw().decode(errors="replace").splitlines(keepends=True):
+        for line in text.splitlines(keepends=True):
             evaluation = _parsed(line)
             if evaluation is None:
                 break
@@ -325,6 +337,16 @@ def _locked(file: IO[str], kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _parsed_lines(text: str) -> list[dict[str, Any]] | None:
+    """Return all evaluations, parsed at once; None if one of the lines is damaged."""
+    given = text.splitlines()
+    try:
+        lines = json.loads(f"[{','.join(given)}]")
+    except json.JSONDecodeError:
+        return None
+    return lines if len(lines) == len(given) and all(isinstance(line, dict) for line in lines) else None
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -65,8 +65,10 @@ def read_sealed(path: Path, *needed: str) -> tuple[dict[str, Any], dict[str, str
     return {**content, "timing": plain} if plain else _without(content, "timing"), seal
 
 
-def faults(folder: Path, name: str, *needed: str) -> dict[str, str]:
-    """Return what is wrong with the files of an ended run: name of the file to its fault.
+def read_end(folder: Path, name: str, *needed: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the content of the file that ends a run, and what is wrong with the run's files, by their names.
+
+    The content is empty where that file is damaged.
 
     Parameters
     ----------
@@ -83,15 +85,15 @@ def faults(folder: Path, name: str, *needed: str) -> dict[str, str]:
         If the run has no such end.
     """
     try:
-        _, seal = read_sealed(folder / name, *needed)
+        content, seal = read_sealed(folder / name, *needed)
     except Damaged:
-        return {name: "is damaged"}
+        return {}, {name: "is damaged"}
     if not seal:
-        return _unsealed(folder, name)
+        return content, _unsealed(folder, name)
     if seal.get(RUN) != folder.name:
-        return {name: f"belongs to run {seal.get(RUN)}"}
+        return content, {name: f"belongs to run {seal.get(RUN)}"}
     found = {other: _fault(folder / other, seal[other]) for other in seal if other not in (RUN, name)}
-    return {other: fault for other, fault in found.items() if fault}
+    return content, {other: fault for other, fault in found.items() if fault}
 
 
 def _unsealed(folder: Path, name: str) -> dict[str, str]:
@@ -121,8 +123,7 @@ def checksum(path: Path) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _checksum(path: Path, *state: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:

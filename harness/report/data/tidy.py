@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from harness.config.run import essential, run_id, versions
@@ -57,21 +59,43 @@ def tabulated(records: Sequence[RunRecord]) -> tuple[pd.DataFrame, dict[str, str
     lines = [line for record in records for line in record.rounds or [{}]]
     figures = [_figures(line) for line in lines]
     metrics: list[Mapping[str, Any]] = [line.get("metrics", {}) for line in lines]
-    taken = {name for row in (*runs, *figures) for name in row}
-    column = {
-        name: f"metrics.{name}" if name in taken else name
-        for name in dict.fromkeys(name for row in metrics for name in row)
-    }
-    columns = {name: _typed([run.get(name) for run in runs]).repeat(counts) for name in _names(runs)}
-    columns |= {name: _typed([row.get(name) for row in figures]) for name in _names(figures)}
-    columns |= {column[name]: _typed([row.get(name) for row in metrics]) for name in column}
+    described, shape_of_run = _columns(runs)
+    measured, shape_of_row = _columns(figures)
+    scores, shape_of_scores = _columns(metrics)
+    column = {name: f"metrics.{name}" if name in described or name in measured else name for name in scores}
+    columns = {name: _typed(values).repeat(counts) for name, values in described.items()}
+    columns |= {name: _typed(values) for name, values in measured.items()}
+    columns |= {column[name]: _typed(values) for name, values in scores.items()}
     columns |= {name: columns.get(name, pd.Series()).astype("str") for name in (*RUN, *KEYS)}
-    owners = [tuple(run) for run, count in zip(runs, counts, strict=True) for _ in range(count)]
-    shapes = dict.fromkeys(zip(owners, map(tuple, figures), map(tuple, metrics), strict=True))
+    owners = (shape for shape, count in zip(shape_of_run, counts, strict=True) for _ in range(count))
+    shapes = dict.fromkeys(zip(owners, shape_of_row, shape_of_scores, strict=True))
     names = [name for run, row, own in shapes for name in (*run, *row, *(column[metric] for metric in own))]
     spec = sorted(name for name in columns if "." in name and not name.startswith(("metrics.", "parties.")))
     order = [name for name in dict.fromkeys([*RUN, *spec, *names]) if name not in KEYS]
     return pd.DataFrame({name: columns[name].array for name in [*order, *KEYS]}), column
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Any]], list[tuple[str, ...]]]:
+    """Return name -> value in every row, None where a row lacks it, and the names of every row.
+
+    Most rows have the same names in the same order, so that they are turned into columns together.
+    """
+    shapes = [tuple(row) for row in rows]
+    places: dict[tuple[str, ...], list[int]] = {}
+    for number, shape in enumerate(shapes):
+        places.setdefault(shape, []).append(number)
+    columns: dict[str, list[Any]] = {}
+    for shape, where in places.items():
+        alike = [rows[number] for number in where]
+        for name in shape:
+            values = map(itemgetter(name), alike)
+            if len(where) == len(rows):
+                columns[name] = list(values)
+                continue
+            whole = columns.setdefault(name, [None] * len(rows))
+            for place, value in zip(where, values, strict=True):
+                whole[place] = value
+    return columns, shapes
 
 
 def cell_key(record: RunRecord, made: Mapping[str, Any] | None = None) -> str:
@@ -165,13 +189,11 @@ def _figures(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of one evaluation, without its metrics."""
     row = {name: line.get(name) for name in COUNTS}
     row["seconds"] = line.get("timing", {}).get("seconds")
-    row |= _flat(line.get("privacy") or {})
-    return row | _flat({"parties": line.get("parties", {})}) | diagnostics(line)
-
-
-def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return all names in the order of their first appearance."""
-    return list(dict.fromkeys(name for row in rows for name in row))
+    if claim := line.get("privacy"):
+        row |= _flat(claim)
+    if parties := line.get("parties"):
+        row |= _flat({"parties": parties})
+    return row | diagnostics(line)
 
 
 def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,10 +206,13 @@ def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _typed(values: Sequence[Any]) -> pd.Series[Any]:
     """Return a column of its values' common type, or of text without one."""
+    found = set(map(type, values))
+    if found == {float}:
+        return pd.Series(np.array(values))
     given = [value for value in values if value is not None and value == value]
     kinds = {
         next((kind for kind in (bool, int, float) if issubclass(own, kind)), own)
-        for own in set(map(type, given))
+        for own in (set(map(type, given)) if type(None) in found or float in found else found)
     }
     whole = len(given) == len(values)
     column = pd.Series(values, dtype=object)

@@ -33,15 +33,21 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
-    found: dict[str, RunRecord] = {}
-    for record in sorted(records, key=lambda r: (int(r.spec["seed"]), digest(r.spec))):
+    alike: dict[str, list[RunRecord]] = {}  # of the least seed
+    for record in records:
         if record.held:
-            found.setdefault(digest([record.spec["data"], record.spec["partition"], record.digest]), record)
+            key = digest([record.spec["data"], record.spec["partition"], record.digest])
+            others = alike.setdefault(key, [record])
+            if record.spec["seed"] < others[0].spec["seed"]:
+                alike[key] = [record]
+            elif record.spec["seed"] == others[0].spec["seed"] and record is not others[0]:
+                others.append(record)
+    found = [min(same, key=lambda record: digest(record.spec)) for same in alike.values()]
     if not found:
         return None
     from matplotlib import rc_context
 
-    drawn = sorted(found.values(), key=_title)[:MOST]
+    drawn = sorted(found, key=_title)[:MOST]
     font = {name: value for name, value in STYLE.items() if name.startswith(("font", "svg"))}
     with rc_context(font):  # type: ignore[arg-type]
         figure = picture([unpacked(_title(record), record.held) for record in drawn], TALLEST)
