@@ -41,12 +41,15 @@ class DryRun(NamedTuple):
         returns them.
     stretches : list of (int, dict)
         Lengths of stretches of rounds, and the cost of one round of each.
+    tossed : bool
+        Whether public coins were tossed, so that the run with another seed may send something else.
     """
 
     ledger: Ledger
     releases: int
     begun: dict[str, Tensor]
     stretches: list[tuple[int, dict[str, Tensor]]]
+    tossed: bool
 
     @property
     def cost(self) -> dict[str, Tensor]:
@@ -85,7 +88,11 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
     Incompatible
         If parts of the run are incompatible.
     """
-    run = Simulation.from_setup(setup, clients=DryClients, channel=partial(DryChannel, count=count))
+
+    class ClientsOfRun(DryClients):
+        tossed = False
+
+    run = Simulation.from_setup(setup, clients=ClientsOfRun, channel=partial(DryChannel, count=count))
     privacy, begun, most = setup.privacy, run.cost.state(), 0
     record = privacy is not None and privacy.unit == "record"
     by_appearance = record and setup.problem.kind == "vertical"
@@ -111,7 +118,9 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
             for draw, each in made.items():
                 run.ledger.add(draw, took * (each if record else each.max()))
         run.round = first + length
-    return DryRun(run.ledger, most, begun, stretches)
+    if record and setup.problem.predict is not None:
+        run.personal()  # refuses models that would train on records for an evaluation
+    return DryRun(run.ledger, most, begun, stretches, ClientsOfRun.tossed)
 
 
 def expected_cost(setup: Setup) -> Callable[[int, int], dict[str, int]] | None:
@@ -151,6 +160,13 @@ def _stretches(setup: Setup) -> list[int]:
 
 class DryClients(Clients):
     """Clients that send messages of the right shape without computing them; the work is still counted."""
+
+    tossed = False
+
+    def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
+        """Toss a public coin, and note that one was tossed."""
+        type(self).tossed = True
+        return super().coin(p, name, each=each)
 
     def _gradients(
         self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss

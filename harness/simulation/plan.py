@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from datasets.federation import Federation
 from harness.config.run import RunSpec
@@ -31,10 +33,31 @@ def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
     bounds. Seconds are estimated for a single run from two real rounds and an evaluation on this machine, and the
     ratio of noise to signal is that of the second; runs that differ in their seed only share these estimates.
     """
-    measured: dict[str, Trial] = {}
+    known = _Known({}, {}, {})
     distinct = {id(cell): cell for cell in cells}  # a search repeats its combination
-    made = {key: _row(cell, measured) for key, cell in distinct.items()}
+    made = {key: _row(cell, known) for key, cell in sorted(distinct.items(), key=lambda one: _data(one[1]))}
     return [made[id(cell)] for cell in cells]
+
+
+class _Known(NamedTuple):
+    """What is the same for several combinations: trials by `_kind`, counts by `_sizes`, data of the last seed."""
+
+    trials: dict[str, Trial]
+    counts: dict[Hashable, Counts]
+    federations: dict[str, Federation]
+
+
+class Counts(NamedTuple):
+    """What dry runs tell of a run: expected and largest costs, and its privacy statement."""
+
+    expected: dict[str, Tensor]
+    largest: dict[str, Tensor]
+    privacy: dict[str, Any]
+
+
+def _data(cell: Combination) -> str:
+    """Return the settings that decide the data of a run; those that share them are planned together."""
+    return "" if cell.spec is None else cell.spec.model_dump_json(include={"data", "partition", "seed"})
 
 
 def refusal(cell: Combination, cache: dict[str, Federation] | None = None) -> str | None:
@@ -175,20 +198,45 @@ def _kind(spec: RunSpec) -> str:
     return spec.model_copy(update={"seed": 0}).model_dump_json()
 
 
-def _row(cell: Combination, measured: dict[str, Trial]) -> dict[str, Any]:
-    if cell.spec is None:
-        return {"status": "skipped", "reason": cell.reason}
-    try:
-        setup = calibrated(prepare(cell.spec))
-    except Incompatible as error:
-        return {"status": "skipped", "reason": str(error)}
+def _sizes(setup: Setup) -> Hashable:
+    """Return a key shared by runs that differ in their seed only, and in what their dry runs do not depend on.
+
+    These are the samples of a client, not their number, and the start of a model that is not pruned. A drawn cohort
+    or topology depends on the seed, and so do public coins, which are tossed for every seed alike.
+    """
+    spec, training = setup.spec, setup.training
+    drawn = spec.cohort is not None or spec.topology is not None or spec.compression.alpha != 0
+    counts = tuple((name, tuple(training.counts(name).tolist())) for name in sorted(training.splits))
+    return _kind(spec), spec.seed if drawn else None, counts
+
+
+def _counts(setup: Setup) -> tuple[Counts, bool]:
+    """Return what dry runs tell, and whether another seed may change it."""
     expected, most = dry_run(setup), dry_run(setup, "largest")
-    kind = _kind(cell.spec)
-    if kind not in measured:
-        measured[kind] = trial(setup)
     record = setup.privacy is not None and setup.privacy.unit == "record"
     released = (dry_run(setup, everybody=True) if record else expected).ledger
     privacy = statement(setup.privacy, released) if setup.privacy is not None else {}
+    return Counts(expected.cost, most.cost, privacy), expected.tossed
+
+
+def _row(cell: Combination, known: _Known) -> dict[str, Any]:
+    if cell.spec is None:
+        return {"status": "skipped", "reason": cell.reason}
+    if _data(cell) not in known.federations:
+        known.federations.clear()
+    try:
+        setup = prepare(cell.spec, cache=known.federations)
+        if (counts := known.counts.get(key := _sizes(setup))) is None:
+            setup = calibrated(setup)
+            counts, tossed = _counts(setup)
+            if not tossed:
+                known.counts[key] = counts
+    except Incompatible as error:
+        return {"status": "skipped", "reason": str(error)}
+    kind = _kind(cell.spec)
+    if kind not in known.trials:
+        known.trials[kind] = trial(calibrated(setup))
+    privacy, measured = counts.privacy, known.trials[kind]
     columns = (
         *("unit", "placement", "adjacency", "sampling", "epsilon_release", "epsilon_total", "epsilon_median"),
         *("noise_multiplier", "releases", "accountant", "delta"),
@@ -204,14 +252,14 @@ def _row(cell: Combination, measured: dict[str, Trial]) -> dict[str, Any]:
         "clients": setup.federation.clients,
         "rounds": cell.spec.rounds,
         **{name: privacy.get(name) for name in columns},
-        "bytes_up": int(expected.cost["up"]),
-        "bytes_up_most": int(most.cost["up"]),
-        "bytes_down": int(expected.cost["down"]),
-        "bytes_down_most": int(most.cost["down"]),
-        "flops": int(expected.cost["flops"]),
-        "oracle_calls": int(expected.cost["oracle_calls"]),
-        "noise_to_signal": measured[kind].noise_to_signal,
-        "seconds": round(measured[kind].seconds, 3),
+        "bytes_up": int(counts.expected["up"]),
+        "bytes_up_most": int(counts.largest["up"]),
+        "bytes_down": int(counts.expected["down"]),
+        "bytes_down_most": int(counts.largest["down"]),
+        "flops": int(counts.expected["flops"]),
+        "oracle_calls": int(counts.expected["oracle_calls"]),
+        "noise_to_signal": measured.noise_to_signal,
+        "seconds": round(measured.seconds, 3),
         "status": "planned",
         "reason": None,
     }

@@ -179,3 +179,26 @@ def test_gossip_is_planned_with_all_hops_and_one_release(algorithm, codec) -> No
         assert row[name] == run.statement()[name], name
     assert row["releases"] == (5 if algorithm == "decentralized_local_sgda" else 6)
     assert row["bytes_up"] == row["bytes_up_most"] == int(run.cost.up)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields"),
+    [
+        ("fedavg", {"privacy": RECORD}),
+        ({"name": "fedavg", "local_epochs": 2}, {}),
+        ("fedavg", {"model": MLP, "compression": {"alpha": 0.5}}),
+        (SCAFFOLD, {"privacy": {**CENTRAL, "sampling": "fixed"}, "cohort": {"size": 3}}),
+        ("drfa", {"problem": "classify"}),
+        ("d_sgd", {"topology": {"kind": "erdos-renyi", "p": 0.6}}),
+    ],
+)
+def test_seeds_planned_together_are_planned_as_alone(data, algorithm, fields) -> None:
+    """Dry runs are shared by seeds of which they do not depend, and only by these."""
+    specs = [read_spec(given(data, algorithm, **{**fields, "rounds": 3, "seed": seed})) for seed in range(4)]
+    figures = ("id", "bytes_up", "bytes_down", "flops", "oracle_calls", "releases", "epsilon_total")
+    together = plan([Combination({}, spec) for spec in specs])
+    alone = [plan([Combination({}, spec)])[0] for spec in specs]
+    assert [[row.get(name) for name in figures] for row in together] == [
+        [row.get(name) for name in figures] for row in alone
+    ]
+    assert all(row["status"] == "planned" for row in together)

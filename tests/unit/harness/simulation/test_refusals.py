@@ -396,3 +396,16 @@ def test_refusals_of_full_cohorts_do_not_hold_for_partial_ones(data: Any, protec
     ready(data, "local_sgda_plus", **fields, cohort={"size": 3})
     with pytest.raises(Incompatible, match="clients reuse what they received before"):
         ready(data, "local_sgda_plus", **fields)
+
+
+@pytest.mark.parametrize("algorithm", ["per_fedavg", {"name": "fedavg", "finetune_epochs": 1}])
+def test_training_for_an_evaluation_is_refused_under_record_level_privacy_before_a_run(
+    data, algorithm
+) -> None:
+    """It was refused at the first evaluation: 96 runs of a search failed, and a plan of them ended."""
+    fields = {"privacy": {"unit": "record", "placement": "local", "clip": 1.0, "epsilon": 8.0}}
+    cell = Combination({}, read_spec(given(data, algorithm, **fields)))
+    (checked,) = vetted([cell])
+    assert checked.spec is None and "trains for an evaluation without noise" in str(checked.reason)
+    (row,) = plan([cell])
+    assert row["status"] == "skipped"
