@@ -1,18 +1,21 @@
 """Terminal summary of a suite: the cost of privacy and compression for one algorithm.
 
-The full table of a suite rarely fits on a screen. The summary compares the protected cells of one algorithm with
-the same cell without privacy and compression, paired by seed.
+The full table of a suite rarely fits on a screen. The summary compares, on each data set, the protected cells of
+one algorithm with the same cell without privacy and compression, paired by seed; and what each client of a small
+federation with names gains or loses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher, described
+from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
+from harness.report.data.statistics import paired
 from harness.report.data.tidy import shared_key
 from harness.report.tables.columns import rows_of, task_names
 from harness.report.tables.privacy import in_words
@@ -28,6 +31,11 @@ if TYPE_CHECKING:
 SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer columns
 MOST_ROWS = 8  # more protected cells are counted, not listed
 MOST_TASKS = 6  # likewise
+MOST_COMPARED = 3  # data sets
+MOST_NAMED = 6  # clients of a table by client
+
+
+BY_CLIENT = ("accuracy", "auroc")  # measures of clients
 
 
 class Comparison(NamedTuple):
@@ -68,15 +76,20 @@ def print_summary(
     console : Console
         Output console; its width decides.
     """
-    comparison = compare_protection(records, by, baseline)
-    shown = comparison is None or len(frame) <= SHORT or fits(frame, console.width)
+    results = Results.of(records)
+    compared = compare_protection(results, by, baseline)
+    shown = not compared or len(frame) <= SHORT or fits(frame, console.width)
     if shown:
         print_table(frame, console)
-    if comparison is not None:
+    for comparison in compared[:MOST_COMPARED]:
         print_comparison(comparison, console)
-        if others := _other_tasks(frame, comparison.plain.task):
+        print_clients(comparison, results, console)
+    if compared:
+        tasks = {comparison.plain.task for comparison in compared[:MOST_COMPARED]}
+        if others := _other_tasks(frame, tasks):
             more = f" and {len(others) - MOST_TASKS} more" if len(others) > MOST_TASKS else ""
             _say(console, f"Not compared here: {'; '.join(others[:MOST_TASKS])}{more}.")
+        _say(console, _purposes(frame))
     if not shown:
         done, asked = int(frame["done"].sum()), int(frame["seeds"].sum())
         algorithms = frame["algorithm"].nunique()
@@ -85,25 +98,48 @@ def print_summary(
             _say(console, text)
 
 
-def _other_tasks(frame: pd.DataFrame, task: str) -> list[str]:
-    """Name the tasks of a leaderboard except one, by the parts in which tasks differ."""
+def _purposes(frame: pd.DataFrame) -> str:
+    """Return which algorithms make models that are not for everybody; empty if none does, or all do."""
+    users: dict[str, list[str]] = {}
+    for row in rows_of(frame.dropna(subset="model_for")):
+        users.setdefault(row["model_for"], []).append(row["algorithm"])
+    own = {
+        user: list(dict.fromkeys(names)) for user, names in users.items() if user.startswith("each client")
+    }
+    if not own or len(users) == len(own):
+        return ""
+    texts = [
+        f"{', '.join(names[:MOST_NAMED])}{' ...' * (len(names) > MOST_NAMED)} ({user})"
+        for user, names in own.items()
+    ]
+    return (
+        f"Not rivals of the others: {'; '.join(texts)}. A client's own model is tested on that client's samples "
+        "alone, and of no use to anybody else."
+    )
+
+
+def _other_tasks(frame: pd.DataFrame, compared: Collection[str]) -> list[str]:
+    """Name the tasks of a leaderboard except some, by the parts in which tasks differ."""
     rows = rows_of(frame)
     names = task_names(rows)
     tasks = {row["task"]: names[row["cell"]] for row in rows}
     parts = [
         part for part in ("dataset", "problem", "partition") if len({own[part] for own in tasks.values()}) > 1
     ]
-    texts = (", ".join(own[part] or "none" for part in parts) for key, own in tasks.items() if key != task)
+    texts = (
+        ", ".join(own[part] or "none" for part in parts) for key, own in tasks.items() if key not in compared
+    )
     return list(dict.fromkeys(filter(None, texts)))
 
 
 def compare_protection(
     records: Iterable[RunRecord] | Results, measure: str = "accuracy", baseline: str | None = None
-) -> Comparison | None:
-    """Return the most informative comparison of protected with unprotected cells; None if there is none.
+) -> list[Comparison]:
+    """Return the most informative comparison of protected with unprotected cells on each data set, the best first.
 
     Only cells with a value count. Preferred is the baseline, then the comparison with the most protected cells,
-    then the one with the best unprotected cell, then the first by name.
+    then the one with the best unprotected cell, then the first by name. Data sets on which the baseline is not
+    compared, but on others it is, are left out.
     """
     families: dict[str, list[Cell]] = {}
     for cell in Results.of(records).cells:
@@ -121,7 +157,12 @@ def compare_protection(
         value = fmean(one.plain.values(measure).values())
         return _name(one.plain) == baseline, len(one.protected), sign * value
 
-    return max(found, key=weight, default=None)
+    best: dict[str | None, Comparison] = {}
+    for one in sorted(found, key=weight, reverse=True):
+        best.setdefault(part_name(one.plain.spec.get("data")), one)
+    every = list(best.values())
+    asked = [one for one in every if _name(one.plain) == baseline]
+    return asked or every
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -138,30 +179,87 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     table.add_column(_name(plain))
     for heading in (words(measure), "change, points" if points else "change", "bytes up"):
         table.add_column(heading, justify="right")
+    scale, form = (100, "+.1f") if points else (1, "+.3g")
     for cell in (plain, *protected[:MOST_ROWS]):
         sent = cell.values("bytes_up").values()
-        change = _spread(
-            differences(plain, cell, measure), 100 if points else 1, "+.1f" if points else "+.3g"
-        )
-        table.add_row(
-            label(cell),
-            _spread(list(cell.values(measure).values()), 1, ".3f" if points else ".4g"),
-            "" if cell is plain else change,
-            size(fmean(sent)) if sent else "",
-        )
+        change = "" if cell is plain else _change(differences(plain, cell, measure), scale, form)
+        value = _spread(list(cell.values(measure).values()), 1, ".3f" if points else ".4g")
+        table.add_row(label(cell), value, change, size(fmean(sent)) if sent else "")
     console.print(table)
     more = len(protected) - MOST_ROWS
     left = f" {more} more such rows are in the table." if more > 0 else ""
-    several = "± is the sample standard deviation over seeds; changes are paired by seed."
+    several = (
+        "± is the sample standard deviation over seeds; changes are paired by seed, with the 95 % interval "
+        "of their mean."
+    )
     spread = several if len(plain.done) > 1 else "One seed: no spread."
     _say(console, spread + left)
 
 
+def print_clients(comparison: Comparison, results: Results, console: Console) -> None:
+    """Print what each client of a small federation with names gains or loses, in at most 80 columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    measure = comparison.measure if comparison.measure in BY_CLIENT else BY_CLIENT[0]
+    plain = _by_client(comparison.plain, measure)
+    if not 1 < len(plain) <= MOST_NAMED:
+        return
+    alone = [
+        cell
+        for cell in results.cells
+        if cell.algorithm == ALONE and cell.task == comparison.plain.task and _by_client(cell, measure)
+    ]
+    rows = [(label(cell), cell) for cell in comparison.protected[:MOST_ROWS]]
+    rows += [("each client alone", cell) for cell in alone[:1]]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(f"{words(measure)} of")
+    for name in plain:
+        table.add_column(name, justify="right")
+    table.add_row(label(comparison.plain), *(f"{fmean(values.values()):.3f}" for values in plain.values()))
+    for text, cell in rows:
+        own = _by_client(cell, measure)
+        changes = [
+            [own[name][seed] - plain[name][seed] for seed in plain[name] if seed in own[name]]
+            for name in plain
+        ]
+        table.add_row(text, *(f"{100 * fmean(each):+.1f}" if each else "" for each in changes))
+    console.print(table)
+    _say(console, "Changes in points on each client's own test samples, means over seeds.")
+
+
+def _by_client(cell: Cell, measure: str) -> dict[str, dict[int, float]]:
+    """Return client -> seed -> measure on its own test samples, for clients with names and a value in every run."""
+    found: dict[str, dict[int, float]] = {}
+    for run in cell.done:
+        columns = run.record.final.get("by_client") or {}
+        pairs = zip(columns["client"], columns[measure], strict=True) if measure in columns else ()
+        for name, value in pairs:
+            if value is not None:
+                found.setdefault(str(name), {})[run.seed] = value
+    return {name: values for name, values in found.items() if len(values) == len(cell.done)}
+
+
+def _change(changes: Sequence[float], scale: float, form: str) -> str:
+    """Return a mean change and its 95 % interval, which needs two seeds."""
+    if not changes:
+        return ""
+    (told,) = paired([changes])
+    mean = format(scale * told.mean, form)
+    if told.half is None:
+        return mean
+    low, high = told.low, told.high
+    if low is None or high is None:
+        low, high = told.mean - told.half, told.mean + told.half
+    return f"{mean} [{format(scale * low, form)}, {format(scale * high, form)}]"
+
+
 def _say(console: Console, text: str) -> None:
-    """Print a sentence, wrapped even where the output is a file."""
+    """Print a sentence, if there is one, wrapped even where the output is a file."""
     from rich.text import Text
 
-    console.print(Text(text), soft_wrap=False)
+    if text:
+        console.print(Text(text), soft_wrap=False)
 
 
 def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:

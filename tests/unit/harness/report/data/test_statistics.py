@@ -337,3 +337,10 @@ def test_whom_a_model_is_for():
         "centralized": "everybody, from pooled data",
         "local": "each client alone, nothing shared",
     }
+
+
+def test_the_largest_gap_of_two_groups_is_a_normal_difference():
+    """It needs no studentized range, whose import takes as long as a small table."""
+    assert largest_of(2) == pytest.approx(
+        stats.studentized_range.ppf(0.95, 2, np.inf) / math.sqrt(2), rel=1e-6
+    )

@@ -1,6 +1,7 @@
 """The summary of a suite on a terminal: what is compared with what, and that it fits 80 columns."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -64,7 +65,7 @@ def printed(records, width=80, **options):
 
 
 def test_protected_cells_are_compared_with_the_same_cell_without_protection_seed_by_seed():
-    found = compare_protection(ladder())
+    (found,) = compare_protection(ladder())
     assert [label(cell) for cell in found.protected] == ["ε = 8", "ε = 2", "90 % of messages dropped"]
     assert label(found.plain) == "no privacy, nothing pruned"
     for cell, change in zip(found.protected, (-0.01, -0.1, -0.02), strict=True):
@@ -74,12 +75,12 @@ def test_protected_cells_are_compared_with_the_same_cell_without_protection_seed
 def test_noise_of_each_client_is_told_from_shared_noise():
     record = run(0, 0.8, epsilon=8.0)
     record.spec["privacy"]["noise"] = "per_client"
-    found = compare_protection([run(0, 0.9), run(0, 0.7, epsilon=8.0), record])
+    (found,) = compare_protection([run(0, 0.9), run(0, 0.7, epsilon=8.0), record])
     assert sorted(label(cell) for cell in found.protected) == ["ε = 8", "ε = 8, noise per client"]
 
 
 def test_factors_count_as_compression():
-    found = compare_protection(
+    (found,) = compare_protection(
         [run(0, 0.9), run(0, 0.8, rank=2, codec="float16"), run(0, 0.7, epsilon=8, rank=1)]
     )
     assert [label(cell) for cell in found.protected] == [
@@ -90,15 +91,15 @@ def test_factors_count_as_compression():
 
 def test_the_baseline_is_compared_and_else_the_algorithm_with_most_protected_cells():
     others = [run(seed, 0.9, "ditto", **more) for seed in range(3) for more in ({}, {"alpha": 0.5})]
-    assert compare_protection([*ladder(), *others]).plain.spec["algorithm"]["name"] == "fedavg"
-    found = compare_protection([*ladder(), *others], baseline="ditto")
+    assert compare_protection([*ladder(), *others])[0].plain.spec["algorithm"]["name"] == "fedavg"
+    (found,) = compare_protection([*ladder(), *others], baseline="ditto")
     assert found.plain.spec["algorithm"]["name"] == "ditto"
     assert [label(cell) for cell in found.protected] == ["50 % of hidden units pruned"]
 
 
 def test_without_an_unprotected_or_a_protected_cell_there_is_nothing_to_compare():
-    assert compare_protection([run(0, 0.8), run(0, 0.8, "ditto", epsilon=8)]) is None
-    assert compare_protection([run(0, 0.8, status="failed"), run(0, 0.7, epsilon=8)]) is None
+    assert compare_protection([run(0, 0.8), run(0, 0.8, "ditto", epsilon=8)]) == []
+    assert compare_protection([run(0, 0.8, status="failed"), run(0, 0.7, epsilon=8)]) == []
     assert "fedavg" in printed([run(0, 0.8)])  # the table then
 
 
@@ -111,7 +112,7 @@ def test_a_long_suite_is_summarized_in_80_columns_with_setting_guarantee_and_spr
     told = " ".join(text.split())
     assert "adult, 100 clients, dirichlet(alpha=0.5, at_least=5), model logistic, 20 rounds, 3 seeds" in told
     assert "central placement" in told and "delta 1e-05" in told and "total of the run" in told
-    assert "ε = 2 0.700 ± 0.010 -10.0 ± 0.0" in told and "± is the sample standard deviation" in told
+    assert "ε = 2 0.700 ± 0.010 -10.0 [-10.0, -10.0]" in told and "± is the sample standard deviation" in told
     assert "60 of 61 runs finished; 6 algorithms, 21 rows" in told and "it broke" in told
     assert "scaffold" not in told
 
@@ -123,7 +124,7 @@ def test_a_short_suite_and_a_wide_terminal_get_the_table_as_well():
 
 
 def test_the_tasks_that_are_not_compared_are_named():
-    others = [run(0, 0.8, data=name, epsilon=e) for name in ("digits", "wine") for e in (None, 8)]
+    others = [run(0, 0.8, data=name) for name in ("digits", "wine")]
     told = " ".join(printed([*ladder(), *others]).split())
     assert "Measured on adult" in told and "Not compared here: digits; wine." in told
     assert "Not compared here" not in printed(ladder())
@@ -140,4 +141,38 @@ def test_more_rows_than_a_screen_holds_are_counted():
 
 def test_a_measure_without_a_scale_is_compared_in_its_own_unit():
     text = printed(ladder(), by="oracle_calls")
-    assert "change, points" not in text and "+0 ± 0" in text
+    assert "change, points" not in text and "+0 [+0, +0]" in text
+
+
+def test_every_data_set_is_compared():
+    """A suite of two data sets told of one alone."""
+    others = [run(0, 0.8, data=name, epsilon=e) for name in ("digits", "wine", "iris") for e in (None, 8)]
+    told = " ".join(printed([*ladder(), *others]).split())
+    places = [place for place, word in enumerate(told.split()) if word == "Measured"]
+    assert len(places) == 3 and told.split()[places[0] + 2] == "adult,"
+    assert told.count("Not compared here: ") == 1
+
+
+HOSPITALS = {"Cleveland": (0.8, 0.7, 0.75), "Hungary": (0.7, 0.72, 0.6)}
+
+
+def hospital(seed, number, algorithm="fedavg", **protection):
+    """Return a run whose two clients have names; ``number`` chooses their accuracies."""
+    record = run(seed, 0.75, algorithm, **protection)
+    values = [each[number] + 0.01 * seed for each in HOSPITALS.values()]
+    by_client = {"client": list(HOSPITALS), "n": [10, 20], "accuracy": values, "auroc": [None, 0.5]}
+    return replace(record, final={"by_client": by_client})
+
+
+def test_clients_with_names_are_told_what_they_gain_or_lose():
+    records = [hospital(seed, 0) for seed in range(2)] + [hospital(seed, 1, epsilon=2) for seed in range(2)]
+    text = printed([*records, *(hospital(seed, 2, "local") for seed in range(2))])
+    lines = {line.split("  ")[0].strip(): line.split()[-2:] for line in text.splitlines()}
+    assert lines["no privacy, nothing pruned"] == ["0.805", "0.705"]
+    assert lines["ε = 2"] == ["-10.0", "+2.0"] and lines["each client alone"] == ["-5.0", "-10.0"]
+    assert "Not rivals of the others: local (each client" in " ".join(text.split())
+
+
+def test_clients_without_a_value_in_every_run_are_left_out():
+    records = [hospital(seed, 0) for seed in range(2)] + [hospital(seed, 1, epsilon=2) for seed in range(2)]
+    assert "Cleveland" in printed(records) and "Cleveland" not in printed(records, by="auroc")
