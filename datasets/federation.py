@@ -202,9 +202,6 @@ def federate(
     samples = Samples(labels[rest], None if groups is None else groups[rest], columns)
     partition = partition.resolved(dataset.client)
     parts = partition(*samples, clients, rng)
-    dataset = _without(
-        dataset, [*partition.hides, *(c for h in partition.hides for c in dataset.reveals.get(h, ()))]
-    )
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     position = rest[np.concatenate(parts)]
     splits: dict[str, Positions] = {}
@@ -232,11 +229,19 @@ def federate(
     train = index_of(position, owner, len(parts))
     splits = {"train": train, **splits}
 
+    rows = np.unique(np.concatenate([index[index >= 0] for index in splits.values()]))
+    limited = "" if len(rows) == len(labels) else f", {len(rows)} of {len(labels)} samples"
+    if limited and standardize and _standardizes(dataset):  # features are copied: those that somebody holds
+        place = np.full(len(labels) + 1, -1)
+        place[rows] = np.arange(len(rows))
+        splits, train = {name: place[index] for name, index in splits.items()}, place[train]
+        dataset = _rows(dataset, torch.from_numpy(rows))
+    dataset = _without(
+        dataset, [*partition.hides, *(c for h in partition.hides for c in dataset.reveals.get(h, ()))]
+    )
     x, public = _standardized(dataset, train[train >= 0]) if standardize else (dataset.x, ())
-    used = sum(int((index >= 0).sum()) for index in splits.values())
-    limited = "" if used == len(labels) else f", {used} of {len(labels)} samples"
     group = torch.zeros_like(dataset.y) if dataset.group is None else dataset.group
-    pool = Batch(x, dataset.y, group, torch.ones(len(labels), dtype=x.dtype))
+    pool = Batch(x, dataset.y, group, torch.ones(len(dataset.y), dtype=x.dtype))
     return Federation(
         pool=pool,
         splits={name: torch.from_numpy(index) for name, index in splits.items()},
@@ -437,10 +442,22 @@ def _without(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     )
 
 
+def _standardizes(dataset: Dataset) -> bool:
+    """Whether a data set has columns to standardize."""
+    return dataset.continuous is not None and bool(dataset.continuous.any())
+
+
+def _rows(dataset: Dataset, rows: Tensor) -> Dataset:
+    """Return some rows of the features, labels and groups of a data set."""
+    group, exact = (None if part is None else part[rows] for part in (dataset.group, dataset.exact))
+    return replace(dataset, x=dataset.x[rows], y=dataset.y[rows], group=group, exact=exact)
+
+
 def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...]]:
     """Return the features with standardized columns, and the statistics taken as public."""
-    if dataset.continuous is None or not dataset.continuous.any():
+    if not _standardizes(dataset):
         return dataset.x, ()
+    assert dataset.continuous is not None
     columns = dataset.x[:, dataset.continuous].double() if dataset.exact is None else dataset.exact
     std, mean = torch.std_mean(columns[torch.from_numpy(train)], dim=0, correction=0)
     x = dataset.x.clone()

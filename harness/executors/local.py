@@ -8,18 +8,19 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from datasets.federation import Federation
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
-from harness.simulation.build import Execution, identify, prepare
+from harness.simulation.build import Execution, data_key, identify, load_once, prepare
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import Recorder
 from harness.simulation.snapshot import Diverged
-from harness.simulation.stacking import cut, obstacle, signature, stack_point
+from harness.simulation.stacking import POOL_BYTES, cut, obstacle, signature, stack_point
 from harness.storage.files import Unwritable
 from harness.storage.store import Busy, RunFolder, Store
 
@@ -82,7 +83,43 @@ def run_together(
     Under ``privacy.secure_rng`` no round that is on record is repeated: with new noise it would be released twice
     and charged once. What asks for that is refused, and files stay as they are.
     """
-    store, execution = Store(root).open(), execution or Execution()
+    outcomes: dict[int, Outcome] = {}
+    for numbers in fitting(specs):
+        some = [specs[number] for number in numbers]
+        ended = _run_group(
+            *(some, root, execution or Execution()), retry, progress, save_predictions, patience
+        )
+        outcomes |= zip(numbers, ended, strict=True)
+    return [outcomes[number] for number in range(len(specs))]
+
+
+def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
+    """Return the numbers of runs in groups whose samples fit into `POOL_BYTES`; runs of one seed stay together.
+
+    Where columns are standardized, the runs of every seed have features of their own.
+    """
+    seeds: dict[str, list[int]] = {}
+    for number, spec in enumerate(specs):
+        seeds.setdefault(data_key(spec), []).append(number)
+    if len(seeds) < 2:
+        return [list(range(len(specs)))]
+    sizes = (load_once(spec.data).x.nbytes for spec in specs if spec.data is not None)
+    most = max(1, POOL_BYTES // max(sizes, default=1))
+    groups = list(seeds.values())
+    return [list(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]
+
+
+def _run_group(
+    specs: Sequence[RunSpec],
+    root: Path,
+    execution: Execution,
+    retry: bool,
+    progress: Progress | None,
+    save_predictions: bool,
+    patience: float,
+) -> list[Outcome]:
+    """Carry out runs whose samples fit into memory together; see `run_together`."""
+    store = Store(root).open()
     ids = [identify(spec) for spec in specs]
     folders = [store.folder(id) for id in ids]
     outcomes: dict[int, Outcome] = {}

@@ -278,11 +278,16 @@ def identify(spec: RunSpec) -> str:
     return spec.identity(data_digest(spec))
 
 
+def data_key(spec: RunSpec) -> str:
+    """Return the settings that decide the partitioned data of a run."""
+    return spec.model_dump_json(include={"data", "partition", "seed"})
+
+
 def make_federation(spec: RunSpec, cache: dict[str, Federation] | None = None) -> Federation | None:
     """Return the partitioned data of a spec, from the cache if possible; None if its problem has its own."""
     if spec.data is None or spec.partition is None:
         return None
-    key = spec.model_dump_json(include={"data", "partition", "seed"})
+    key = data_key(spec)
     cache = {} if cache is None else cache
     if key not in cache:
         cache[key] = _partitioned(spec, spec.data, spec.partition)

@@ -14,7 +14,7 @@ from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import PLAIN
-from harness.simulation.build import Execution, Setup, identify, prepare
+from harness.simulation.build import Execution, Setup, data_key, identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.claims import statement
 from harness.simulation.dry_run import dry_run
@@ -57,7 +57,7 @@ class Counts(NamedTuple):
 
 def _data(cell: Combination) -> str:
     """Return the settings that decide the data of a run; those that share them are planned together."""
-    return "" if cell.spec is None else cell.spec.model_dump_json(include={"data", "partition", "seed"})
+    return "" if cell.spec is None else data_key(cell.spec)
 
 
 def refusal(cell: Combination, cache: dict[str, Federation] | None = None) -> str | None:
