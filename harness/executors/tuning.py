@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from datasets.federation import Federation
 from harness.config.ranges import Range
 from harness.config.run import RunSpec
 from harness.config.tune import LATIN, Search, Trial, TuneSpec, points
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.metrics import better_is_higher
-from harness.simulation.build import Setup, identify, prepare
+from harness.simulation.build import Setup, data_key, identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import dry_run
 from harness.simulation.simulation import Simulation
@@ -214,9 +215,10 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     """
     released: dict[str, list[tuple[Event, ...]]] = {}
     found = []
+    federations: dict[str, Federation] = {}
     for search in searches:
         order = search.order(tune.measure)
-        cost = _cost(search, tune, released) if order else None
+        cost = _cost(search, tune, released, federations) if order else None
         found.append(
             {
                 "paths": list(search.paths),
@@ -229,7 +231,12 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     return found
 
 
-def _cost(search: Search, tune: TuneSpec, known: dict[str, list[tuple[Event, ...]]]) -> Selected | None:
+def _cost(
+    search: Search,
+    tune: TuneSpec,
+    known: dict[str, list[tuple[Event, ...]]],
+    federations: dict[str, Federation],
+) -> Selected | None:
     """Return the cost of a search and of a run with what it has chosen; None without privacy."""
     kinds: dict[str, RunSpec] = {}
     for trial in search.trials:
@@ -244,7 +251,9 @@ def _cost(search: Search, tune: TuneSpec, known: dict[str, list[tuple[Event, ...
     delta = first.privacy.delta
     for kind, spec in kinds.items():
         if kind not in known:
-            known[kind] = _released(calibrated(prepare(spec)))
+            if data_key(spec) not in federations:
+                federations.clear()  # searches with the same data mostly follow one another
+            known[kind] = _released(calibrated(prepare(spec, cache=federations)))
     events = [own for kind in kinds for own in known[kind]]
     if not any(events):  # nothing is released
         return None
