@@ -106,7 +106,7 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
     sizes = (load_once(spec.data).x.nbytes for spec in specs if spec.data is not None)
     most = max(1, POOL_BYTES // max(sizes, default=1))
     groups = list(seeds.values())
-    return [list(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]
+    return [sorted(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]
 
 
 def _run_group(
