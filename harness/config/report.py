@@ -16,7 +16,7 @@ from harness.config.yaml import mapping, shown
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described, recall
 
-FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select", "overview")
+FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select", "overview", "chosen")
 SELECT_FIELDS = ("by", "near", "show", "published")
 AGAINST = ("round", "bytes")
 #: Measures other than the metrics of `harness.metrics`; less is better for all of them.
@@ -126,6 +126,8 @@ class ReportSpec:
         Setting or section in which the runs of one panel of learning curves differ.
     overview : tuple of str
         Measures to map over all algorithms, budgets and pruning ratios.
+    chosen : tuple of str
+        Settings that somebody chose for every row by itself: rows are compared though they differ in these.
     system : System or None
         Network and device to price rounds by; an option of commands, not kept with a suite.
 
@@ -143,6 +145,7 @@ class ReportSpec:
     curves: tuple[tuple[str, str], ...] = ()
     along: str | None = None
     overview: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     system: System | None = None
 
     def __post_init__(self) -> None:
@@ -171,6 +174,7 @@ class ReportSpec:
             "select": select,
             "along": self.along,
             "overview": list(self.overview),
+            "chosen": list(self.chosen),
         }
 
 
@@ -202,11 +206,14 @@ def read_report(given: Any) -> ReportSpec:
     for key in ("by", "baseline"):
         if not isinstance(given.get(key, ""), str):
             raise UserError(f"report.{key}: a name is needed, given {shown(given[key])}")
-    along, overview = given.get("along"), given.get("overview", [])
-    if along is not None and (not isinstance(along, str) or along.split(".")[0] not in RunSpec.model_fields):
-        raise unknown("section of a run", along, RunSpec.model_fields)
-    if not isinstance(overview, list) or not all(isinstance(measure, str) for measure in overview):
-        raise UserError(f"report.overview: a list of measures, given {shown(overview)}")
+    along, overview, chosen = given.get("along"), given.get("overview", []), given.get("chosen", [])
+    for name, listed in (("overview", overview), ("chosen", chosen)):
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            what = "measures" if name == "overview" else "settings"
+            raise UserError(f"report.{name}: a list of {what}, given {shown(listed)}")
+    for path in (*([] if along is None else [along]), *chosen):
+        if not isinstance(path, str) or path.split(".")[0] not in RunSpec.model_fields:
+            raise unknown("section of a run", path, RunSpec.model_fields)
     return ReportSpec(
         by=given.get("by", "accuracy"),
         baseline=given.get("baseline"),
@@ -216,6 +223,7 @@ def read_report(given: Any) -> ReportSpec:
         curves=_curves(given.get("curves", [])),
         along=along,
         overview=tuple(overview),
+        chosen=tuple(chosen),
     )
 
 

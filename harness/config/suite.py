@@ -27,6 +27,7 @@
           - where: {data.name: adult}
             values: {fedavg: [.8239 ± .0167, .0420 ± .0034]}
       overview: [accuracy, auroc]      # one map per measure over algorithms, budgets and pruning ratios
+      chosen: [algorithm.lr, rounds]   # settings chosen for every row by itself; rows are compared all the same
       along: compression               # runs that differ only in this section or setting share a panel
 """
 

@@ -34,6 +34,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ class RunRecord:
     search : dict
         The search that chose settings of the run, as in ``suite.json`` (`harness.executors.tuning`), with its
         ``number`` and ``tune``, how it was made; empty if there was none.
+    chosen : tuple of str
+        Settings chosen for the row of the run by itself, by a search or whoever wrote the suite.
     """
 
     id: str | None
@@ -98,6 +101,7 @@ class RunRecord:
     held: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
+    chosen: tuple[str, ...] = ()
 
 
 class Store:
@@ -172,8 +176,9 @@ class Store:
             known.update(cell["id"] for cell in content["cells"])
             if suite is None and "searches_for" in content:  # its runs are no results
                 continue
-            tuning = content.get("tuning", {})
+            tuning, chosen = content.get("tuning", {}), content.get("report", {}).get("chosen", ())
             for cell in content["cells"]:
+                cell = {**cell, "chosen": chosen}
                 if "search" in cell:
                     number = cell["search"]
                     search = {"number": number, **tuning["searches"][number], "tune": tuning["tune"]}
@@ -217,11 +222,11 @@ class Store:
         return records
 
     def _record(self, suite: str, profile: str, cell: Mapping[str, Any]) -> RunRecord:
+        search = cell.get("search", {})
+        chosen = tuple(search.get("paths", cell.get("chosen", ())))
         if cell["id"] is None:
-            search = cell.get("search", {})
-            return RunRecord(
-                None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], search=search
-            )
+            made = partial(RunRecord, search=search, chosen=chosen)
+            return made(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [])
         folder = self.folder(cell["id"])
         status, reason, end = folder.read()
         started = cell if "source" in cell else {**cell, **_started(folder)}
@@ -233,7 +238,8 @@ class Store:
             digest=started.get("digest", ""),
             held=started.get("held", {}),
             versions=started.get("versions", plugins),
-            search=cell.get("search", {}),
+            search=search,
+            chosen=chosen,
         )
 
 

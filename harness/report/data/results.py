@@ -217,7 +217,7 @@ class Cell:
     @cached_property
     def given(self) -> dict[str, str]:
         """The settings that the suite gave, without those that a search chose: cells to compare share them."""
-        chosen = set(self.records[0].search.get("paths", ()))
+        chosen = set(self.records[0].chosen)
         return {name: value for name, value in self.settings.items() if name not in chosen}
 
     @cached_property

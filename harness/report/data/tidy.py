@@ -152,7 +152,7 @@ def plugged(record: RunRecord) -> Collection[str]:
 def _essential(record: RunRecord, without: Collection[str]) -> dict[str, Any]:
     """Return a spec without seed, settings at their defaults, some sections, and the path of data with a digest."""
     wanted = {name: part for name, part in record.spec.items() if name not in ("seed", *without)}
-    for path in record.search.get("paths", ()) if without else ():
+    for path in record.chosen if without else ():
         section, _, name = path.partition(".")
         if not name:
             wanted.pop(section, None)

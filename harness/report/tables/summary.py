@@ -201,8 +201,9 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    measure = comparison.measure if comparison.measure in BY_CLIENT else BY_CLIENT[0]
-    plain = _by_client(comparison.plain, measure)
+    known = {name: _by_client(comparison.plain, name) for name in (comparison.measure, *BY_CLIENT)}
+    measure = max(known, key=lambda name: len(known[name]))  # AUROC needs both classes at a client
+    plain = known[measure]
     if not 1 < len(plain) <= MOST_NAMED:
         return
     alone = [
@@ -324,7 +325,11 @@ def _setting(cells: Sequence[Cell]) -> str:
         f"model {part_name(spec['model'])}" if spec.get("model") else "",
         f"{spec.get('rounds')} rounds" if len(lengths) == 1 else "",
         f"{seeds} seed{'' if seeds == 1 else 's'}",
-        f"each row with the best of {len(search['trials'])} settings" if search else "",
+        f"each row with the best of {len(search['trials'])} settings"
+        if search
+        else "settings chosen for each row"
+        if cells[0].records[0].chosen
+        else "",
     ]
     return f"Measured on {', '.join(fact for fact in facts if fact)}."
 

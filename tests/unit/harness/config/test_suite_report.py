@@ -40,6 +40,7 @@ def test_curves_and_how_settings_are_chosen_are_read():
     )
     assert suite(select={"by": "selection_eqopp"}).choice == Choice("selection_eqopp")
     assert suite(overview=["accuracy"]).overview == ("accuracy",)
+    assert suite(chosen=["algorithm.lr", "rounds"]).chosen == ("algorithm.lr", "rounds")
     assert suite().curves == () and suite().choice is None and suite().overview == ()
 
 
@@ -57,6 +58,8 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ({"along": "kompression"}, "'kompression'.*'compression'"),
         ({"along": ["compression"]}, "section of a run"),
         ({"overview": "accuracy"}, "a list of measures"),
+        ({"chosen": "rounds"}, "report.chosen: a list of settings"),
+        ({"chosen": ["algorithm.lr", "round"]}, "section of a run 'round'.*'rounds'"),
         ({"overview": ["accurady"]}, "measure to draw 'accurady'.*'accuracy'"),
         ({"by": "accurady"}, "measure to rank by 'accurady'.*'accuracy'"),
         ({"by": 5}, "report.by"),
@@ -80,6 +83,7 @@ def test_what_is_stored_reads_back_as_the_same_settings():
         curves=["loss", "bytes"],
         along="compression",
         overview=["accuracy"],
+        chosen=["rounds"],
         select={
             "by": "accuracy",
             "near": {"loss": 0.1},
@@ -88,7 +92,17 @@ def test_what_is_stored_reads_back_as_the_same_settings():
         },
     )
     stored = json.loads(json.dumps(spec.stored()))
-    assert list(stored) == ["by", "baseline", "target", "pivot", "curves", "select", "along", "overview"]
+    assert list(stored) == [
+        "by",
+        "baseline",
+        "target",
+        "pivot",
+        "curves",
+        "select",
+        "along",
+        "overview",
+        "chosen",
+    ]
     assert stored["pivot"] == [["seed", "algorithm.lr"], ["seed", "rounds", "bytes_to_target"]]
     assert read_report(stored) == spec and read_stored(stored | {"command": "again", "metrics": {}}) == spec
 

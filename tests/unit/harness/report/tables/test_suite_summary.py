@@ -173,6 +173,24 @@ def test_clients_with_names_are_told_what_they_gain_or_lose():
     assert "Not rivals of the others: local (each client" in " ".join(text.split())
 
 
-def test_clients_without_a_value_in_every_run_are_left_out():
+def test_the_measure_of_clients_is_one_that_all_have():
+    """A client with test samples of one class has no AUROC."""
     records = [hospital(seed, 0) for seed in range(2)] + [hospital(seed, 1, epsilon=2) for seed in range(2)]
-    assert "Cleveland" in printed(records) and "Cleveland" not in printed(records, by="auroc")
+    text = printed(records, by="auroc")
+    assert "Accuracy of" in text and "Cleveland" in text
+
+
+def test_rows_whose_settings_were_chosen_by_hand_are_compared():
+    """Each row has a step size of its own; without the suite's word they are not the same cell."""
+
+    def other(record, step):
+        record.spec["algorithm"]["lr"] = step
+        return record
+
+    records = [run(seed, 0.8) for seed in range(3)]
+    records += [other(run(seed, 0.7, epsilon=2), 0.5) for seed in range(3)]
+    assert compare_protection(records) == []
+    chosen = [replace(record, chosen=("algorithm.lr",)) for record in records]
+    (found,) = compare_protection(chosen)
+    assert [label(cell) for cell in found.protected] == ["ε = 2"]
+    assert "settings chosen for each row" in " ".join(printed(chosen).split())
