@@ -198,8 +198,10 @@ def _run_group(
         try:
             for numbers in _stacks(ready, execution.stack):
                 carry_out(numbers)
-        finally:
-            test_samples.cache_clear()  # free the memory before the next runs
+        finally:  # free the memory before the next runs: functions that call themselves keep what they see
+            test_samples.cache_clear()
+            ready.clear()
+            federations.clear()
     return [outcomes[number] for number in range(len(specs))]
 
 

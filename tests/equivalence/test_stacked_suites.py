@@ -1,9 +1,11 @@
 """Runs of a suite that are computed side by side write the same files, bit for bit, as the runs apart."""
 
 import copy
+import gc
 import itertools
 import json
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -576,3 +578,23 @@ def test_runs_whose_features_would_not_fit_together_go_in_groups_of_seeds(tmp_pa
     assert [outcome.id for outcome in outcomes] == [identify(spec) for spec in specs]
     assert written(tmp_path / "together") == written(tmp_path / "groups")
     assert max(stacked(tmp_path / "together")) > max(stacked(tmp_path / "groups")) >= 2
+
+
+def test_a_group_of_runs_leaves_no_samples_in_memory(tmp_path, monkeypatch):
+    """Functions that refer to themselves kept a piece's pools until the collector came, which it rarely does."""
+    pools = []
+
+    def seen(*given):
+        setup = prepare(*given)
+        pools.append(weakref.ref(setup.federation.pool.x))
+        return setup
+
+    monkeypatch.setattr(local, "prepare", seen)
+    gc.collect()
+    gc.disable()
+    try:
+        specs = [read_spec(CANCER | {"rounds": 1, "seed": seed}) for seed in (0, 1)]
+        run_together(specs, tmp_path, STACKED)
+        assert [pool() for pool in pools] == [None, None]
+    finally:
+        gc.enable()
