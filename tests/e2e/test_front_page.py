@@ -22,28 +22,29 @@ def test_the_python_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_table_of_the_readme_is_that_of_the_committed_results():
-    frame = pd.read_csv(ROOT / "results" / "reference" / "privacy-compression" / "leaderboard.csv")
-    frame = frame[
-        (frame["algorithm"] == "fedavg") & (frame["dataset"] == "adult") & (frame["model"] == "logistic")
-    ]
-    rows = re.findall(
-        r"^\| (none|ε = [\d.]+) \| ([\d.]+) \| ([\d.]+) ± ([\d.]+) \| ([\d.]+) ± ([\d.]+) \| ([\d.]+) MB",
-        README,
-        re.M,
-    )
-    assert len(rows) == 5
-    for budget, beta, *figures in rows:
+    frame = pd.read_csv(ROOT / "results" / "reference" / "natural" / "leaderboard.csv")
+    frame = frame[(frame["algorithm"] == "fedavg") & (frame["model"] == "logistic")]
+    assert set(frame["seeds"]) == {10}
+
+    def auroc(data, epsilon, beta):
         asked = frame["epsilon_asked"]
-        same = asked.isna() if budget == "none" else asked == float(budget.removeprefix("ε = "))
-        (row,) = frame[same & (frame["alpha"] == 0) & (frame["beta"] == float(beta))].to_dict("records")
-        assert (
-            row["seeds"],
-            row["clients"],
-            row["dp_placement"] in ("central", None) or budget == "none",
-        ) == (5, 500, True)
-        expected = [row[name] for name in ("accuracy_mean", "accuracy_std", "auroc_mean", "auroc_std")]
-        assert [f"{value:.3f}" for value in expected] == figures[:4]
-        assert f"{row['bytes_up'] / 1e6:.3g}" == figures[4]
+        same = asked.isna() if epsilon is None else asked == epsilon
+        (row,) = frame[same & (frame["dataset"] == data) & (frame["beta"] == beta)].to_dict("records")
+        return row
+
+    rows = re.findall(r"^\| (\w+) \| (\d+) \w+ \| (0\.\d{3}) \|(.*)\|$", README, re.M)
+    assert len(rows) == 5
+    for data, clients, plain, changes in rows:
+        without = auroc(data, None, 0.0)
+        assert (int(without["clients"]), f"{without['auroc_mean']:.3f}") == (int(clients), plain)
+        columns = [(8, 0.0), (2, 0.0), (1, 0.0), (None, 0.9)]
+        told = re.findall(r"([\d.+-]+) \[([\d.+-]+), ([\d.+-]+)\]", changes.replace("\N{MINUS SIGN}", "-"))
+        for (epsilon, beta), (change, low, high) in zip(columns, told, strict=True):
+            row = auroc(data, epsilon, beta)
+            assert row["dp_placement"] == "central" or epsilon is None
+            points = 100 * (row["auroc_mean"] - without["auroc_mean"])  # all seeds are done, so of the pairs
+            assert format(points, ".1f" if "." in change else ".0f") == change
+            assert float(low) <= float(change) <= float(high)
 
 
 def test_the_page_of_algorithms_names_every_one_with_its_paper():
