@@ -33,8 +33,6 @@ MOST_ROWS = 8  # more protected cells are counted, not listed
 MOST_TASKS = 6  # likewise
 MOST_COMPARED = 3  # data sets
 MOST_NAMED = 6  # clients of a table by client
-
-
 BY_CLIENT = ("accuracy", "auroc")  # measures of clients
 
 
@@ -201,8 +199,9 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    known = {name: _by_client(comparison.plain, name) for name in (comparison.measure, *BY_CLIENT)}
-    measure = max(known, key=lambda name: len(known[name]))  # AUROC needs both classes at a client
+    known = {name: _by_client(comparison.plain, name) for name in BY_CLIENT}
+    # AUROC needs both classes at a client.
+    measure = max(known, key=lambda name: (len(known[name]), name == comparison.measure))
     plain = known[measure]
     if not 1 < len(plain) <= MOST_NAMED:
         return
@@ -221,8 +220,8 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
     for text, cell in rows:
         own = _by_client(cell, measure)
         changes = [
-            [own[name][seed] - plain[name][seed] for seed in plain[name] if seed in own[name]]
-            for name in plain
+            [own[name][seed] - value for seed, value in values.items() if seed in own.get(name, {})]
+            for name, values in plain.items()
         ]
         table.add_row(text, *(f"{100 * fmean(each):+.1f}" if each else "" for each in changes))
     console.print(table)

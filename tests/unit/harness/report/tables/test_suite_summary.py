@@ -180,6 +180,14 @@ def test_the_measure_of_clients_is_one_that_all_have():
     assert "Accuracy of" in text and "Cleveland" in text
 
 
+def test_rows_that_tell_nothing_of_clients_stay_empty():
+    """Strict privacy tells no results of clients."""
+    records = [hospital(seed, 0) for seed in range(2)]
+    text = printed([*records, *(run(seed, 0.7, epsilon=2) for seed in range(2))])
+    lines = [line.split() for line in text.splitlines() if "ε = 2" in line]
+    assert lines[-1] == ["ε", "=", "2"]
+
+
 def test_rows_whose_settings_were_chosen_by_hand_are_compared():
     """Each row has a step size of its own; without the suite's word they are not the same cell."""
 
