@@ -231,7 +231,7 @@ def federate(
 
     rows = np.unique(np.concatenate([index[index >= 0] for index in splits.values()]))
     limited = "" if len(rows) == len(labels) else f", {len(rows)} of {len(labels)} samples"
-    if limited and standardize and _standardizes(dataset):  # features are copied: those that somebody holds
+    if limited and standardize and standardizes(dataset):  # features are copied: those that somebody holds
         place = np.full(len(labels) + 1, -1)
         place[rows] = np.arange(len(rows))
         splits, train = {name: place[index] for name, index in splits.items()}, place[train]
@@ -442,7 +442,7 @@ def _without(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     )
 
 
-def _standardizes(dataset: Dataset) -> bool:
+def standardizes(dataset: Dataset) -> bool:
     """Whether a data set has columns to standardize."""
     return dataset.continuous is not None and bool(dataset.continuous.any())
 
@@ -455,7 +455,7 @@ def _rows(dataset: Dataset, rows: Tensor) -> Dataset:
 
 def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...]]:
     """Return the features with standardized columns, and the statistics taken as public."""
-    if not _standardizes(dataset):
+    if not standardizes(dataset):
         return dataset.x, ()
     assert dataset.continuous is not None
     columns = dataset.x[:, dataset.continuous].double() if dataset.exact is None else dataset.exact

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from datasets.federation import Federation
+from datasets.federation import Federation, standardizes
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
 from harness.simulation.build import Execution, data_key, identify, load_once, prepare
@@ -103,7 +103,8 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
         seeds.setdefault(data_key(spec), []).append(number)
     if len(seeds) < 2:
         return [list(range(len(specs)))]
-    sizes = (load_once(spec.data).x.nbytes for spec in specs if spec.data is not None)
+    own = (spec.data for spec in specs if spec.data and spec.partition and spec.partition.standardize)
+    sizes = (data.x.nbytes for data in map(load_once, own) if standardizes(data))
     most = max(1, POOL_BYTES // max(sizes, default=1))
     groups = list(seeds.values())
     return [sorted(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]

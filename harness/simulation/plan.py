@@ -201,8 +201,8 @@ def _kind(spec: RunSpec) -> str:
 def _sizes(setup: Setup) -> Hashable:
     """Return a key shared by runs that differ in their seed only, and in what their dry runs do not depend on.
 
-    These are the samples of a client, not their number, and the start of a model that is not pruned. A drawn cohort
-    or topology depends on the seed, and so do public coins, which are tossed for every seed alike.
+    These are which samples a client has, and the start of a model that is not pruned. A drawn cohort and a topology
+    depend on the seed. So do public coins; `_counts` tells whether any was tossed.
     """
     spec, training = setup.spec, setup.training
     drawn = spec.cohort is not None or spec.topology is not None or spec.compression.alpha != 0
@@ -235,7 +235,7 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         return {"status": "skipped", "reason": str(error)}
     kind = _kind(cell.spec)
     if kind not in known.trials:
-        known.trials[kind] = trial(calibrated(setup))
+        known.trials[kind] = trial(setup)  # calibrated: the first run of a kind has made its counts
     privacy, measured = counts.privacy, known.trials[kind]
     columns = (
         *("unit", "placement", "adjacency", "sampling", "epsilon_release", "epsilon_total", "epsilon_median"),

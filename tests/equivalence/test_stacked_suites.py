@@ -598,3 +598,10 @@ def test_a_group_of_runs_leaves_no_samples_in_memory(tmp_path, monkeypatch):
         assert [pool() for pool in pools] == [None, None]
     finally:
         gc.enable()
+
+
+def test_features_that_seeds_share_are_no_reason_for_groups(monkeypatch):
+    """Without standardization all runs index the same samples, as those of images do."""
+    monkeypatch.setattr(local, "POOL_BYTES", 1)
+    raw = CANCER["partition"] | {"standardize": False}
+    assert fitting([read_spec(CANCER | {"partition": raw, "seed": seed}) for seed in range(3)]) == [[0, 1, 2]]
