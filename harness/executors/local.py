@@ -101,11 +101,9 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
     seeds: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         seeds.setdefault(data_key(spec), []).append(number)
-    if len(seeds) < 2:
-        return [list(range(len(specs)))]
     own = (spec.data for spec in specs if spec.data and spec.partition and spec.partition.standardize)
-    sizes = (data.x.nbytes for data in map(load_once, own) if standardizes(data))
-    most = max(1, POOL_BYTES // max(sizes, default=1))
+    largest = max((data.x.nbytes for data in map(load_once, own) if standardizes(data)), default=0)
+    most = max(1, POOL_BYTES // largest) if largest else len(specs)
     groups = list(seeds.values())
     return [sorted(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]
 
