@@ -110,9 +110,14 @@ def _purposes(frame: pd.DataFrame) -> str:
         f"{', '.join(names[:MOST_NAMED])}{' ...' * (len(names) > MOST_NAMED)} ({user})"
         for user, names in own.items()
     ]
-    return (
+    told = (
         f"Not rivals of the others: {'; '.join(texts)}. A client's own model is tested on that client's samples "
         "alone, and of no use to anybody else."
+    )
+    # Scores of different models are sorted together, so that knowing who has many positives counts.
+    inside = "auroc_clients_mean" in frame and bool(frame["auroc_clients_mean"].notna().any())
+    return (
+        told + " Its AUROC gains from knowing each client's share of positives: see auroc_clients." * inside
     )
 
 

@@ -202,3 +202,12 @@ def test_rows_whose_settings_were_chosen_by_hand_are_compared():
     (found,) = compare_protection(chosen)
     assert [label(cell) for cell in found.protected] == ["ε = 2"]
     assert "settings chosen for each row" in " ".join(printed(chosen).split())
+
+
+def test_personal_models_are_to_be_compared_inside_clients():
+    """Over all samples AUROC credits them with each client's share of positives."""
+    records = [run(0, 0.8), run(0, 0.7, epsilon=2), run(0, 0.9, "ditto")]
+    assert "see auroc_clients" not in " ".join(printed(records).split())
+    for record in records:
+        record.rounds[-1]["metrics"]["auroc_clients"] = 0.8
+    assert "see auroc_clients" in " ".join(printed(records).split())
