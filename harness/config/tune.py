@@ -8,6 +8,7 @@
         algorithm.local_steps: {log_integer: [1, 50]}
         privacy.clip: {log_uniform: [0.03, 1]}
         rounds: {choice: [5, 10, 20]}
+        algorithm.server_lr: {log_uniform: [0.01, 1], algorithms: [fedadam]}      # of these only
       budget: 25                             # settings tried for each combination
       metric: auroc                          # the measure that chooses ...
       split: selection                       # ... on samples that no run trains or tests on
@@ -57,7 +58,10 @@ TUNABLE = (
 
 @dataclass(frozen=True)
 class TuneSpec:
-    """How settings are searched; the fields are those of the section."""
+    """How settings are searched; the fields are those of the section.
+
+    `only` names the algorithms that search a setting, where not all that have it do.
+    """
 
     settings: Mapping[str, Range]
     metric: str
@@ -67,6 +71,7 @@ class TuneSpec:
     once_for: tuple[str, ...] = ()
     sampler: str = LATIN
     batch: int = 8
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def measure(self) -> str:
@@ -83,8 +88,14 @@ class TuneSpec:
     def stored(self) -> dict[str, Any]:
         """Return the section as ``suite.json`` keeps it."""
         ranges = {path: {over.kind: list(over.bounds)} for path, over in self.settings.items()}
-        rest = asdict(self)
+        for path, names in self.only.items():
+            ranges[path]["algorithms"] = list(names)
+        rest = {name: value for name, value in asdict(self).items() if name != "only"}
         return {**rest, "settings": ranges, "seeds": list(self.seeds), "once_for": list(self.once_for)}
+
+    def takes(self, path: str, algorithm: str) -> bool:
+        """Return whether an algorithm that has a setting searches it."""
+        return algorithm in self.only.get(path, (algorithm,))
 
 
 @dataclass
@@ -205,14 +216,32 @@ def read_tune(given: Any) -> TuneSpec | None:
         raise UserError(
             f"tune.sampler: {LATIN}, or the name of one of Optuna's samplers, given {shown(sampler)}"
         )
+    ranges, only = {}, {}
+    for path, given_range in settings.items():
+        over = mapping(f"tune.settings.{path}", given_range)
+        if "algorithms" in over:
+            only[path] = _names(f"tune.settings.{path}.algorithms", over["algorithms"])
+        rest = {kind: bounds for kind, bounds in over.items() if kind != "algorithms"}
+        ranges[path] = read_range(f"tune.settings.{path}", rest)
     return TuneSpec(
-        settings={path: read_range(f"tune.settings.{path}", over) for path, over in settings.items()},
+        settings=ranges,
+        only=only,
         metric=metric,
         seeds=tuple(seeds),
         once_for=tuple(map(str, once_for)),
         sampler=sampler,
         **numbers,
     )
+
+
+def _names(where: str, given: Any) -> tuple[str, ...]:
+    """Read the algorithms that search a setting."""
+    if not isinstance(given, list) or not given:
+        raise UserError(f"{where}: a list of algorithms, given {shown(given)}")
+    for name in given:
+        if name not in ALGORITHMS:
+            raise unknown("algorithm", str(name), ALGORITHMS)
+    return tuple(given)
 
 
 def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
@@ -251,8 +280,9 @@ def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:
             )
         rests.add(rest)
         dump = own[0].spec.model_dump(mode="json")
-        fixed = ALGORITHMS[dump["algorithm"]["name"]].meta.steps is not None
-        paths = [path for path in tune.settings if _has(dump, path)]
+        name = dump["algorithm"]["name"]
+        fixed = ALGORITHMS[name].meta.steps is not None
+        paths = [path for path in tune.settings if _has(dump, path) and tune.takes(path, name)]
         found.append(Search(own, tuple(p for p in paths if not (fixed and p in LENGTHS)), []))
     return found
 

@@ -54,6 +54,11 @@ def found(tune, **parts):
         ({"settings": {"algorithm.lr": {"choice": []}}}, "a list of values"),
         ({"settings": {"algorithm.lr": {"log_unifrm": [0.1, 1]}}}, "Did you mean 'log_uniform'"),
         ({"settings": {"algorithm.lr": [0.1, 1]}}, "named fields are needed"),
+        (
+            {"settings": {"algorithm.lr": {"uniform": [0, 1], "algorithms": []}}},
+            "a list of algorithms, given []",
+        ),
+        ({"settings": {"algorithm.lr": {"uniform": [0, 1], "algorithms": ["fedavgg"]}}}, "mean 'fedavg'"),
         ({"settings": {"seed": {"integer": [0, 9]}}}, "seed says what is compared"),
         ({"settings": {"privacy.epsilon": {"uniform": [1, 8]}}}, "privacy.epsilon says what is compared"),
         ({"settings": {"partition.alpha": {"uniform": [1, 8]}}}, "partition.alpha says what is compared"),
@@ -114,6 +119,17 @@ def test_a_combination_takes_the_settings_that_it_has():
         ("fedrep", ("algorithm.lr_u", "rounds")),
         ("fedrep", ("algorithm.lr_u", "privacy.clip", "rounds")),
     ]
+
+
+def test_a_setting_may_be_searched_by_named_algorithms_only():
+    server = {"algorithm.server_lr": {"log_uniform": [0.01, 1], "algorithms": ["fedadam"]}}
+    made = suite({"settings": LR | server}, sweep={"algorithm": ["fedavg", "fedadam"]})
+    paths = {
+        search.cells[0].spec.algorithm["name"]: search.paths for search in searches(made.cells, made.tune)
+    }
+    assert paths == {"fedavg": ("algorithm.lr",), "fedadam": ("algorithm.lr", "algorithm.server_lr")}
+    assert read_tune(made.tune.stored() | {"budget": 25}) == made.tune
+    assert made.tune.stored()["settings"]["algorithm.lr"] == {"log_uniform": [0.01, 1]}
 
 
 def test_seeds_share_a_search_and_so_does_what_it_is_made_once_for():
