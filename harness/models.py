@@ -3,8 +3,8 @@
 Each model is a function of the shape of one input, the number of outputs and its settings. `build` checks settings
 against the function's annotations, and the command line prints the first line of its docstring.
 
-The harness relies on these properties: parameter names begin with ``extractor.`` or ``head.``; layers are those
-of `torch.nn` in `torch.nn.Sequential`, or `Residual`, so that structured pruning can traverse them; there is no
+The harness relies on these properties: parameter names begin with ``extractor.`` or ``head.``; parameters belong to
+layers of `torch.nn`, so that structured pruning can find them; there is no
 dropout and no batch normalization, hence no buffer, no training mode and no random draw in ``forward``.
 """
 
@@ -29,6 +29,11 @@ Initializer = Literal["default", "xavier", "kaiming"]
 Norm = Literal["none", "group"]
 
 
+def dense(module: nn.Module) -> bool:
+    """Whether a module is dense algebra, which vectorizes over clients; on a CPU others are faster in a loop."""
+    return not any(isinstance(layer, nn.Conv2d | nn.Embedding) for layer in module.modules())
+
+
 class Net(nn.Module):
     """A feature extractor ``u`` and a linear head ``v``.
 
@@ -50,8 +55,7 @@ class Net(nn.Module):
     ) -> None:
         super().__init__()
         self.extractor = extractor
-        convolves = any(isinstance(layer, nn.Conv2d) for layer in extractor.modules())
-        self.head: nn.Linear = (nn.Linear if convolves else Linear)(embedding_size, outputs)
+        self.head: nn.Linear = (Linear if dense(extractor) else nn.Linear)(embedding_size, outputs)
         self.initializer: Initializer = initializer
 
     @property
@@ -116,6 +120,59 @@ class Residual(nn.Module):
         return out
 
 
+class Attention(nn.Module):
+    """Self-attention of several heads (Vaswani et al. 2017, arXiv 1706.03762, section 3.2), without a mask."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.read, self.write = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what each position of ``(B, L, width)`` reads from all positions."""
+        query, key, value = self.read(x).unflatten(-1, (3, self.heads, -1)).movedim(1, -2).unbind(-4)
+        share = (query @ key.mT / math.sqrt(x.shape[-1] // self.heads)).softmax(-1)
+        out: Tensor = self.write((share @ value).movedim(-2, 1).flatten(-2))
+        return out
+
+
+class TransformerBlock(nn.Module):
+    """Attention, then a hidden layer at every position; each adds to its normalized input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.before, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.between = nn.LayerNorm(width)
+        self.hidden = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(B, L, width)`` of the same."""
+        x = x + self.attention(self.before(x))
+        out: Tensor = x + self.hidden(self.between(x))
+        return out
+
+
+class Symbols(nn.Module):
+    """Vectors of symbols and of their positions, added up."""
+
+    def __init__(self, symbols: int, length: int, width: int) -> None:
+        super().__init__()
+        self.symbol, self.position = nn.Embedding(symbols, width), nn.Embedding(length, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(B, L, width)`` of symbols' numbers ``(B, L, 1)``; NaN, as of redacted samples, stays NaN."""
+        out: Tensor = self.symbol(x.squeeze(-1).nan_to_num().long()) + self.position.weight + 0 * x
+        return out
+
+
+class Last(nn.Module):
+    """The last position."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(B, width)`` of ``(B, L, width)``."""
+        return x[:, -1]
+
+
 class _Model(NamedTuple):
     make: Callable[..., Net]
     inputs: str
@@ -158,7 +215,8 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     name : str
         One of `names`.
     input_shape : tuple[int, ...]
-        Shape of one input: ``(features,)`` for tables, ``(channels, height, width)`` for images.
+        Shape of one input: ``(features,)`` for tables, ``(length, 1)`` for text, ``(channels, height, width)`` for
+        images.
     outputs : int
         Number of classes, or 1 for a score.
     settings : Mapping[str, object]
@@ -276,9 +334,32 @@ def _lenet(
     return nn.Sequential(*layers, nn.Flatten(), *_dense(planes * height * width, hidden, activation))
 
 
+@_model("text")
+def transformer(shape: Shape, outputs: int, *, width: int = 32, heads: int = 4, blocks: int = 1) -> Net:
+    """Small transformer that reads the last symbols of a text, of the kind that it predicts.
+
+    `blocks` of attention with `heads`, on vectors of `width` entries. With 66 symbols, 20 positions and the
+    defaults there are 17,698 parameters.
+    """
+    if len(shape) != 2:
+        raise UserError(f"model 'transformer' reads text, not inputs of shape {shape}; use 'mlp'")
+    if width % heads:
+        raise UserError(f"model 'transformer': width {width} is no multiple of {heads} heads")
+    layers = [TransformerBlock(width, heads) for _ in range(blocks)]
+    extractor = nn.Sequential(Symbols(outputs, shape[0], width), *layers, Last(), nn.LayerNorm(width))
+    return Net(extractor, width, outputs)
+
+
+def _require_numbers(name: str, shape: Shape) -> None:
+    """Raise UserError for text, whose symbols' numbers are no quantities."""
+    if len(shape) == 2:
+        raise UserError(f"model {name!r} cannot read text; use 'transformer'")
+
+
 @_model("tables and images of any shape")
 def logistic(shape: Shape, outputs: int) -> Net:
     """Linear model of the flattened input: multinomial logistic regression under cross-entropy."""
+    _require_numbers("logistic", shape)
     return Net(nn.Sequential(nn.Flatten()), math.prod(shape), outputs)
 
 
@@ -287,6 +368,7 @@ def mlp(
     shape: Shape, outputs: int, *, hidden: Shape = (64,), activation: Literal["relu", "tanh"] = "relu"
 ) -> Net:
     """Fully connected net of the flattened input; the default is the two-layer net of the fairness tasks."""
+    _require_numbers("mlp", shape)
     layers = _dense(math.prod(shape), hidden, {"relu": nn.ReLU, "tanh": nn.Tanh}[activation], Linear)
     return Net(nn.Sequential(nn.Flatten(), *layers), (math.prod(shape), *hidden)[-1], outputs)
 

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+NORMS = (nn.GroupNorm, nn.LayerNorm)
+
 
 class Ravel:
     """A module seen as a function of one flat vector of all its parameters.
@@ -90,12 +92,12 @@ class Ravel:
 
         ``default``: uniform in +-1/sqrt(fan in) for weights and biases, as in torch; ``xavier``: Xavier-normal
         weights, biases 1/size; ``kaiming``: normal weights of variance 2/(fan in), biases zero (He et al. 2015),
-        for deep networks without norm layers. Norm layers start as the identity.
+        for deep networks without norm layers. Norm layers start as the identity, embeddings as standard normals.
 
         Raises
         ------
         ValueError
-            If a layer with parameters is not linear, convolutional or a group norm.
+            If a layer with parameters is of no kind that has a rule.
         """
         rule = getattr(self.module, "initializer", "default")
         drawn = {name: torch.zeros(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
@@ -113,11 +115,14 @@ class Ravel:
                     bound = 1 / math.sqrt(weight[0].numel())
                     weight.uniform_(-bound, bound, generator=generator)
                     bias.uniform_(-bound, bound, generator=generator)
-            elif isinstance(layer, nn.GroupNorm):
+            elif isinstance(layer, NORMS):
                 drawn[path + "weight"].fill_(1.0)
+            elif isinstance(layer, nn.Embedding):
+                drawn[path + "weight"].normal_(generator=generator)
             elif any(True for _ in layer.parameters(recurse=False)):
                 raise ValueError(
-                    f"no initialization rule for {type(layer).__name__}; supported: Linear, Conv2d, GroupNorm"
+                    f"no initialization rule for {type(layer).__name__}; supported: Linear, Conv2d, Embedding, "
+                    "GroupNorm, LayerNorm"
                 )
         return torch.cat([value.flatten() for value in drawn.values()])
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch
+from harness.core.flat_model import NORMS
 from harness.core.registry import Incompatible
 
 Kind = Literal["erm", "minimax", "bilevel", "vertical"]
@@ -212,9 +213,7 @@ def _extractor_first(problem: Problem) -> Runs:
 def _norms(problem: Problem) -> Runs:
     layers = [] if problem.module is None else list(problem.module.modules())
     sizes = [
-        (isinstance(layer, nn.GroupNorm), p.numel())
-        for layer in layers
-        for p in layer.parameters(recurse=False)
+        (isinstance(layer, NORMS), p.numel()) for layer in layers for p in layer.parameters(recurse=False)
     ]
     if not any(own for own, _ in sizes):
         raise Incompatible(

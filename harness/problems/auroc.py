@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
+from harness import models
 from harness.core.flat_model import Ravel
 from harness.core.losses import sigmoid, weighted_mean
 from harness.core.problem import Problem
@@ -107,7 +108,7 @@ def auroc(module: nn.Module, p: Tensor) -> Problem:
         measure=measure,
         module=module,
         rebuild=lambda smaller: auroc(smaller, p),
-        dense=not any(isinstance(layer, nn.Conv2d) for layer in module.modules()),
+        dense=models.dense(module),
         per_sample=p.ndim == 0,
         constants=tuple(p.flatten().tolist()),
     )

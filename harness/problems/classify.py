@@ -36,7 +36,7 @@ def classifier(module: nn.Module) -> Problem:
         predict=ravel,
         module=module,
         rebuild=classifier,
-        dense=_dense(module),
+        dense=models.dense(module),
         constants=(),
     )
     if not isinstance(module, models.Net) or not any(True for _ in module.extractor.parameters()):
@@ -79,7 +79,7 @@ def _split(
         module=extractor,
         rebuild=lambda smaller: _split(smaller, linear, init, joint),
         shapes=(features.shapes, score.shapes),
-        dense=_dense(extractor),
+        dense=models.dense(extractor),
         cut=features.size,
         classes=linear.out_features,
         width=linear.in_features,
@@ -88,10 +88,6 @@ def _split(
         head=head,
         constants=(),
     )
-
-
-def _dense(module: nn.Module) -> bool:
-    return not any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
+from harness import models
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy
 from harness.core.methods.derivatives import project_simplex
@@ -60,7 +61,7 @@ def fair_classifier(module: nn.Module, classes: int, rule: Literal["euclidean", 
         predict=ravel,
         module=module,
         rebuild=lambda smaller: fair_classifier(smaller, classes, rule),
-        dense=not any(isinstance(layer, nn.Conv2d) for layer in module.modules()),
+        dense=models.dense(module),
         per_sample=False,  # a class mean divides by the number of others in the batch
         constants=(),
     )

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from datasets.federation import Batch, Federation
 from datasets.validation import balanced
+from harness import models
 from harness.core import rng
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy, weighted_mean
@@ -99,7 +100,7 @@ def fair_weights(module: nn.Module, groups: int, domain: Domain = "simplex", reg
         project_x=PROJECTIONS[domain],
         predict=ravel,
         constants=(),
-        dense=not any(isinstance(layer, nn.Conv2d) for layer in module.modules()),
+        dense=models.dense(module),
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datasets.federation import Batch, Federation
+from harness import models
 from harness.core.execution.row_product import with_plain_layers
 from harness.core.flat_model import Ravel
 from harness.core.losses import weighted_mean
@@ -73,7 +74,7 @@ def split_classifier(party: nn.Module, head: nn.Module, activation: Activation =
         predict=predict,
         module=party,
         rebuild=lambda smaller: split_classifier(smaller, head, activation),
-        dense=not any(isinstance(layer, nn.Conv2d) for layer in party.modules()),
+        dense=models.dense(party),
         constants=(),
     )
 

@@ -102,3 +102,12 @@ def test_real_fashion_mnist_as_the_auroc_task_of_fedsgda():
     assert federation.counts().tolist() == [2_250] * 16
     assert labels[train].sum(-1).tolist() == [1_875] * 16
     assert labels[federation.splits["test"].flatten()].bincount().tolist() == [5_000, 5_000]
+
+
+@pytest.mark.slow
+def test_the_real_plays_have_the_known_facts():
+    data = real("shakespeare")
+    assert data.x.shape == (198_913, 20, 1) and len(data.classes) == 66
+    roles, sizes = np.unique(data.columns["role"], return_counts=True)
+    assert (len(roles), sizes.min(), sizes.max()) == (946, 9, 3_173)
+    assert len(np.unique(data.columns["play"])) == 37 and "Hamlet: OPH" in roles

@@ -32,6 +32,7 @@ SMALL: list[tuple[str, tuple[int, ...], dict[str, object]]] = [
     ("resnet18", (1, 8, 8), {"width": 0.07}),
     ("resnet18", (1, 8, 8), {"width": 0.005}),  # channels 1, 1, 1, 3: halves the map at equal width
     ("resnet18", (1, 65, 9), {"width": 0.05, "groups": 3}),
+    ("transformer", (6, 1), {"width": 8, "heads": 2, "blocks": 2}),
 ]
 small = pytest.mark.parametrize(("name", "shape", "settings"), SMALL)
 
@@ -57,6 +58,9 @@ def random_double(name: str, shape: tuple[int, ...], settings: Mapping[str, obje
 
 
 def inputs(shape: tuple[int, ...], *leading: int) -> Tensor:
+    if len(shape) == 2:  # a text of the models' three symbols
+        codes = torch.randint(3, (*leading, *shape), generator=torch.Generator().manual_seed(99))
+        return codes.double()
     return torch.randn(*leading, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(99))
 
 
@@ -177,14 +181,12 @@ def test_all_state_is_parameters_of_extractor_or_head(
 
 
 @small
-def test_layers_are_standard_in_sequences_or_residual_blocks(
+def test_parameters_belong_to_standard_layers(
     name: str, shape: tuple[int, ...], settings: Mapping[str, object]
 ) -> None:
     net = build(name, shape, 3, settings)
     for part in net.extractor.modules():
-        if list(part.children()):
-            assert type(part) in (nn.Sequential, Residual)
-        else:
+        if list(part.parameters(recurse=False)):
             assert type(part) is Linear or type(part).__module__.startswith("torch.nn.")
 
 
@@ -279,10 +281,38 @@ def test_groups_divide_the_channels_and_hold_two_at_least(groups: int, channels:
 
 def test_fedsgda_nets_start_by_xavier_and_vggs_by_kaiming() -> None:
     with torch.device("meta"):
-        starts = {name: build(name, CIFAR, 10).initializer for name in names()}
+        starts = {name: build(name, CIFAR, 10).initializer for name in names() if name != "transformer"}
         assert build("vgg16", CIFAR, 10, {"norm": "group"}).initializer == "default"
     assert {name for name, start in starts.items() if start == "xavier"} == {"fedsgda_cnn"}
     assert {name for name, start in starts.items() if start == "kaiming"} == {"vgg16", "vgg_small"}
+
+
+def test_a_transformer_block_is_torch_s() -> None:
+    own = build("transformer", (7, 1), 11, {"width": 12, "heads": 3}).double()
+    block = own.extractor[1]
+    theirs = nn.TransformerEncoderLayer(12, 3, 48, dropout=0.0, batch_first=True, norm_first=True).double()
+    given = block.state_dict()
+    theirs.load_state_dict({
+        "self_attn.in_proj_weight": given["attention.read.weight"],
+        "self_attn.in_proj_bias": given["attention.read.bias"],
+        **{f"self_attn.out_proj.{part}": given[f"attention.write.{part}"] for part in ("weight", "bias")},
+        **{f"linear1.{part}": given[f"hidden.0.{part}"] for part in ("weight", "bias")},
+        **{f"linear2.{part}": given[f"hidden.2.{part}"] for part in ("weight", "bias")},
+        **{f"norm1.{part}": given[f"before.{part}"] for part in ("weight", "bias")},
+        **{f"norm2.{part}": given[f"between.{part}"] for part in ("weight", "bias")},
+    })  # fmt: skip
+    x = torch.randn(4, 7, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(99))
+    torch.testing.assert_close(block(x), theirs(x), rtol=1e-12, atol=1e-12)
+
+
+def test_a_transformer_reads_symbols_in_their_order() -> None:
+    net = build("transformer", (4, 1), 9)
+    codes = torch.tensor([[1, 2, 3, 4], [2, 1, 3, 4], [1, 2, 3, 4]]).float().unsqueeze(-1)
+    scores = net(codes)
+    assert scores.shape == (3, 9) and torch.equal(scores[0], scores[2])
+    assert (scores[0] - scores[1]).abs().max() > 1e-4
+    codes[1, 0] = torch.nan  # a redacted sample
+    assert net(codes)[1].isnan().all() and torch.equal(net(codes)[0], scores[0])
 
 
 def test_describe_lists_every_model_in_one_line_each() -> None:
@@ -297,6 +327,10 @@ def test_describe_lists_every_model_in_one_line_each() -> None:
     ("name", "shape", "settings", "message"),
     [
         ("resnet_18", CIFAR, {}, r"unknown model 'resnet_18'\. Did you mean 'resnet18'\?"),
+        ("logistic", (20, 1), {}, r"model 'logistic' cannot read text; use 'transformer'"),
+        ("mlp", (20, 1), {}, r"model 'mlp' cannot read text; use 'transformer'"),
+        ("transformer", (20,), {}, r"reads text, not inputs of shape \(20,\); use 'mlp'"),
+        ("transformer", (20, 1), {"heads": 5}, "width 32 is no multiple of 5 heads"),
         (
             "mlp",
             (5,),
