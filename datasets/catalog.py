@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypedDict, TypeVar
+from typing import Literal, NamedTuple, TypedDict, TypeVar
 
 import torch
 
@@ -24,7 +24,12 @@ BUNDLED = "inside scikit-learn"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 OPTIONS_TABLE = ("path", "sensitive", "keep_sensitive")
 OPTIONS_IMAGES = ("path", "normalize")
-OPTIONS_READER = ("sensitive", "keep_sensitive", "normalize")  # for a data set registered as a function
+OPTIONS_READER = (
+    "sensitive",
+    "keep_sensitive",
+    "normalize",
+    "task",
+)  # for a data set registered as a function
 
 
 class Entry(NamedTuple):
@@ -91,7 +96,7 @@ def _natural(name: str, size: str, clients: str) -> Entry:
         kind="table",
         size=size,
         origin=f"{table.author}, from the wheel {table.wheel.requirement}",
-        options=OPTIONS_TABLE,
+        options=(*OPTIONS_TABLE, *(("task",) if table.number else ())),
         read=lambda found, **options: natural.read_natural(name, found, **options),
         sources=lambda: natural.natural_sources(name),
         remedy=natural.natural_remedy(name),
@@ -208,16 +213,24 @@ def _checked(name: str, read: Callable[..., Dataset], _: Found, **options: objec
         raise
     except Exception as error:  # a user's reader may raise anything
         raise DataError(f"data set {name!r} cannot be read: {type(error).__name__}: {error}") from error
-    if (x.dtype, y.dtype, y.shape) != (torch.float32, torch.int64, x.shape[:1]) or not len(y):
+    kind = torch.int64 if labels else torch.float32
+    if (x.dtype, y.dtype, y.shape) != (torch.float32, kind, x.shape[:1]) or not len(y):
         given = f"{x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
-        raise DataError(f"data set {name!r}: x must be float32 (n, ...) and y int64 (n,), given {given}")
-    if int(y.min()) not in labels or int(y.max()) not in labels:
+        raise DataError(
+            f"data set {name!r}: x must be float32 (n, ...) and y int64 (n,), or without classes float32, "
+            f"given {given}"
+        )
+    if not labels:
+        if not y.isfinite().all() or y.min() == y.max():
+            raise DataError(f"data set {name!r}: numbers to predict must be finite, and two or more")
+    elif int(y.min()) not in labels or int(y.max()) not in labels:
         raise DataError(f"data set {name!r}: {len(labels)} classes, but labels from {y.min()} to {y.max()}")
     return data
 
 
 data_set("digits", "1,797 x 1 x 8 x 8, 10 classes", "images", BUNDLED)(images.read_digits)
 data_set("breast-cancer", "569 x 30, 2 classes", origin=BUNDLED)(tabular.read_breast_cancer)
+data_set("diabetes", "442 x 10, numbers", origin=BUNDLED)(tabular.read_diabetes)
 
 
 def load(
@@ -231,6 +244,7 @@ def load(
     normalize: str | None = None,
     missing: str | None = None,
     drop: str | Sequence[str] | None = None,
+    task: Literal["classification", "regression"] | None = None,
 ) -> Dataset:
     """Load a data set from its first available source, which may download it into the cache.
 
@@ -254,6 +268,8 @@ def load(
         Treatment of missing cells (csv only); default ``error``.
     drop : str or sequence of str, optional
         Columns to leave out (csv only).
+    task : {"classification", "regression"}, optional
+        Whether labels are classes, the default, or numbers.
 
     Raises
     ------
@@ -268,6 +284,7 @@ def load(
     arguments = {
         "path": path, "label": label, "sensitive": sensitive, "client": client,
         "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
+        "task": task,
     }  # fmt: skip
     for key, value in arguments.items():
         if value is not None and given.setdefault(key, value) != value:
@@ -277,7 +294,8 @@ def load(
 
 def _load(name: str, options: dict[str, object]) -> Dataset:
     name = _known(name)
-    allowed = ("path", *ADDRESS_KEYS) if name == "csv" else CATALOG[name].options
+    allowed = ("path", "task", *ADDRESS_KEYS) if name == "csv" else CATALOG[name].options
+    task = options.get("task") if "task" in allowed else options.pop("task", None)
     for key in options:
         if key not in allowed:
             raise DataError(f"data set {name!r} takes no option {key!r}; {nearest(key, allowed)}")
@@ -294,9 +312,17 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
         entry = CATALOG[name]
         found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
         data = entry.read(found, **options)
+    if task == "regression" and data.classes:
+        able = [other for other, entry in CATALOG.items() if "task" in entry.options]
+        raise DataError(
+            f"data set {name!r} has classes, no numbers to predict; {', '.join(able)} and csv have"
+        )
+    if task == "classification" and not data.classes:
+        raise DataError(f"data set {name!r} has numbers to predict and no classes; use problem: regression")
     shape = " x ".join(str(length) for length in data.x.shape)
+    labels = f"{len(data.classes)} classes" if data.classes else "numbers"
     groups = f", groups {', '.join(data.groups)}" if data.groups else ""
-    log.info("%s: %s, %d classes%s, SHA-256 %s", data.source, shape, len(data.classes), groups, data.digest)
+    log.info("%s: %s, %s%s, SHA-256 %s", data.source, shape, labels, groups, data.digest)
     return data
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from datasets.dataset import tenths
 from datasets.federation import Federation, FederationError
 
 Counts = Mapping[str, tuple[int, ...]]
@@ -70,11 +71,16 @@ def count(federation: Federation) -> ClientCounts:
     """
     if federation.splits["train"].ndim != 2:
         raise FederationError("cannot count the samples of stacked runs; give a single run")
-    pool = federation.pool
+    pool, classes, values = federation.pool, federation.classes, federation.pool.y
+    if not classes:
+        own = torch.cat([index[index >= 0] for index in federation.splits.values()]).cpu()
+        numbers = (values.cpu()[own].double() * federation.std + federation.mean).float()
+        place, classes = tenths(numbers)
+        values = torch.zeros(len(values), dtype=torch.int64).index_put((own,), torch.from_numpy(place))
     return ClientCounts(
         f"{federation.source}: {federation.clients} clients",
         {name: tuple(federation.counts(name).tolist()) for name in federation.splits},
-        _table(federation, pool.y, federation.classes),
+        _table(federation, values, classes),
         _table(federation, pool.group, federation.groups) if federation.groups else {},
         federation.names,
     )

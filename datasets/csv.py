@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
 import numpy as np
@@ -60,6 +60,7 @@ def read_csv(
     keep_sensitive: bool = True,
     missing: str = "error",
     drop: str | Sequence[str] = (),
+    task: Literal["classification", "regression"] = "classification",
 ) -> Dataset:
     """Read a CSV file (UTF-8; comma, semicolon or tab) with a header line.
 
@@ -68,7 +69,7 @@ def read_csv(
     path : Path
         The file.
     label : str
-        Column of the label; its two or more values, sorted, become the classes.
+        Column of the label; its two or more values, sorted, become the classes, or it has numbers.
     sensitive : str or sequence of str, optional
         Column of the sensitive attribute; several are crossed.
     client : str
@@ -81,6 +82,8 @@ def read_csv(
         label is never filled.
     drop : str or sequence of str
         Columns to leave out, such as identifiers.
+    task : {"classification", "regression"}
+        Whether the label's values are classes or numbers.
 
     Raises
     ------
@@ -114,6 +117,7 @@ def read_csv(
         digest=hashlib.sha256(raw).hexdigest(),
         where=path,
         public=("means of columns with missing cells, over all rows",) if missing == "fill" else (),
+        numbers=task == "regression",
     )
 
 

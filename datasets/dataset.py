@@ -30,9 +30,9 @@ class Dataset:
     x : Tensor
         Features ``(n, F)`` or images ``(n, ch, h, w)``, float32.
     y : Tensor
-        Labels ``(n,)``, int64 in ``0..K-1``.
+        Labels ``(n,)``, int64 in ``0..K-1``; or numbers to predict, float32.
     classes : tuple[str, ...]
-        Names of the K labels.
+        Names of the K labels; empty for numbers.
     source : str
         Source of the data as printed in tables, e.g. ``"cifar10 (official)"``.
     digest : str
@@ -85,9 +85,32 @@ class Dataset:
         """Make samples contiguous: gathering rows from a column-major table is ten times slower."""
         object.__setattr__(self, "x", self.x.contiguous())
 
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """The label of every sample ``(n,)``, or of numbers the tenth, by which samples are told apart."""
+        labels: NDArray[np.int64] = self.y.numpy() if self.classes else tenths(self.y)[0]
+        return labels
+
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.y)
+
+
+def tenths(numbers: Tensor) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Cut numbers into at most ten ranges of about equally many.
+
+    Returns
+    -------
+    place : ndarray
+        Range of every number, ``(n,)`` int64, in their order.
+    names : tuple[str, ...]
+        Smallest and largest number of each range.
+    """
+    values = numbers.numpy()
+    cuts = np.quantile(values, np.arange(1, 10) / 10)
+    _, place = np.unique(np.searchsorted(cuts, values), return_inverse=True)
+    ranges = [values[place == number] for number in range(place.max() + 1)]
+    return place.astype(np.int64), tuple(f"{own.min():.4g} to {own.max():.4g}" for own in ranges)
 
 
 def halves(dataset: Dataset) -> Dataset:
@@ -101,6 +124,8 @@ def halves(dataset: Dataset) -> Dataset:
         If it has fewer than two classes.
     """
     count = len(dataset.classes)
+    if not count:
+        raise DataError(f"data set {dataset.name!r} has numbers instead of classes; halves needs classes")
     if count < 2:
         raise DataError(f"data set {dataset.name!r} has {count} class; halves needs two or more")
     names = f"classes 0 to {count // 2 - 1}", f"classes {count // 2} to {count - 1}"

@@ -44,6 +44,7 @@ def encoded(
     client: str = "",
     reveals: Mapping[str, tuple[str, ...]] | None = None,
     public: tuple[str, ...] = (),
+    numbers: bool = False,
 ) -> Dataset:
     """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
@@ -63,13 +64,15 @@ def encoded(
         What error messages name: a file or a data set.
     classes : tuple of str, optional
         Values of the label in the order of the classes. Default: sorted.
+    numbers : bool
+        Whether the label is a number to predict; then there are no classes.
 
     Raises
     ------
     DataError
         If the choice of columns is unusable.
     """
-    y, found = _label(where, label, table[label])
+    y, found = (_number if numbers else _label)(where, label, table[label])
     if classes is not None:
         y = torch.tensor([classes.index(value) for value in found])[y]
     groups = [_attribute(where, column, table[column]) for column in sensitive]
@@ -113,6 +116,14 @@ def _label(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[
         )
     names = _text(Cells(values, np.zeros(len(values), bool)))
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(n) for n in names)
+
+
+def _number(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[str, ...]]:
+    if not cells.numeric:
+        raise DataError(f"{where}: the label {name!r} is text; regression needs numbers")
+    if not len(cells.values) or np.ptp(cells.values) == 0:
+        raise DataError(f"{where}: the label {name!r} has fewer than two values")
+    return torch.from_numpy(cells.values.astype(np.float32)), ()
 
 
 def _attribute(where: object, name: str, cells: Cells) -> NDArray[np.str_]:

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     x : Tensor
         Features, ``(..., B, *features)``.
     y : Tensor
-        Labels, ``(..., B)``, int64.
+        Labels, ``(..., B)``, int64; or numbers to predict, in the features' type.
     group : Tensor
         Sensitive group, ``(..., B)``, int64; zeros without a sensitive attribute.
     weight : Tensor
@@ -69,7 +69,7 @@ class Federation:
         Always ``"train"`` and ``"test"``; optionally ``"selection"``, held out to choose hyper-parameters, and
         ``"validation"``, the data of an outer problem (`datasets.validation`).
     classes, groups : tuple[str, ...]
-        Names of the labels and of the sensitive groups (empty: no sensitive attribute).
+        Names of the labels (empty: numbers) and of the sensitive groups (empty: no sensitive attribute).
     source : str
         Source of the data, as printed in tables.
     digest : str
@@ -78,6 +78,8 @@ class Federation:
         Facts that a privacy claim on these data takes as public, e.g. standardization statistics.
     names : tuple[str, ...]
         Names of the clients; empty if they have none.
+    mean, std : float
+        Of numbers to predict, which are standardized; 0 and 1 if they are not.
     """
 
     pool: Batch
@@ -88,6 +90,8 @@ class Federation:
     digest: str
     public: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    mean: float = 0.0
+    std: float = 1.0
 
     @property
     def clients(self) -> int:
@@ -116,7 +120,8 @@ class Federation:
         Splits stay on the CPU, where batches are drawn.
         """
         x, y, group, weight = self.pool
-        pool = Batch(x.to(device, dtype), y.to(device), group.to(device), weight.to(device, dtype))
+        y = y.to(device, dtype) if y.is_floating_point() else y.to(device)
+        pool = Batch(x.to(device, dtype), y, group.to(device), weight.to(device, dtype))
         return replace(self, pool=pool)
 
     def merged(self) -> Federation:
@@ -163,7 +168,7 @@ def federate(
     limit : int, optional
         Size of a random subset to use, stratified by class.
     standardize : bool
-        Whether to standardize the columns that the data set marks as continuous.
+        Whether to standardize the columns that the data set marks as continuous, and numbers to predict.
     drop_negatives : float
         Share, in [0, 1), of the samples of class 0 to drop before partitioning, which makes two classes imbalanced.
         Official test samples are kept with ``"official"``; otherwise test samples are as imbalanced as the rest.
@@ -191,7 +196,7 @@ def federate(
     """
     if test == "official" and stratify:
         raise FederationError("the official test samples are given: stratify needs test as a share")
-    labels = dataset.y.numpy()
+    labels = dataset.strata
     groups = None if dataset.group is None else dataset.group.numpy()
     held_out = _held_out(dataset, test)
     kept = _subset(labels, held_out, limit, rng)
@@ -240,8 +245,12 @@ def federate(
         dataset, [*partition.hides, *(c for h in partition.hides for c in dataset.reveals.get(h, ()))]
     )
     x, public = _standardized(dataset, train[train >= 0]) if standardize else (dataset.x, ())
-    group = torch.zeros_like(dataset.y) if dataset.group is None else dataset.group
-    pool = Batch(x, dataset.y, group, torch.ones(len(dataset.y), dtype=x.dtype))
+    y, mean, std = dataset.y, 0.0, 1.0
+    if standardize and not dataset.classes:
+        y, mean, std = _scaled(y, train[train >= 0])
+        public = (*public, "mean and standard deviation over all training samples of the label")
+    group = torch.zeros(len(y), dtype=torch.int64) if dataset.group is None else dataset.group
+    pool = Batch(x, y, group, torch.ones(len(y), dtype=x.dtype))
     return Federation(
         pool=pool,
         splits={name: torch.from_numpy(index) for name, index in splits.items()},
@@ -251,6 +260,8 @@ def federate(
         digest=dataset.digest,
         public=(*dataset.public, *partition.public, *public),
         names=partition.names(samples),
+        mean=mean,
+        std=std,
     )
 
 
@@ -465,6 +476,13 @@ def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str
     x[:, dataset.continuous] = ((columns - mean) / torch.where(std > 0, std, 1.0)).to(x.dtype)
     names = [name for name, flag in zip(dataset.features, dataset.continuous, strict=True) if flag]
     return x, (f"mean and standard deviation over all training samples of: {', '.join(names)}",)
+
+
+def _scaled(y: Tensor, train: Positions) -> tuple[Tensor, float, float]:
+    """Return standardized numbers to predict, and their mean and standard deviation among training samples."""
+    own = y[torch.from_numpy(train)].double()
+    mean, std = float(own.mean()), float(own.std(correction=0)) or 1.0
+    return ((y.double() - mean) / std).to(y.dtype), mean, std
 
 
 def _check_stackable(first: Federation, other: Federation) -> None:

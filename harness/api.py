@@ -167,11 +167,12 @@ def leaderboard(
     """
     plugins.load()
     store = Store(Path(folder))
-    records = store.some_records(suite)
+    results = report.Results(store.some_records(suite))
     options: dict[str, Any] = {"by": by, "baseline": baseline, "target": read_target(target)}
     stored = read_stored(store.report_settings(suite)) if suite else ReportSpec()
     spec = replace(stored, **{name: value for name, value in options.items() if value is not None})
-    return report.leaderboard(records, spec.by, spec.baseline, spec.target)
+    spec = results.ranked(spec)
+    return report.leaderboard(results, spec.by, spec.baseline, spec.target)
 
 
 def load_plugin(path: str | Path) -> None:

@@ -48,7 +48,7 @@ class FairFed(Descent, ServerUpdate):
 
     meta: ClassVar = Meta(
         "fairfed", "fairness", ("erm",), "Ezzeldin et al. 2023", "https://arxiv.org/abs/2110.00857",
-        groups=True,
+        groups=True, classes=True,
     )  # fmt: skip
 
     lr: float = 0.1

@@ -57,7 +57,7 @@ class FCFL(ServerUpdate):
 
     meta: ClassVar = Meta(
         "fcfl", "fairness", ("erm",), "Cui et al. 2021", "https://arxiv.org/abs/2108.08435",
-        epochs=False, steps=1, groups=True, apart=("slope",)
+        epochs=False, steps=1, groups=True, classes=True, apart=("slope",)
     )  # fmt: skip
 
     local_steps: int | None = 1

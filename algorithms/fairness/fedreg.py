@@ -45,7 +45,7 @@ class FedReg(Descent, ServerUpdate):
 
     meta: ClassVar = Meta(
         "fedreg", "fairness", ("erm",), "Li et al. 2022", "https://arxiv.org/abs/2205.01608",
-        parts=True, groups=True, apart=("penalty", "slope")
+        parts=True, groups=True, classes=True, apart=("penalty", "slope")
     )  # fmt: skip
 
     lr: float = 0.1

@@ -60,7 +60,7 @@ class FedCR(Descent, ServerUpdate):
 
     meta: ClassVar = Meta(
         "fedcr", "personalized", ("erm",), "Zhang et al. 2023", "https://proceedings.mlr.press/v202/zhang23w.html",
-        version=2, apart=("beta",),
+        version=2, classes=True, apart=("beta",),
     )  # fmt: skip
 
     lr: float = 0.01

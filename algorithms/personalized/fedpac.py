@@ -56,7 +56,13 @@ class FedPAC(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "fedpac", "personalized", ("erm",), "Xu et al. 2023", "https://arxiv.org/abs/2306.11867", version=2
+        "fedpac",
+        "personalized",
+        ("erm",),
+        "Xu et al. 2023",
+        "https://arxiv.org/abs/2306.11867",
+        version=2,
+        classes=True,
     )
 
     lr_u: float = 0.01

@@ -51,7 +51,12 @@ class FedProto(Descent):
     """
 
     meta: ClassVar = Meta(
-        "fedproto", "personalized", ("erm",), "Tan et al. 2022", "https://arxiv.org/abs/2105.00243"
+        "fedproto",
+        "personalized",
+        ("erm",),
+        "Tan et al. 2022",
+        "https://arxiv.org/abs/2105.00243",
+        classes=True,
     )
 
     lr: float = 0.01

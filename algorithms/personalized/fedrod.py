@@ -49,7 +49,12 @@ class FedRoD(Descent, ServerUpdate):
     """
 
     meta: ClassVar = Meta(
-        "fedrod", "personalized", ("erm",), "Chen, Chao 2022", "https://arxiv.org/abs/2107.00778"
+        "fedrod",
+        "personalized",
+        ("erm",),
+        "Chen, Chao 2022",
+        "https://arxiv.org/abs/2107.00778",
+        classes=True,
     )
 
     lr: float = 0.01

@@ -53,7 +53,7 @@ def progress_bar() -> Progress:
 
 def figures(line: dict[str, Any]) -> str:
     """Format an evaluation in one line."""
-    preferred = ("accuracy", "auroc", "eqopp", "loss", "stationarity")
+    preferred = ("accuracy", "auroc", "eqopp", "mae", "r2", "loss", "stationarity")
     metrics = line.get("metrics", {})
     numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
     shown = [name for name in preferred if name in numbers] or numbers[:3]

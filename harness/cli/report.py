@@ -42,7 +42,8 @@ from harness.storage.store import RunRecord, Store, no_collection
 @no_collection()
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
-    results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
+    results = Results(Store(given.dir).some_records(given.suite))
+    spec = results.ranked(given_report(given))
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     if conditions := read_conditions(given.where, frame.columns):
         kept = {one.cell.key for one in recommend(results, frame, conditions, spec.by).found}
@@ -89,7 +90,8 @@ def _chosen_columns(frame: pd.DataFrame, given: argparse.Namespace) -> int:
 @no_collection()
 def recommend_command(given: argparse.Namespace) -> int:
     """Print what satisfies bounds; 1 if nothing does."""
-    results, spec = Results(Store(given.dir).some_records(given.suite)), given_report(given)
+    results = Results(Store(given.dir).some_records(given.suite))
+    spec = results.ranked(given_report(given))
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     conditions = read_conditions(given.where, frame.columns)
     if not conditions:
@@ -178,6 +180,7 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
 def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
     """Write the report of a suite or a folder, and print its summary and the paths."""
     results = Results(store.some_records(name))
+    spec = results.ranked(spec)
     first = {cell.key: next((run for run in cell.runs if run.record.id), None) for cell in results.cells}
     commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
     folder = store.root / (name or "all")

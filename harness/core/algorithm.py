@@ -56,6 +56,8 @@ class Meta:
         Whether it trains on the pooled data of all clients, as a reference without privacy.
     groups : bool
         Whether it compares sensitive groups.
+    classes : bool
+        Whether it distinguishes the classes of samples.
     steps : int or None
         The only allowed number of local steps; None: any.
     apart : tuple of str
@@ -74,6 +76,7 @@ class Meta:
     epochs: bool = True
     pooled: bool = False
     groups: bool = False
+    classes: bool = False
     steps: int | None = None
     apart: tuple[str, ...] = ()
 

@@ -15,7 +15,7 @@ from typing import Any
 from datasets.federation import Federation, standardizes
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
-from harness.simulation.build import Execution, data_key, identify, load_once, prepare
+from harness.simulation.build import Execution, data_key, identify, load_once, prepare, task
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import Recorder
@@ -101,8 +101,12 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
     seeds: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         seeds.setdefault(data_key(spec), []).append(number)
-    own = (spec.data for spec in specs if spec.data and spec.partition and spec.partition.standardize)
-    largest = max((data.x.nbytes for data in map(load_once, own) if standardizes(data)), default=0)
+    own = [
+        load_once(spec.data, task(spec))
+        for spec in specs
+        if spec.data and spec.partition and spec.partition.standardize
+    ]
+    largest = max((data.x.nbytes for data in own if standardizes(data)), default=0)
     most = max(1, POOL_BYTES // largest) if largest else len(specs)
     groups = list(seeds.values())
     return [sorted(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]

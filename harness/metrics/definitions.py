@@ -204,10 +204,46 @@ def ece(p: Predictions) -> float | None:
     return float(np.abs(gaps).sum() / len(confidence))
 
 
-@metric("min", ".4f", "nats for cross-entropy, else the unit of the problem's loss", ranks=True)
+@metric("min", ".4f", "nats for cross-entropy, else the unit of the problem's loss", ranks=True, of="both")
 def loss(p: Predictions) -> float | None:
     """Mean loss per test sample, pooled."""
     return None if p.loss is None else float(p.loss.mean())
+
+
+@metric("min", ".4g", "unit of the label", of="numbers")
+def mae(p: Predictions) -> float | None:
+    """Mean absolute error of predicted numbers, pooled."""
+    return float(p.distance.mean())
+
+
+@metric("min", ".4g", "unit of the label", of="numbers")
+def rmse(p: Predictions) -> float | None:
+    """Root mean squared error of predicted numbers, pooled."""
+    return float(np.sqrt(np.square(p.distance).mean()))
+
+
+@metric("max", ".4f", "share, at most 1", of="numbers")
+def r2(p: Predictions) -> float | None:
+    """Coefficient of determination: 1 - squared error / squared deviation from the test samples' mean."""
+    spread = np.square(p.y_true - p.y_true.mean()).sum()
+    return float(1 - np.square(p.distance).sum() / spread) if spread > 0 else None
+
+
+@metric("min", ".4g", "unit of the label", of="numbers")
+def worst_mae(p: Predictions) -> float | None:
+    """Largest mean absolute error of a client with at least 10 test samples of its own."""
+    sizes = np.bincount(p.client)
+    errors = np.bincount(p.client, weights=p.distance)[sizes >= LEAST] / sizes[sizes >= LEAST]
+    return float(errors.max()) if len(errors) else None
+
+
+@metric("min", ".4g", "unit of the label", of="numbers")
+def mae_gap(p: Predictions) -> float | None:
+    """Largest minus smallest mean absolute error of the sensitive groups."""
+    if p.group is None:
+        return None
+    sizes = np.bincount(p.group, minlength=len(p.groups))
+    return _gap(hit_rates(np.bincount(p.group, weights=p.distance, minlength=len(p.groups)), sizes))
 
 
 def by_group(predictions: Predictions) -> list[dict[str, str | int | float | None]]:
@@ -260,7 +296,7 @@ def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[
     -------
     dict[str, list]
         Columns with an entry per client that has test samples: ``client``; ``n`` and for two classes ``positives``;
-        ``accuracy``; for two classes ``auroc``, None without both; ``loss``. Columns that do
+        ``accuracy``; for two classes ``auroc``, None without both; for numbers ``mae``; ``loss``. Columns that do
         not apply are absent.
     """
     p, size = predictions, len(names)
@@ -273,6 +309,8 @@ def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[
     if p.binary and not np.isnan(p.positive_score).any():
         columns["auroc"] = np.full(size, np.nan)
         columns["auroc"][: len(p.client_aurocs)] = p.client_aurocs
+    if not p.classes:
+        columns["mae"] = hit_rates(np.bincount(p.client, weights=p.distance, minlength=size), n)
     if p.loss is not None:
         columns["loss"] = hit_rates(np.bincount(p.client, weights=p.loss, minlength=size), n)
     held = np.flatnonzero(n)

@@ -32,13 +32,14 @@ class Predictions:
     client : NDArray
         Client of the sample, ``(n,)`` int64.
     y_true : NDArray
-        Label, ``(n,)`` int64 in ``0 .. K-1``.
+        Label, ``(n,)`` int64 in ``0 .. K-1``; or the number that is predicted, ``(n,)`` float64.
     score : NDArray
-        Class scores, larger = likelier: ``(n, K)`` float64, or for two classes the score of class 1, ``(n,)``.
+        Class scores, larger = likelier: ``(n, K)`` float64, or for two classes the score of class 1, ``(n,)``. Of
+        numbers the prediction, ``(n,)``.
     y_pred : NDArray | None
-        Predicted label, like `y_true`; None if scores only rank samples.
+        Predicted label, like `y_true`; None if scores only rank samples, and for numbers.
     classes : tuple[str, ...]
-        Names of the ``K`` labels.
+        Names of the ``K`` labels; empty if numbers are predicted.
     groups : tuple[str, ...]
         Names of the ``G`` sensitive groups; empty if the data have none.
     group : NDArray | None
@@ -53,7 +54,7 @@ class Predictions:
     """
 
     client: Ints
-    y_true: Ints
+    y_true: NDArray[Any]
     score: Floats
     y_pred: Ints | None
     classes: tuple[str, ...]
@@ -69,10 +70,10 @@ class Predictions:
         if (self.group is None) != (not self.groups):
             raise ValueError(f"group and groups go together, got ids {self.group} and names {self.groups}")
         check_array("client", self.client, np.int64, [(n,)])
-        check_array("y_true", self.y_true, np.int64, [(n,)], k)
+        check_array("y_true", self.y_true, np.int64 if k else np.float64, [(n,)], k)
         if self.y_pred is not None:
             check_array("y_pred", self.y_pred, np.int64, [(n,)], k)
-        check_array("score", self.score, np.float64, [(n, k), (n,)] if k == 2 else [(n, k)])
+        check_array("score", self.score, np.float64, [(n, k)] * (k > 0) + [(n,)] * (k in (0, 2)))
         if self.group is not None:
             check_array("group", self.group, np.int64, [(n,)], len(self.groups))
         if self.loss is not None:
@@ -84,9 +85,16 @@ class Predictions:
         return len(self.classes) == 2
 
     @property
+    def distance(self) -> Floats:
+        """Absolute error of each predicted number, ``(n,)``."""
+        found: Floats = np.abs(self.score - self.y_true)
+        return found
+
+    @property
     def hit(self) -> Bools:
         """Whether each sample is classified correctly, ``(n,)``."""
-        return np.equal(self.y_true, self.decided)
+        right: Bools = np.equal(self.y_true, self.decided)
+        return right
 
     @property
     def decided(self) -> Ints:
@@ -184,6 +192,8 @@ def dense_ranks(score: Floats) -> Ints:
 
 
 def _score_columns(classes: int) -> list[str]:
+    if not classes:
+        return ["y_number"]
     return ["y_score"] if classes == 2 else [f"y_score_{k}" for k in range(classes)]
 
 
@@ -193,9 +203,10 @@ def write_predictions(
     """Write the samples to a CSV file from which every metric can be recomputed bit for bit.
 
     Columns ``client, y_true, y_score, y_pred, group`` and, where known, ``loss`` and ``name``. `y_score` is the
-    score of class 1; with more than two classes there are ``y_score_0 .. y_score_{K-1}``. `y_pred` is empty without
-    predicted labels. `group` is the group's number, empty without a sensitive attribute. Floats have the shortest
-    digits that read back exactly. The file is replaced atomically.
+    score of class 1; with more than two classes there are ``y_score_0 .. y_score_{K-1}``; if numbers are predicted
+    it is called ``y_number``. `y_pred` is empty without predicted labels. `group` is the group's number, empty
+    without a sensitive attribute. Floats have the shortest digits that read back exactly. The file is replaced
+    atomically.
 
     Parameters
     ----------
@@ -207,7 +218,7 @@ def write_predictions(
         Names of the clients, which `read_predictions` leaves out; empty if they have none.
     """
     p = predictions
-    scores = [p.positive_score] if p.binary else list(p.score.T)
+    scores = [p.score] if not p.classes else [p.positive_score] if p.binary else list(p.score.T)
     columns = dict(zip(_score_columns(len(p.classes)), scores, strict=True))
     table = {"client": p.client, "y_true": p.y_true, **columns, "y_pred": p.y_pred, "group": p.group}
     empty = [""] * len(p.client)
@@ -252,7 +263,7 @@ def read_predictions(
     with Path(path).open(newline="", encoding="utf-8") as file:
         header, *lines = list(csv.reader(file)) or [[]]
     numbered = list(takewhile(lambda name: name in header, (f"y_score_{k}" for k in count())))
-    k = len(numbered) or 2
+    k = 0 if "y_number" in header else len(numbered) or 2
     expected = ["client", "y_true", *_score_columns(k), "y_pred", "group"]
     if header not in ([*expected, *more] for more in ((), ("loss",), ("name",), ("loss", "name"))):
         raise UserError(
@@ -273,8 +284,8 @@ def read_predictions(
     scores = [column(name, float) for name in _score_columns(k)]
     return Predictions(
         client=column("client", int),
-        y_true=column("y_true", int),
-        score=scores[0] if k == 2 else np.stack(scores, axis=1),
+        y_true=column("y_true", int if k else float),
+        score=scores[0] if k in (0, 2) else np.stack(scores, axis=1),
         y_pred=column("y_pred", int) if any(cells["y_pred"]) else None,
         classes=classes or tuple(map(str, range(k))),
         groups=() if group is None else groups or tuple(map(str, range(group.max() + 1))),

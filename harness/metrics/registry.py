@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from harness.core.registry import PLUGGED, UserError
 from harness.metrics.predictions import Predictions, check_array
 
 Direction = Literal["max", "min"]
+Predicted = Literal["classes", "numbers", "both"]
 MetricFn = Callable[[Predictions], float | None]
 
 
@@ -34,6 +35,8 @@ class Metric:
         ``Predictions -> float | None``.
     ranks : bool
         Whether scores suffice, without predicted labels.
+    of : {"classes", "numbers", "both"}
+        What is predicted.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Metric:
     description: str
     fn: MetricFn
     ranks: bool = False
+    of: Predicted = "classes"
 
 
 METRICS: dict[str, Metric] = {}
@@ -51,7 +55,7 @@ RECALLED: dict[str, Metric] = {}  # known from results of plugins that are not l
 #: Prefix of a measure -> metrics that are also evaluated on samples other than the test samples, or of the nodes'
 #: own models in gossip: their mean and the worst.
 ELSEWHERE = {
-    "selection": ("accuracy", "worst_group", "eqopp", "auroc", "loss"),
+    "selection": ("accuracy", "worst_group", "eqopp", "auroc", "loss", "mae", "r2"),
     "train": ("accuracy", "eqopp"),
     "node": ("accuracy",),
     "worst_node": ("accuracy",),
@@ -94,7 +98,7 @@ def written_down() -> dict[str, dict[str, str]]:
 
 
 def metric(
-    direction: Direction, format: str, unit: str, ranks: bool = False
+    direction: Direction, format: str, unit: str, ranks: bool = False, of: Predicted = "classes"
 ) -> Callable[[MetricFn], MetricFn]:
     """Register the decorated function as a metric under its name; raise UserError if it is not valid."""
 
@@ -102,6 +106,8 @@ def metric(
         name = fn.__name__
         if name in METRICS:
             raise UserError(f"metric {name!r} is registered twice")
+        if of not in get_args(Predicted):
+            raise UserError(f"metric {name}: of {', '.join(get_args(Predicted))}, given {of!r}")
         if direction not in ("max", "min"):
             raise UserError(f"metric {name}: better is 'max' or 'min', given {direction!r}")
         try:
@@ -109,14 +115,14 @@ def metric(
         except ValueError:
             raise UserError(f"metric {name}: a format of numbers, as '.4f', given {format!r}") from None
         summary = (fn.__doc__ or name).strip().splitlines()[0].rstrip(".")
-        METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks)
+        METRICS[name] = Metric(name, direction, format, f"{summary} [{unit}]", fn, ranks, of)
         return fn
 
     return register
 
 
 def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | None]:
-    """Compute every registered metric.
+    """Compute every registered metric of what is predicted, classes or numbers.
 
     A value that is not finite (the loss of a diverged model) becomes None, so that results stay valid JSON. A
     caller that must distinguish "diverged" from "does not apply" has to inspect scores and losses.
@@ -139,9 +145,12 @@ def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | 
         If a client id is not below `total_clients`.
     """
     check_array("client", predictions.client, np.int64, [predictions.client.shape], total_clients)
-    only_ranks = predictions.y_pred is None
+    fits: Predicted = "classes" if predictions.classes else "numbers"
+    only_ranks = predictions.y_pred is None and fits == "classes"
     return {
-        name: None if only_ranks and not m.ranks else _value(m, predictions) for name, m in METRICS.items()
+        name: None if only_ranks and not m.ranks else _value(m, predictions)
+        for name, m in METRICS.items()
+        if m.of in (fits, "both")
     }
 
 

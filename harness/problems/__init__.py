@@ -1,8 +1,16 @@
 """Problem types, one file each."""
 
-from harness.problems.base import PROBLEMS, ProblemType, Setting
-
 # They register themselves.
-from harness.problems import auroc, classify, fair, fair_weights, quadratic, random_quadratic, vertical  # noqa: F401  isort: skip
+from harness.problems import (  # noqa: F401
+    auroc,
+    classify,
+    fair,
+    fair_weights,
+    quadratic,
+    random_quadratic,
+    regression,
+    vertical,
+)  # fmt: skip  # isort: skip
+from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 __all__ = ["PROBLEMS", "ProblemType", "Setting"]

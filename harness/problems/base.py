@@ -73,6 +73,8 @@ class ProblemType:
         Maps a `Setting` to the problem and its federation.
     data : {"horizontal", "vertical", "own"}
         Whether clients hold rows or columns of a data set, or the problem has its own data.
+    labels : {"classes", "numbers"}
+        What is predicted of a data set.
     float64 : bool
         Whether runs compute in double precision unless the spec says otherwise.
     """
@@ -85,6 +87,7 @@ class ProblemType:
     build: Callable[[Setting], tuple[Problem, Federation]]
     data: Literal["horizontal", "vertical", "own"] = "horizontal"
     float64: bool = False
+    labels: Literal["classes", "numbers"] = "classes"
 
     def __post_init__(self) -> None:
         """Let every problem that is built hold its settings."""

@@ -1,9 +1,10 @@
-"""Classification with cross-entropy."""
+"""Classification with cross-entropy, and what fitting models to labels has in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Generator, Tensor, nn
 
@@ -20,32 +21,39 @@ class Settings:
     """Classification has no settings of its own."""
 
 
+Errors = Callable[[Tensor, Tensor], Tensor]  # outputs (B, K) and labels (B,) -> each sample's error (B,)
+
+
 def classifier(module: nn.Module) -> Problem:
     """Return the problem of fitting a module's class scores ``(B, K)`` to labels."""
+    return fitting("classify", cross_entropy, module)
+
+
+def fitting(name: str, errors: Errors, module: nn.Module) -> Problem:
+    """Return the problem of minimizing the mean error of a module's outputs."""
     ravel = Ravel(module)
 
     def loss(x: Tensor, batch: Batch) -> Tensor:
-        errors = cross_entropy(ravel(x, batch.x), batch.y)
-        return weighted_mean(errors, batch.weight)
+        return weighted_mean(errors(ravel(x, batch.x), batch.y), batch.weight)
 
     problem = Problem(
-        name="classify",
+        name=name,
         kind="erm",
         init=lambda generator: {"x": ravel.init(generator)},
         loss=loss,
         predict=ravel,
         module=module,
-        rebuild=classifier,
+        rebuild=partial(fitting, name, errors),
         dense=models.dense(module),
         constants=(),
     )
     if not isinstance(module, models.Net) or not any(True for _ in module.extractor.parameters()):
         return problem
     cut = len(ravel.segment("extractor.*"))
-    return replace(problem, cut=cut, halves=lambda latent=None: _halves(module, latent))
+    return replace(problem, cut=cut, halves=lambda latent=None: _halves(name, errors, module, latent))
 
 
-def _halves(net: models.Net, latent: int | None) -> Problem:
+def _halves(name: str, errors: Errors, net: models.Net, latent: int | None) -> Problem:
     """Return the problem with extractor x and head y; start values are those of the joint net."""
     net = net if latent is None else models.encoder(net, latent)
     joint = Ravel(net)
@@ -55,11 +63,16 @@ def _halves(net: models.Net, latent: int | None) -> Problem:
         x = joint.init(generator)
         return {"x": x[:cut], "y": x[cut:]}
 
-    return _split(net.extractor, net.head, init, joint)
+    return _split(name, errors, net.extractor, net.head, init, joint)
 
 
 def _split(
-    extractor: nn.Module, linear: nn.Linear, init: Callable[[Generator], dict[str, Tensor]], joint: Ravel
+    name: str,
+    errors: Errors,
+    extractor: nn.Module,
+    linear: nn.Linear,
+    init: Callable[[Generator], dict[str, Tensor]],
+    joint: Ravel,
 ) -> Problem:
     """Return the problem of an extractor and a head.
 
@@ -68,16 +81,16 @@ def _split(
     features, score = Ravel(extractor), Ravel(linear)
 
     def head(v: Tensor, batch: Batch) -> Tensor:
-        return weighted_mean(cross_entropy(score(v, batch.x), batch.y), batch.weight)
+        return weighted_mean(errors(score(v, batch.x), batch.y), batch.weight)
 
     return Problem(
-        name="classify",
+        name=name,
         kind="erm",
         init=init,
         loss=lambda u, v, batch: head(v, batch._replace(x=features(u, batch.x))),
         predict=joint,
         module=extractor,
-        rebuild=lambda smaller: _split(smaller, linear, init, joint),
+        rebuild=lambda smaller: _split(name, errors, smaller, linear, init, joint),
         shapes=(features.shapes, score.shapes),
         dense=models.dense(extractor),
         cut=features.size,

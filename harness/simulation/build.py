@@ -173,6 +173,10 @@ def prepare(
             f"algorithm {algorithm.meta.name} compares sensitive groups, and the data have "
             f"{len(federation.groups) or 'none'}; name an attribute: data.sensitive"
         )
+    if algorithm.meta.classes and kind.labels == "numbers":
+        raise Incompatible(
+            f"algorithm {algorithm.meta.name} distinguishes classes, and problem {kind.name} predicts numbers"
+        )
     federation = federation.to(execution.device, dtype)
     start = viewed.init(rng.stream(spec.seed, "start"))
     mixing = None
@@ -270,7 +274,9 @@ def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None
 
 def data_digest(spec: RunSpec) -> str:
     """Return the digest of a run's data, which are loaded."""
-    return load_once(spec.data).digest if spec.data is not None else prepare(spec).federation.digest
+    return (
+        load_once(spec.data, task(spec)).digest if spec.data is not None else prepare(spec).federation.digest
+    )
 
 
 def identify(spec: RunSpec) -> str:
@@ -280,7 +286,12 @@ def identify(spec: RunSpec) -> str:
 
 def data_key(spec: RunSpec) -> str:
     """Return the settings that decide the partitioned data of a run."""
-    return spec.model_dump_json(include={"data", "partition", "seed"})
+    return f"{task(spec)} {spec.model_dump_json(include={'data', 'partition', 'seed'})}"
+
+
+def task(spec: RunSpec) -> Literal["classification", "regression"]:
+    """Return what a run predicts of its data set."""
+    return "regression" if PROBLEMS[spec.problem["kind"]].labels == "numbers" else "classification"
 
 
 def make_federation(spec: RunSpec, cache: dict[str, Federation] | None = None) -> Federation | None:
@@ -295,7 +306,7 @@ def make_federation(spec: RunSpec, cache: dict[str, Federation] | None = None) -
 
 
 def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federation:
-    dataset = load_once(data)
+    dataset = load_once(data, task(spec))
     generator = rng.numpy_stream(spec.seed, "partition")
     vertical = part.kind in VERTICAL
     deal = PARTITIONS["iid"]() if vertical else part.settings.made
@@ -313,7 +324,8 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
 
 
 @lru_cache(maxsize=2)
-def load_once(data: DataSpec) -> Dataset:
+def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
     """Load a data set, cached because the runs of a suite mostly share one."""
-    read = load(**data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"}))
+    options = data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"})
+    read = load(**options, task=task)
     return read if data.binary is None else halves(read)

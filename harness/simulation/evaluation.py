@@ -84,7 +84,7 @@ def measure(
         if split != "train" or (final and federation.groups):
             names = ELSEWHERE[split]
             values = evaluate(predicted(federation, apply(split)), federation.clients)
-            figures |= {f"{split}_{name}": values[name] for name in names}
+            figures |= {f"{split}_{name}": values[name] for name in names if name in values}
     return {**evaluate(predictions, federation.clients), **figures}, predictions
 
 
@@ -203,6 +203,8 @@ def applied_together(
 def predicted(federation: Federation, found: Applied) -> Predictions:
     """Return the predictions of a model with these outputs."""
     logits, owner, batch = found.outputs.double(), found.owner, found.batch
+    if not federation.classes:
+        return _of_numbers(federation, logits.squeeze(-1), owner, batch)
     ranks = logits.ndim == 1
     score = _array(logits if ranks else logits.softmax(-1))
     return Predictions(
@@ -214,6 +216,21 @@ def predicted(federation: Federation, found: Applied) -> Predictions:
         groups=federation.groups,
         group=_array(batch.group) if federation.groups else None,
         loss=None if ranks else _array(functional.cross_entropy(logits, batch.y, reduction="none")),
+    )
+
+
+def _of_numbers(federation: Federation, outputs: Tensor, owner: Tensor, batch: Batch) -> Predictions:
+    """Return predicted numbers in the unit of the label; losses are of standardized numbers."""
+    label = batch.y.double()
+    return Predictions(
+        client=_array(owner),
+        y_true=_array(label * federation.std + federation.mean),
+        score=_array(outputs * federation.std + federation.mean),
+        y_pred=None,
+        classes=(),
+        groups=federation.groups,
+        group=_array(batch.group) if federation.groups else None,
+        loss=_array((outputs - label).square() / 2),
     )
 
 

@@ -50,6 +50,7 @@ SPECS = {
     "pooled": CANCER | {"algorithm": {"name": "centralized", "local_steps": 3}},
     "personal models": CANCER | {"algorithm": {"name": "local", "local_steps": 3}},
     "perceptron": CANCER | {"model": "mlp"},
+    "predicted numbers": CANCER | {"data": "diabetes", "problem": "regression", "model": "mlp"},
     "control variates and cohorts": CANCER | {"algorithm": SCAFFOLD, "cohort": {"size": 3}},
     "error feedback, a code by chance, a budget": CANCER
     | {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from harness.config.report import COSTS_TO_TARGET, Target
+from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.config.run import completed
 from harness.metrics import better_is_higher
 from harness.report.data.specs import PARTITION_FIELDS, flatten, part_name
@@ -108,6 +108,11 @@ class Results:
     def metrics(self) -> list[str]:
         """Names of all metrics of last evaluations, sorted."""
         return sorted({name for r in self.records for line in r.rounds[-1:] for name in line["metrics"]})
+
+    def ranked(self, spec: ReportSpec) -> ReportSpec:
+        """Rank by mean absolute error where the measure is left to the default and only numbers are predicted."""
+        numbers = spec.by == ReportSpec.by and "mae" in self.metrics and spec.by not in self.metrics
+        return replace(spec, by="mae") if numbers else spec
 
     @cached_property
     def diagnostics(self) -> list[str]:

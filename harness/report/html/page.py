@@ -154,6 +154,7 @@ def write_report(
         If the folder cannot be written.
     """
     results = Results.of(records)
+    spec = results.ranked(spec)
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     grids = [grid for pivot in spec.pivots for grid in tabulate(results, pivot, spec.by, spec.target)]
     chosen = [] if spec.choice is None else chosen_tables(results, spec.choice, spec.baseline)

@@ -47,6 +47,7 @@ LETTERS = 11  # per inch of a legend, approximately
 FALLBACK = (
     "accuracy",
     "auroc",
+    "mae",
     "stationarity",
     "loss",
 )  # metrics to draw if the requested one does not apply

@@ -175,7 +175,7 @@ def _system(rows: Sequence[Row]) -> list[Column]:
 
 def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
     """Return the measures to show: the usual ones, the ranking one, and the loss if a row has none of them."""
-    names = ["accuracy", "worst_client", "eqopp", "auroc", "stationarity"]
+    names = ["accuracy", "worst_client", "eqopp", "auroc", "mae", "r2", "stationarity"]
     bare = [row for row in rows if all(is_empty(row.get(f"{name}_mean")) for name in names)]
     names += ["loss"] if any(not is_empty(row.get("loss_mean")) for row in bare) else []
     names += [by] if by not in names else []

@@ -453,7 +453,7 @@ def test_a_metric_is_added_by_one_function(monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_metric_is_described_for_reports() -> None:
     """A direction, a format that prints a number, a unit in brackets; gaps, spread and loss are to shrink."""
     assert {name for name, m in METRICS.items() if m.direction == "min"} == {
-        "client_std", "eqopp", "eqodds", "dp_gap", "ece", "loss",
+        "client_std", "eqopp", "eqodds", "dp_gap", "ece", "loss", "mae", "rmse", "worst_mae", "mae_gap",
     }  # fmt: skip
     for name, m in METRICS.items():
         assert m.name == name

@@ -12,6 +12,7 @@ from harness.problems import Setting
 from harness.problems.auroc import auroc
 from harness.problems.fair import fair_classifier
 from harness.problems.fair_weights import fair_weights
+from harness.problems.regression import regressor
 from tests.support.worlds import logistic, quadratic_bilevel, quadratic_minimax, random_federation
 
 PROBLEMS = {
@@ -25,6 +26,7 @@ PROBLEMS = {
         auroc(models.build("logistic", (4,), 1), torch.tensor(0.4)),
         random_federation([6], classes=2),
     ),
+    "regression": lambda: (regressor(models.build("logistic", (4,), 1)), random_federation([6])),
     "quadratic_minimax": quadratic_minimax,
     "quadratic_bilevel": quadratic_bilevel,
     "random_quadratic": lambda: REGISTRY["random_quadratic"].build(

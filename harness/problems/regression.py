@@ -1,0 +1,40 @@
+"""Regression: numbers are predicted with half the squared error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from datasets.federation import Federation
+from harness.core.problem import Problem
+from harness.problems.base import PROBLEMS, ProblemType, Setting
+from harness.problems.classify import fitting
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Regression has no settings of its own."""
+
+
+def squared_error(outputs: Tensor, numbers: Tensor) -> Tensor:
+    """Return half of every sample's squared error ``(B,)``, of outputs ``(B, 1)``."""
+    return (outputs.squeeze(-1) - numbers).square() / 2
+
+
+def regressor(module: nn.Module) -> Problem:
+    """Return the problem of fitting a module's output ``(B, 1)`` to numbers."""
+    return fitting("regression", squared_error, module)
+
+
+def _build(setting: Setting) -> tuple[Problem, Federation]:
+    assert setting.federation is not None
+    return regressor(setting.net(1)), setting.federation
+
+
+PROBLEMS.add(
+    "regression",
+    ProblemType(
+        "regression", "erm", 1, "numbers are predicted, squared error", Settings, _build, labels="numbers"
+    ),
+)
