@@ -17,7 +17,8 @@ from torch import Tensor
 
 _here = threading.local()  # the generator of this thread
 _GAMMA = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed 64-bit number
-_MULTIPLY = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
+_MULTIPLY = tuple(map(np.uint64, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)))
+_SHIFTS = tuple(map(np.uint64, (30, 27, 31)))
 
 
 def key(seed: int | str, *purpose: str | int) -> int:
@@ -139,10 +140,14 @@ def _text(first: int | str, purpose: tuple[str | int, ...]) -> bytes:
     return "\x1f".join([str(first), *(f"{type(part).__name__}:{part}" for part in purpose)]).encode()
 
 
-def _mix(z: Tensor) -> Tensor:
-    z = _shift(z, 30).bitwise_xor_(z).mul_(_MULTIPLY[0])  # in place: long draws are limited by memory
-    z = _shift(z, 27).bitwise_xor_(z).mul_(_MULTIPLY[1])
-    return _shift(z, 31).bitwise_xor_(z)
+def _mix(drawn: Tensor) -> Tensor:
+    """Mix the bits of fresh numbers, in place: long draws are limited by memory, and short ones by calls."""
+    z = drawn.numpy().view(np.uint64)  # numpy's calls take half the time of torch's
+    for shift, factor in zip(_SHIFTS, _MULTIPLY, strict=False):
+        z ^= z >> shift
+        z *= factor
+    z ^= z >> _SHIFTS[-1]
+    return drawn
 
 
 def _shift(z: Tensor, by: int) -> Tensor:

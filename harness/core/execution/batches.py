@@ -61,11 +61,11 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # One look-up for everything but the features, which are large.
         small = self.pool._replace(x=self.pool.y).at(self.positions[:1] if self.same else self.positions)
-        shape, where = self.positions.shape[1:], self.positions.clamp(min=0).flatten(1)
+        shape, where = self.positions.shape[1:], self.positions.clamp(min=0).flatten(1).unbind()
+        rest = list(zip(*(part.unbind() for part in small[1:]), strict=True))
         for step in range(len(self.positions)):
             if step == 0 or not self.same:
-                x = self.pool.x.index_select(0, where[step]).unflatten(0, shape)
-                batch = Batch(x, small.y[step], small.group[step], small.weight[step])
+                batch = Batch(self.pool.x.index_select(0, where[step]).unflatten(0, shape), *rest[step])
                 if self.runs is not None:
                     batch = Batch(*(part.expand(self.runs, *part.shape) for part in batch))
                     if not self.shared:

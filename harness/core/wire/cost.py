@@ -7,6 +7,8 @@ import threading
 import torch
 from torch import Tensor
 
+MOST = 256  # pieces of work that wait to be added up
+
 
 class Cost:
     """Counters, one per stacked run.
@@ -30,9 +32,22 @@ class Cost:
     def __init__(self, lead: tuple[int, ...] = ()) -> None:
         self.up = torch.zeros(lead, dtype=torch.int64)
         self.down = torch.zeros(lead, dtype=torch.int64)
-        self.flops = torch.zeros(lead, dtype=torch.int64)
-        self.oracle_calls = torch.zeros(lead, dtype=torch.int64)
+        self._flops = torch.zeros(lead, dtype=torch.int64)
+        self._oracle_calls = torch.zeros(lead, dtype=torch.int64)
+        self._work: list[tuple[float, Tensor, bool]] = []  # what is not yet added up
         self._lock = threading.Lock()
+
+    @property
+    def flops(self) -> Tensor:
+        """Operations of the clients."""
+        self._add_up()
+        return self._flops
+
+    @property
+    def oracle_calls(self) -> Tensor:
+        """Evaluations of functions on single samples."""
+        self._add_up()
+        return self._oracle_calls
 
     def sent(self, sizes: Tensor, *, up: bool) -> None:
         """Count messages of ``sizes`` bytes, ``(*lead, C)``."""
@@ -47,14 +62,25 @@ class Cost:
 
         With ``oracle`` each time is for a sample, and also counts as an oracle call.
         """
-        count = times.sum((-2, -1), dtype=torch.int64)
         with self._lock:
+            self._work.append((flops, times.sum((-2, -1), dtype=torch.int64), oracle))
+        if len(self._work) >= MOST:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Add what was counted since the last time, at once, as a step of a small model takes few operations."""
+        with self._lock:
+            if not (work := self._work):
+                return
+            self._work = []
             # On the clients' device, so that the round does not wait for a transfer.
-            where = count.device if self.flops.device.type == "cpu" else self.flops.device
-            count = count.to(where)
-            self.flops = self.flops.to(where) + (flops * count.double()).round().long()
-            if oracle:
-                self.oracle_calls = self.oracle_calls.to(where) + count
+            devices = [self._flops.device, *(count.device for _, count, _ in work)]
+            where = next((device for device in devices if device.type != "cpu"), devices[0])
+            counts = torch.stack([count.to(where) for _, count, _ in work], -1)
+            flops = torch.tensor([each for each, _, _ in work], dtype=torch.float64).to(where)
+            calls = torch.tensor([oracle for _, _, oracle in work]).to(where)
+            self._flops = self._flops.to(where) + (counts * flops).round().long().sum(-1)
+            self._oracle_calls = self._oracle_calls.to(where) + (counts * calls).sum(-1)
 
     def state(self) -> dict[str, Tensor]:
         """Return the counters for a checkpoint."""
@@ -63,5 +89,5 @@ class Cost:
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Restore the counters of a checkpoint."""
-        self.up, self.down, self.flops = state["up"], state["down"], state["flops"]
-        self.oracle_calls = state["oracle_calls"]
+        self.up, self.down = state["up"], state["down"]
+        self._work, self._flops, self._oracle_calls = [], state["flops"], state["oracle_calls"]
