@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from datasets.dataset import Dataset
 
 
+KEPT = 2**26  # bytes of features that are kept in the order of the clients
+
+
 class FederationError(ValueError):
     """Invalid settings of a federation, or data that do not fit them."""
 
@@ -113,6 +116,13 @@ class Federation:
     @cached_property
     def _counts(self) -> dict[str, Tensor]:
         return {name: (index >= 0).sum(-1) for name, index in self.splits.items()}
+
+    @cached_property
+    def held(self) -> Batch | None:
+        """All training samples by client, ``(C, N)``; None if a copy takes more than `KEPT` bytes."""
+        index = self.splits["train"]
+        size = self.pool.x[:1].nbytes * index.numel()
+        return self.pool.at(index) if index.ndim == 2 and size <= KEPT else None
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Federation:
         """Return the federation with samples on a device, features and weights of a floating type.
