@@ -268,9 +268,9 @@ class Clients(Cohort):
                 "privacy.adjacency: the algorithm uses all samples of a client at once, whose number add-remove "
                 "protects; use zero-out"
             )
-        if self.axes == 1 and self.everybody and self._records is None and not self.counts_private:
-            if (held := self.federation.held) is not None:
-                return held
+        alone = self.axes == 1 and self.everybody and self._records is None and not self.counts_private
+        if alone and (held := self.federation.held) is not None:
+            return held
         largest = int(self.federation.counts().max())
         batch = next(iter(self.batches(None, steps=1, batch_size=largest, stream=stream)))
         return self._sized(self._batch_size, 0, batch) if self.counts_private else batch
