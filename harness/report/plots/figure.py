@@ -246,10 +246,15 @@ def _legend(ax: Axes, letters: int) -> int:
 def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Figure]:
     """Make a figure in the common style; draw and save it within the context."""
     import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE | style):  # type: ignore[arg-type]
-        yield Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(
+            figure
+        )  # without one, every text that is measured makes an image of the figure's size
+        yield figure
 
 
 def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
