@@ -251,9 +251,8 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
 
     with matplotlib.rc_context(STYLE | style):  # type: ignore[arg-type]
         figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(
-            figure
-        )  # without one, every text that is measured makes an image of the figure's size
+        # Without a canvas every text that is measured makes an image of the figure's size.
+        FigureCanvasAgg(figure)
         yield figure
 
 
