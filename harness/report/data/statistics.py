@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
 from harness.core import rng
 
@@ -162,16 +162,14 @@ def detectable(seeds: int, tests: int = 1) -> float:
 
     In standard deviations of a difference. The sign-flip test needs about as much where it can decide at all.
     """
-    from scipy.optimize import brentq  # slow to import
-    from scipy.stats import nct
-
     critical, free = float(stdtrit(seeds - 1, 1 - ALPHA / 2 / tests)), seeds - 1
     about = (critical + float(stdtrit(free, POWER))) / math.sqrt(seeds)
-
-    def missed(size: float) -> float:  # the other tail has less than 1e-4
-        return float(nct.sf(critical, free, size * math.sqrt(seeds))) - POWER
-
-    return float(brentq(missed, about / 2, about * 1.5))
+    low, high = about / 2, about * 1.5
+    for _ in range(60):  # scipy.stats and scipy.optimize, which do this, are slow to import
+        size = (low + high) / 2
+        missed = nctdtr(free, size * math.sqrt(seeds), critical)  # the other tail has less than 1e-4
+        low, high = (size, high) if missed > 1 - POWER else (low, size)
+    return low
 
 
 def holm(ps: Sequence[float]) -> list[float]:

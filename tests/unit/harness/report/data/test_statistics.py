@@ -84,6 +84,14 @@ def test_a_sign_flip_test_finds_what_is_detectable_where_it_can_decide():
     assert undecidable(10, 26) and not undecidable(10, 25)
 
 
+@pytest.mark.parametrize("seeds", [2, 5, 10, 30])
+@pytest.mark.parametrize("tests", [1, 20, 1000])
+def test_what_is_detectable_has_the_power_that_scipy_says(seeds, tests):
+    critical = stats.t.isf(0.025 / tests, seeds - 1)
+    found = stats.nct.sf(critical, seeds - 1, detectable(seeds, tests) * seeds**0.5)
+    assert found == pytest.approx(0.8, abs=1e-6)
+
+
 def test_few_seeds_have_what_they_can():
     one, two, four, five = paired([[0.1], [0.1, 0.3], [0.1, 0.2, 0.3, 0.2], [0.1, 0.2, 0.3, 0.2, 0.2]])
     assert one == (0.1, None, None, None, None, None, None, 1)
