@@ -11,6 +11,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Dozens of tests start Python: what it compiles is kept, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test test-fast check format clean
 
 quickstart: .venv/ready
@@ -47,3 +50,4 @@ format: .venv/ready-to-test
 
 clean:
 	rm -rf results/runs results/quickstart .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -r {} +

@@ -39,6 +39,7 @@ def test_real_adult_has_the_known_facts():
     }
 
 
+@pytest.mark.slow
 def test_real_adult_in_openml_columns_gives_the_same_features():
     """Equivalence: the decoded columns, sent through the OpenML conversion, are the wheel's file again."""
     data = real("adult")

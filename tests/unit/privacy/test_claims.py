@@ -66,6 +66,7 @@ def test_flamby_takes_more_steps_than_it_accounts_for():
     assert 4 < found[1].epsilon < 5 < 15 < found[2].epsilon < 16
 
 
+@pytest.mark.slow
 def test_claims_that_hold_are_said_to_hold():
     pfl, opacus = judge("pfl", {}), judge("opacus", {})
     assert pfl.rows[0].epsilon == pytest.approx(pfl.claimed, rel=1e-3)

@@ -53,6 +53,7 @@ def test_extreme_multipliers_stay_finite_and_ordered():
     assert gaussian_delta(1e-3, 0.0) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-3, 6), st.floats(-12, -0.5))
 def test_the_exact_epsilon_reaches_delta_and_no_smaller_one_does(log_z, log_delta):

@@ -16,6 +16,7 @@ def fedbio(**hyper):
     return settled("fedbio", *quadratic_bilevel(), **hyper)
 
 
+@pytest.mark.slow
 def test_fedbio_with_one_local_step_reaches_the_optimum():
     """BL2: y_1 = x, y_2 = x + 1; h_1' = 2x - 3, h_2' = 2x, so x* = .75 and y* = (.75, 1.75)."""
     state = fedbio()

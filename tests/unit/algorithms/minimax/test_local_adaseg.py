@@ -44,6 +44,7 @@ def test_local_adaseg_is_its_recursion_on_partial_cohorts(settings):
     assert len(seen) > 2
 
 
+@pytest.mark.slow
 def test_it_settles_a_game_on_which_descent_ascent_runs_away():
     """On 2 x y every simultaneous step grows by sqrt(1 + 4 lr^2); those of extragradient shrink."""
     game = quadratic_minimax(Minimax(P=[0.0] * 2, B=[2.0] * 2, Q=[1e-12] * 2, c=[0.0] * 2, d=[0.0] * 2))

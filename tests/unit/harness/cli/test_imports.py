@@ -34,6 +34,7 @@ def test_what_needs_no_arithmetic_starts_at_once(line):
     assert imported(line) == set()
 
 
+@pytest.mark.slow
 def test_the_search_for_imports_finds_them():
     assert "numpy" in imported("epsilon --help")
 

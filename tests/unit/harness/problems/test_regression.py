@@ -157,6 +157,7 @@ def test_messages_are_treated_as_elsewhere(tmp_path, treated):
     assert record.status == "done" and record.final["metrics"]["mae"] < 1000
 
 
+@pytest.mark.slow
 def test_the_leaderboard_ranks_by_error(tmp_path, capsys):
     for name in ("fedavg", "local"):
         harness.run(SPEC | {"rounds": 30, "eval_every": 30, "algorithm": name}, tmp_path)

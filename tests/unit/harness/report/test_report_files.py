@@ -543,6 +543,7 @@ def test_whatever_stands_in_a_record_is_text_on_the_page(reason, setting, label,
     assert told == " ".join(reason.split())
 
 
+@pytest.mark.slow
 def test_the_page_says_that_diagnostics_were_not_released(records, tmp_path):
     assert "released" not in page_of(records, tmp_path).text
     line = diagnosed(

@@ -46,6 +46,7 @@ def test_strict_fairfed_starts_from_no_number_of_samples(data, strict):
     assert bool((weights == 0.25).all()) == strict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("placement", ["local", "central"])
 def test_every_release_of_a_fair_method_is_booked(data, name, placement):
@@ -116,6 +117,7 @@ def test_weights_of_groups_need_groups(data):
 SELECTION = {"kind": "iid", "clients": 3, "selection": 0.2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*METHODS, "fedavg"])
 def test_nobody_trains_on_selection_samples(data, name):
     """Their labels turned around: the state is the same, the figures of the selection samples are not."""
@@ -160,6 +162,7 @@ def test_the_outer_loss_is_that_of_the_clients_own_models(data):
         )
 
 
+@pytest.mark.slow
 def test_the_weights_found_are_told_and_not_the_clients_models(data):
     """Two weights of sum 2; a client's y, 14 numbers, stays at home under privacy."""
     final = simulate(run(data, "fedbio"))
@@ -170,6 +173,7 @@ def test_the_weights_found_are_told_and_not_the_clients_models(data):
     assert set(private["solution"]) == {"x"}
 
 
+@pytest.mark.slow
 def test_a_plan_counts_the_stages_of_a_run_apart(data):
     """One round of 2 weights each way, one with the model of 14 numbers both ways and 2 weights down; 3 clients."""
     fields = given(data, {"name": "fedbio", **METHODS["fedbio"][0]}, **WEIGHTS)

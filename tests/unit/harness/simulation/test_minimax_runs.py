@@ -31,6 +31,7 @@ def of(name, **settings):
     return {"name": name, **WORK, **METHODS[name], **settings}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privacy", PRIVACY, ids=["none", "local", "central", "record"])
 @pytest.mark.parametrize("name", METHODS)
 def test_releases_epsilon_and_bytes_are_as_planned(data, name, privacy):

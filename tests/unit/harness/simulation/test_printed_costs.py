@@ -73,6 +73,7 @@ def with_samples(setup, held: int, client: int = 0):
     return replace(setup, federation=replace(federation, splits={**federation.splits, "train": index}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["full", "poisson", "without-replacement"])
 @pytest.mark.parametrize(
     ("algorithm", "model", "expected"),

@@ -152,6 +152,7 @@ def test_strict_prints_no_metric_of_samples_that_are_not_test_samples(tmp_path) 
     assert {name.partition("_")[0] for name in left_out} == {"selection", "train"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "fields"),
     [

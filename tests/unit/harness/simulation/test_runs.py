@@ -193,6 +193,7 @@ def test_a_gossiping_run_says_how_fast_its_graph_averages() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

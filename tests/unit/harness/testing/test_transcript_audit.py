@@ -192,6 +192,7 @@ def commanded(content, tmp_path, capsys, *options) -> tuple[int, list, str]:
 PLACED = {"client": {"placement": "local"}, "record": {"unit": "record"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", PLACED)
 def test_the_command_prints_both_parts(unit, tmp_path, capsys):
     content = run_file() | {"privacy": {**PLACED[unit], "clip": 1.0, "epsilon": 4}}

@@ -222,6 +222,7 @@ def test_ones_keep_their_strides():
     assert found[0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_recording_imports_no_compiler():
     """It takes two seconds; a short sweep has few more."""
     script = (

@@ -277,6 +277,7 @@ def test_models_are_as_small_as_asked_and_nested(data) -> None:
     assert not run.state.x[~masks].any() and run.state.x[masks].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [None, LOCAL, CENTRAL])
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_each_client_is_sent_and_sends_its_own_coordinates(data, algorithm, mechanism) -> None:

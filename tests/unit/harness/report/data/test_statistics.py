@@ -165,6 +165,7 @@ def test_five_federations_are_tested():
     assert found.p == pytest.approx(stats.friedmanchisquare([1] * 5, [2] * 5, [3] * 5).pvalue)
 
 
+@pytest.mark.slow
 def test_equal_methods_on_correlated_tasks_are_seldom_told_apart():
     """Five federations of eight tasks that share half their variance: no false difference in 95 of 100 trials."""
     random, false = np.random.default_rng(0), []

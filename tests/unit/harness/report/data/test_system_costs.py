@@ -130,6 +130,7 @@ def test_every_profile_that_comes_along_has_a_source():
     assert read_system(None, None) is None
 
 
+@pytest.mark.slow
 def test_thousands_of_runs_take_seconds():
     records = []
     for seed in range(10):

@@ -144,6 +144,7 @@ def test_a_measure_without_a_scale_is_compared_in_its_own_unit():
     assert "change, points" not in text and "+0 [+0, +0]" in text
 
 
+@pytest.mark.slow
 def test_every_data_set_is_compared():
     """A suite of two data sets told of one alone."""
     others = [run(0, 0.8, data=name, epsilon=e) for name in ("digits", "wine", "iris") for e in (None, 8)]
