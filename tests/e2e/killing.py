@@ -21,6 +21,19 @@ from harness.simulation.build import Execution
 from harness.storage import files, run_folder, store
 from tests.support.runs import MM4
 
+# A plugin that lets workers write checkpoints often, wherever they are.
+OFTEN = """
+from datasets.catalog import data_set
+from harness.simulation import loop
+
+loop.CHECKPOINT_SECONDS = 0.1
+
+
+@data_set("of-nobody", "0 x 0")  # a plugin registers something
+def of_nobody():
+    raise NotImplementedError
+"""
+
 CANCER = {
     "data": "breast-cancer",
     "partition": {"kind": "iid", "clients": 4},

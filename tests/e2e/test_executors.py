@@ -12,27 +12,44 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from killing import CANCER, tiny
+from killing import CANCER, OFTEN, tiny
 
+from harness.config import plugins
 from harness.config.run import read_spec
-from harness.core.registry import UserError
+from harness.core.registry import PLUGGED, UserError
 from harness.executors import forkserver, scheduler
 from harness.executors import ray as on_ray
 from harness.executors.forkserver import start_server
 from harness.executors.processes import Processes
 from harness.executors.ray import _work
 from harness.executors.scheduler import Outcome, run_all
+from harness.simulation import loop
 from harness.simulation.build import Execution, identify
 from harness.storage.store import Store
 from tests.support.written import saved, wait_for, written
 
 ROOT = Path(__file__).parents[2]
 ALONE = Execution(stack=1)
-LONG = [read_spec(CANCER | {"rounds": 1500, "eval_every": 50, "seed": seed}) for seed in range(3)]
+LONG = [read_spec(CANCER | {"rounds": 1200, "eval_every": 50, "seed": seed}) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def often(tmp_path_factory):
+    """Let workers write checkpoints often: a plugin reaches them wherever they are."""
+    path, before = tmp_path_factory.mktemp("plugin") / "often.py", loop.CHECKPOINT_SECONDS
+    path.write_text(OFTEN)
+    known = plugins._names()
+    plugins.load([path])
+    yield
+    loop.CHECKPOINT_SECONDS = before
+    plugins._files.pop(path.resolve())
+    for kind, name in plugins._names() - known:
+        del plugins.REGISTRIES[kind][name]
+        del PLUGGED[kind, name]
+
+
+@pytest.fixture(scope="module")
+def alone(often, tmp_path_factory):
     """What the runs write if nobody dies; side by side they write the same as apart (`tests/equivalence`)."""
     root = tmp_path_factory.mktemp("alone")
     run_all(LONG, root)

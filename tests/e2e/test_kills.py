@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from killing import CANCER, tiny
+from killing import CANCER, OFTEN, tiny
 
 from harness.executors.scheduler import run_all
 from harness.simulation.build import Execution
@@ -101,7 +101,9 @@ def test_a_killed_suite_leaves_no_worker_and_resumes(whom, tmp_path):
     base = CANCER | {"rounds": 4000, "eval_every": 500}
     spec = {"suite": "many", "base": base, "sweep": {"seed": [0, 1, 2]}}
     (tmp_path / "many.yaml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "often.py").write_text(OFTEN)
     command = [sys.executable, "-m", "harness", "suite", str(tmp_path / "many.yaml")]
+    command += ["--plugin", str(tmp_path / "often.py")]
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path / "out"), "--jobs", "2", "--stack", "off"],
         cwd=ROOT,
