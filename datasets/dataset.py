@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -109,8 +110,11 @@ def tenths(numbers: Tensor) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     values = numbers.numpy()
     cuts = np.quantile(values, np.arange(1, 10) / 10)
     _, place = np.unique(np.searchsorted(cuts, values), return_inverse=True)
-    ranges = [values[place == number] for number in range(place.max() + 1)]
-    return place.astype(np.int64), tuple(f"{own.min():.4g} to {own.max():.4g}" for own in ranges)
+    # A number near zero is zero, where others are a million times as large.
+    shown = np.round(values, 6 - math.frexp(float(np.abs(values).max()))[1] * 3 // 10) + 0.0
+    ranges = [shown[place == number] for number in range(place.max() + 1)]
+    ends = [(f"{own.min():.4g}", f"{own.max():.4g}") for own in ranges]
+    return place.astype(np.int64), tuple(low if low == high else f"{low} to {high}" for low, high in ends)
 
 
 def halves(dataset: Dataset) -> Dataset:

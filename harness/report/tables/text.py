@@ -16,6 +16,7 @@ K = TypeVar("K", bound=Hashable)
 def words(measure: str) -> str:
     """Return the display name of a measure."""
     special = {"auroc": "AUROC", "eqopp": "EqOpp gap", "eqodds": "EqOdds gap", "dp_gap": "Parity gap"}
+    special |= {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "worst_mae": "Worst MAE", "mae_gap": "MAE gap"}
     prefix, name = parted(measure)
     if prefix:
         return f"{prefix.replace('_', ' ').capitalize()} {special.get(name, name.replace('_', ' '))}"

@@ -85,8 +85,10 @@ def test_classes_have_no_figures_of_numbers(tmp_path):
 def test_numbers_are_told_apart_by_tenths():
     place, names = tenths(torch.arange(100.0))
     assert np.bincount(place).tolist() == [10] * 10 and names[0] == "0 to 9" and names[-1] == "90 to 99"
+    assert tenths(torch.tensor([5.7e-8, 1.0, 3.0, 3.0]))[1][0] == "0"
+    assert tenths(torch.tensor([2e-9, 4e-9]))[1] == ("2e-09", "4e-09")
     place, names = tenths(torch.tensor([0.0, 2, 2, 2, 2, 2, 2, 10]))
-    assert place.tolist() == [0, 1, 1, 1, 1, 1, 1, 2] and names == ("0 to 0", "2 to 2", "10 to 10")
+    assert place.tolist() == [0, 1, 1, 1, 1, 1, 1, 2] and names == ("0", "2", "10")
 
 
 def test_labels_skewed_by_tenths_differ_between_clients():
@@ -167,4 +169,4 @@ def test_the_leaderboard_ranks_by_error(tmp_path, capsys):
     assert main(["leaderboard", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["mae_mean"] == pytest.approx(board["mae_mean"].iloc[0])
     assert main(["report", str(tmp_path)]) == 0
-    assert "Mae" in capsys.readouterr().out
+    assert "MAE" in capsys.readouterr().out
