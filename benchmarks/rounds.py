@@ -64,7 +64,8 @@ class Checkout:
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline()):
+        line: str = self._process.stdout.readline()
+        if not line:
             raise SystemExit("a checkout has ended; its message is above")
         return line
 

@@ -24,12 +24,7 @@ BUNDLED = "inside scikit-learn"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 OPTIONS_TABLE = ("path", "sensitive", "keep_sensitive")
 OPTIONS_IMAGES = ("path", "normalize")
-OPTIONS_READER = (
-    "sensitive",
-    "keep_sensitive",
-    "normalize",
-    "task",
-)  # for a data set registered as a function
+OPTIONS_READER = ("sensitive", "keep_sensitive", "normalize", "task")  # of a registered function
 
 
 class Entry(NamedTuple):

@@ -269,7 +269,8 @@ class Clients(Cohort):
                 "protects; use zero-out"
             )
         alone = self.axes == 1 and self.everybody and self._records is None and not self.counts_private
-        if alone and (held := self.federation.held) is not None:
+        held = self.federation.held if alone else None
+        if held is not None and not held.x._version:  # no network has changed its input in place
             return held
         largest = int(self.federation.counts().max())
         batch = next(iter(self.batches(None, steps=1, batch_size=largest, stream=stream)))
