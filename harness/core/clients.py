@@ -555,6 +555,10 @@ class Clients(Cohort):
             self.cost.work(flops / slots, torch.cat([self._times(one) for one in batches], -1), oracle=True)
         else:
             self.cost.work(flops, self.participation_mask.unsqueeze(-1))
+        return self._mapped(fn, arguments)
+
+    def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Return the function's results for all clients."""
         return self._rows.map(fn, self.axes, *arguments)
 
     def labels(self, batch: Batch) -> Batch:

@@ -18,13 +18,14 @@ from harness.config.run import RunSpec
 from harness.config.tune import LATIN, Search, Trial, TuneSpec, points
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
+from harness.core.wire.settings import Privacy
 from harness.metrics import better_is_higher
-from harness.simulation.build import Setup, data_key, identify, prepare
-from harness.simulation.calibration import calibrated
-from harness.simulation.dry_run import dry_run
+from harness.simulation.build import data_key, identify, prepare
+from harness.simulation.calibration import calibrate, calibrated
+from harness.simulation.dry_run import DryRun
 from harness.simulation.simulation import Simulation
 from harness.storage.store import Store
-from privacy import Event, Selected, selection_epsilon
+from privacy import Event, Ledger, Selected, selection_epsilon
 from privacy.individual import largest
 
 MOST_HISTORIES = 50  # of units whose releases are compared order by order; of more the largest epsilon counts
@@ -213,12 +214,10 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     ``epsilon`` is the privacy of a search and of a run with what it has chosen, were the number of settings drawn
     from ``distribution`` with mean ``budget``, and had the figures that choose no need of protection.
     """
-    released: dict[str, list[tuple[Event, ...]]] = {}
-    found = []
-    federations: dict[str, Federation] = {}
+    releases, found = _Releases(), []
     for search in searches:
         order = search.order(tune.measure)
-        cost = _cost(search, tune, released, federations) if order else None
+        cost = _cost(search, tune, releases) if order else None
         found.append(
             {
                 "paths": list(search.paths),
@@ -231,50 +230,62 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     return found
 
 
-def _cost(
-    search: Search,
-    tune: TuneSpec,
-    known: dict[str, list[tuple[Event, ...]]],
-    federations: dict[str, Federation],
-) -> Selected | None:
+def _cost(search: Search, tune: TuneSpec, releases: _Releases) -> Selected | None:
     """Return the cost of a search and of a run with what it has chosen; None without privacy."""
-    kinds: dict[str, RunSpec] = {}
+    specs = []
     for trial in search.trials:
         try:
-            spec = search.spec(trial.settings, tune.seeds[0])
+            specs.append(search.spec(trial.settings, tune.seeds[0]))
         except Incompatible:
             continue
-        kinds.setdefault(_kind(spec), spec)
-    (first, *_), delta = kinds.values(), 0.0
-    if first.privacy is None:
+    privacy = specs[0].privacy
+    if privacy is None:
         return None
-    delta = first.privacy.delta
-    for kind, spec in kinds.items():
-        if kind not in known:
-            if data_key(spec) not in federations:
-                federations.clear()  # searches with the same data mostly follow one another
-            known[kind] = _released(calibrated(prepare(spec, cache=federations)))
-    events = [own for kind in kinds for own in known[kind]]
+    events = [event for each in {_kind(spec): spec for spec in specs}.values() for event in releases.of(each)]
     if not any(events):  # nothing is released
         return None
-    return selection_epsilon(events, delta, tune.budget, len(tune.seeds), 1)
+    return selection_epsilon(events, privacy.delta, tune.budget, len(tune.seeds), 1)
 
 
-def _kind(spec: RunSpec) -> str:
-    """Return a key shared by runs that release the same about a client, or a record, whatever they compute."""
+class _Releases:
+    """What runs release about their units; runs that differ in their budget only share a dry run."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, list[tuple[Event, ...]]] = {}
+        self._dry: dict[str, DryRun | None] = {}
+        self._federations: dict[str, Federation] = {}
+
+    def of(self, spec: RunSpec) -> list[tuple[Event, ...]]:
+        """Return the releases of a private run, once for each history."""
+        kind, without_budget = _kind(spec), _kind(spec, budget=False)
+        if kind not in self._events:
+            if data_key(spec) not in self._federations:
+                self._federations.clear()  # searches with the same data mostly follow one another
+            setup, dry = calibrate(prepare(spec, cache=self._federations), self._dry.get(without_budget))
+            assert setup.privacy is not None and dry is not None
+            self._dry[without_budget] = dry
+            self._events[kind] = _released(setup.privacy, dry.ledger)
+        return self._events[kind]
+
+
+def _kind(spec: RunSpec, *, budget: bool = True) -> str:
+    """Return a key shared by runs that release the same about a client, or a record, whatever they compute.
+
+    Without their budget: the same but for the size of the noise.
+    """
     dump = spec.model_dump(mode="json", exclude={"model", "compression", "eval_every"})
     privacy = dump["privacy"] or {}
     privacy.pop("clip", None)
+    if not budget:
+        privacy.pop("epsilon", None)
     if privacy.get("unit") == "client":
         dump["algorithm"] = spec.algorithm["name"]
     return json.dumps(dump)
 
 
-def _released(setup: Setup) -> list[tuple[Event, ...]]:
-    """Return what a run releases about its units, once for each history."""
-    assert setup.privacy is not None
-    ledger = dry_run(setup, everybody=setup.privacy.unit == "record").ledger
-    histories = ledger.histories(setup.privacy.noise, 0)
+def _released(privacy: Privacy, ledger: Ledger) -> list[tuple[Event, ...]]:
+    """Return the releases of a ledger under calibrated noise, once for each history."""
+    histories = ledger.histories(privacy.noise, 0)
     if len(histories.times) > MOST_HISTORIES:
-        return [histories.events(largest(histories, setup.privacy.delta, setup.privacy.accountant)[0])]
+        return [histories.events(largest(histories, privacy.delta, privacy.accountant)[0])]
     return [histories.events(number) for number in range(len(histories.times))]

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from harness.core.wire.settings import PLAIN, Privacy
 from harness.simulation.build import Setup
-from harness.simulation.dry_run import dry_run
+from harness.simulation.dry_run import DryRun, dry_run
 from privacy import Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
 
 
+class Calibrated(NamedTuple):
+    """A setup with its noise, and the dry run that was made for it; None if there is nothing to calibrate."""
+
+    setup: Setup
+    dry: DryRun | None
+
+
 def calibrated(setup: Setup) -> Setup:
-    """Return the setup with the noise that its budget requires.
+    """Return the setup with the noise that its budget requires; see `calibrate`."""
+    return calibrate(setup).setup
+
+
+def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
+    """Find the noise that a setup's budget requires.
 
     A dry run counts the releases and raises what gossip or compression refuse. For unit record all clients take
     part in its rounds, as they differ in their steps. Vertical problems go through all rounds, because every party
     knows who is in which batch.
+
+    Parameters
+    ----------
+    setup : Setup
+        A run or a stack of runs.
+    dry : DryRun, optional
+        That of a run that differs in its budget only.
 
     Raises
     ------
@@ -23,17 +43,18 @@ def calibrated(setup: Setup) -> Setup:
         If parts of the run are incompatible.
     """
     if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
-        return setup
+        return Calibrated(setup, None)
     record = setup.privacy is not None and setup.privacy.unit == "record"
     setup = _draft(setup)
-    dry = dry_run(setup, everybody=record)
+    dry = dry or dry_run(setup, everybody=record)
     each = [
         one
         if one.privacy is None
         else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases, number))
         for number, one in enumerate(setup.each)
     ]
-    return replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
+    found = replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
+    return Calibrated(found, dry)
 
 
 def _draft(setup: Setup) -> Setup:

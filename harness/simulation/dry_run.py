@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from compression import Codec, kept_count, ratio_at
 from datasets.federation import Batch
@@ -43,6 +44,10 @@ class DryRun(NamedTuple):
         Lengths of stretches of rounds, and the cost of one round of each.
     tossed : bool
         Whether public coins were tossed, so that the run with another seed may send something else.
+    exact : bool
+        Whether the costs are those of the run: they depend neither on who takes part nor on what messages hold.
+    everybody : bool
+        Whether the rounds were made with all clients.
     """
 
     ledger: Ledger
@@ -50,6 +55,8 @@ class DryRun(NamedTuple):
     begun: dict[str, Tensor]
     stretches: list[tuple[int, dict[str, Tensor]]]
     tossed: bool
+    exact: bool
+    everybody: bool
 
     @property
     def cost(self) -> dict[str, Tensor]:
@@ -92,7 +99,10 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
     class ClientsOfRun(DryClients):
         tossed = False
 
-    run = Simulation.from_setup(setup, clients=ClientsOfRun, channel=partial(DryChannel, count=count))
+    class StagesOfRun(LargestStages if count == "largest" else DryStages):  # type: ignore[misc]
+        varying = False
+
+    run = Simulation.from_setup(setup, clients=ClientsOfRun, channel=partial(DryChannel, stages=StagesOfRun))
     privacy, begun, most = setup.privacy, run.cost.state(), 0
     record = privacy is not None and privacy.unit == "record"
     by_appearance = record and setup.problem.kind == "vertical"
@@ -120,17 +130,19 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
         run.round = first + length
     if record and setup.problem.predict is not None:
         run.personal()  # refuses models that would train on records for an evaluation
-    return DryRun(run.ledger, most, begun, stretches, ClientsOfRun.tossed)
+    exact = not averaged and not StagesOfRun.varying
+    return DryRun(run.ledger, most, begun, stretches, ClientsOfRun.tossed, exact, everybody)
 
 
-def expected_cost(setup: Setup) -> Callable[[int, int], dict[str, int]] | None:
+def expected_cost(setup: Setup, made: DryRun | None = None) -> Callable[[int, int], dict[str, int]] | None:
     """Return the expected cost of a run after a round, if that is what is recorded; None for actual costs.
 
-    The result maps the number of the run in its stack and the round to bytes, operations and oracle calls.
+    The result maps the number of the run in its stack and the round to bytes, operations and oracle calls. ``made``
+    is a dry run for expected costs, if there is one.
     """
     if setup.privacy is None or not setup.privacy.costs_expected:
         return None
-    dry = dry_run(setup)
+    dry = dry_run(setup) if made is None or made.everybody else made
 
     def after(number: int, round: int) -> dict[str, int]:
         return {name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()}
@@ -175,6 +187,11 @@ class DryClients(Clients):
             self._records.book(batch, self.round)
         return self._of_models(_nothing, points, batch, by, objective, self._times(batch))
 
+    def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Return for every client what the first one in the first such call has computed."""
+        lead, one = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
+        return tree_map(lambda t: t.expand(*lead, *t.shape).clone(), one)
+
     def normal(self, name: str, step: int, *shape: int) -> Tensor:
         """Return zeros."""
         return torch.zeros(()).expand(*self.ids.shape, *shape).to(self.federation.pool.x)
@@ -191,7 +208,8 @@ def _nothing(loss: object, axes: int, points: Sequence[Tensor], batch: Batch, by
 class DryStages(Stages):
     """Stages that draw no noise and derive encoded sizes from the shape of a message."""
 
-    largest = False
+    largest = False  # or expected sizes
+    varying = False  # whether a size depends on what a message holds
 
     def add_noise(self, message: Message) -> None:
         """Draw nothing."""
@@ -240,9 +258,9 @@ class DryStages(Stages):
 
     def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
         kept = None if ratio is None else kept_count(entries, ratio)
-        return (
-            codec.largest_size(entries, kept) if self.largest else round(codec.expected_size(entries, kept))
-        )
+        expected, largest = round(codec.expected_size(entries, kept)), codec.largest_size(entries, kept)
+        type(self).varying |= expected != largest
+        return largest if self.largest else expected
 
 
 class LargestStages(DryStages):
@@ -256,10 +274,10 @@ class DryChannel(Channel):
 
     Parameters
     ----------
-    count : {"expected", "largest"}
-        Expected or largest size of a message; equal for codes of fixed length.
+    stages : type
+        Whether sizes are expected or the largest.
     """
 
-    def __init__(self, *arguments: Any, count: Count, **options: Any) -> None:
-        self.stages = LargestStages if count == "largest" else DryStages  # type: ignore[misc]
+    def __init__(self, *arguments: Any, stages: type[DryStages], **options: Any) -> None:
+        self.stages = stages  # type: ignore[misc]
         super().__init__(*arguments, **options)

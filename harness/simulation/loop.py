@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.simulation.build import Setup
-from harness.simulation.calibration import calibrated
+from harness.simulation.calibration import calibrate
 from harness.simulation.dry_run import expected_cost
 from harness.simulation.recorder import PendingCheckpoint, Progress, Recorder
 from harness.simulation.simulation import Simulation
@@ -61,9 +61,9 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[dict[str, Any] | Diverge
     list of dict or Diverged
         Content of each run's ``done.json``, or the reason why it has none.
     """
-    setup, live = calibrated(stack_setups([recorder.setup for recorder in recorders])), tuple(recorders)
-    run, spec, rows = Simulation.from_setup(setup), setup.spec, setup.rows
-    expected = expected_cost(setup)
+    setup, dry = calibrate(stack_setups([recorder.setup for recorder in recorders]))
+    live, run, spec, rows = tuple(recorders), Simulation.from_setup(setup), setup.spec, setup.rows
+    expected = expected_cost(setup, dry)
     for number, (recorder, single) in enumerate(zip(live, setup.each, strict=True)):
         recorder.open(single, expected and partial(expected, number))
     if begun := [recorder.checkpoint for recorder in live if recorder.checkpoint is not None]:

@@ -15,9 +15,9 @@ from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire.settings import PLAIN
 from harness.simulation.build import Execution, Setup, data_key, identify, prepare
-from harness.simulation.calibration import calibrated
+from harness.simulation.calibration import calibrate, calibrated
 from harness.simulation.claims import statement
-from harness.simulation.dry_run import dry_run
+from harness.simulation.dry_run import DryRun, dry_run
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import stack_key
 
@@ -210,12 +210,11 @@ def _sizes(setup: Setup) -> Hashable:
     return _kind(spec), spec.seed if drawn else None, counts
 
 
-def _counts(setup: Setup) -> tuple[Counts, bool]:
-    """Return what dry runs tell, and whether another seed may change it."""
-    expected, most = dry_run(setup), dry_run(setup, "largest")
-    record = setup.privacy is not None and setup.privacy.unit == "record"
-    released = (dry_run(setup, everybody=True) if record else expected).ledger
-    privacy = statement(setup.privacy, released) if setup.privacy is not None else {}
+def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
+    """Return what dry runs tell, also that of its calibration, and whether another seed may change it."""
+    expected = dry_run(setup) if made is None or made.everybody else made
+    most = expected if expected.exact else dry_run(setup, "largest")
+    privacy = {} if setup.privacy is None else statement(setup.privacy, (made or expected).ledger)
     return Counts(expected.cost, most.cost, privacy), expected.tossed
 
 
@@ -227,8 +226,8 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
     try:
         setup = prepare(cell.spec, cache=known.federations)
         if (counts := known.counts.get(key := _sizes(setup))) is None:
-            setup = calibrated(setup)
-            counts, tossed = _counts(setup)
+            setup, made = calibrate(setup)
+            counts, tossed = _counts(setup, made)
             if not tossed:
                 known.counts[key] = counts
     except Incompatible as error:

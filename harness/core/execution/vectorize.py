@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,13 @@ KEPT = (
 
 Points = tuple[int, ...]  # numbers of a function's arguments; empty: all
 Shared = tuple[bool, ...]  # which tensors stacked runs share; empty: none
+
+
+class Measured(NamedTuple):
+    """Floating-point operations of a function for one row, and what it returned for the first it was given."""
+
+    flops: int
+    result: Any
 
 
 class Rows:
@@ -56,7 +63,7 @@ class Rows:
         self.threads = threads
         self.ahead = 0.0
         _keep_freed_memory()
-        self._flops: dict[object, int] = {}
+        self._measured: dict[object, Measured] = {}
         self._recorded: dict[object, Any] = {}  # function and kind of its arguments -> how it is called
         self._pool = (
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
@@ -170,22 +177,28 @@ class Rows:
     def flops(
         self, fn: Callable[..., Any], axes: int, *arguments: Any, gradient: bool = False, by: Points = ()
     ) -> int:
-        """Return the floating-point operations of one row, measured once per function and shapes.
+        """Return the floating-point operations of one row; arguments as of `measured`."""
+        return self.measured(fn, axes, *arguments, gradient=gradient, by=by).flops
+
+    def measured(
+        self, fn: Callable[..., Any], axes: int, *arguments: Any, gradient: bool = False, by: Points = ()
+    ) -> Measured:
+        """Compute the first row, once per function and shapes; a gradient's result is not kept.
 
         Only matrix products and convolutions count, as in torch's counter.
         """
 
-        def counted() -> int:
+        def one() -> Measured:
             first = tree_map(lambda t: t[0], _flat(arguments, axes))
             operations = _Operations()
             with operations, exact_sizes():
                 if gradient:
                     _gradient(fn, [point.detach() for point in first[:-1]], first[-1], by)
-                else:
-                    fn(*first)
-            return operations.count
+                    return Measured(operations.count, None)
+                result = fn(*first)
+            return Measured(operations.count, result)
 
-        return _kept(self._flops, (fn, gradient, by, _shapes(arguments, axes)), counted)
+        return _kept(self._measured, (fn, gradient, by, _shapes(arguments, axes)), one)
 
 
 class _Operations(TorchDispatchMode):

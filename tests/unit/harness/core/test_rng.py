@@ -159,7 +159,7 @@ def test_no_key_is_drawn_twice_in_a_run(what, monkeypatch):
 
     # The noise of a budget is calibrated by a dry run, which draws nothing that is used; the multiplier is given.
     monkeypatch.setattr("harness.simulation.loop.calibrated", lambda setup: setup)
-    monkeypatch.setattr("harness.simulation.loop.expected_cost", lambda setup: None)
+    monkeypatch.setattr("harness.simulation.loop.expected_cost", lambda *given: None)
     setup = prepare(read_spec(RUNS[what] | {"rounds": 4, "eval_every": 2, "seed": 11}))
     monkeypatch.setattr(rng, "key", record)
     monkeypatch.setattr(rng, "noise_stream", record_noise)

@@ -9,6 +9,7 @@ from harness.config.sweep import Combination
 from harness.core.wire.settings import Compression
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.dry_run import dry_run
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan
 from tests.support.runs import finished, given, ready
@@ -202,3 +203,38 @@ def test_seeds_planned_together_are_planned_as_alone(data, algorithm, fields) ->
         [row.get(name) for name in figures] for row in alone
     ]
     assert all(row["status"] == "planned" for row in together)
+
+
+@pytest.mark.parametrize(
+    ("fields", "runs"),
+    [
+        ({"privacy": LOCAL}, 1),
+        ({"compression": {"beta": 0.5, "select": "random_k", "codec": "sign"}}, 1),
+        ({"model": MLP, "compression": {"beta": 0.9}}, 2),
+        ({"privacy": RECORD}, 2),
+    ],
+)
+def test_a_plan_repeats_its_dry_run_only_where_costs_vary(data, monkeypatch, fields, runs) -> None:
+    """They vary with the entries that are kept; and under record-level privacy the first run is of everybody."""
+    calls = []
+
+    def counted(*given, **options):
+        calls.append(given)
+        return dry_run(*given, **options)
+
+    for place in ("calibration", "plan"):
+        monkeypatch.setattr(f"harness.simulation.{place}.dry_run", counted)
+    planned(data, "fedavg", fields)
+    assert len(calls) == runs
+
+
+def test_a_dry_run_computes_for_one_client_only(data, monkeypatch) -> None:
+    """Other clients' results have the same shape; the counts are those of the real run."""
+    fields = {"problem": "fair_weights", "rounds": 3}
+    algorithm = {"name": "fedbio", "local_steps": 2, "outer_rounds": 2, "batch_size": 8}
+    setup = ready(data, algorithm, **fields)
+    real = finished(setup).cost.state()
+    monkeypatch.setattr(setup.rows, "map", None)
+    dry = dry_run(setup).cost
+    assert dry == real
+    assert dry["flops"] > 0

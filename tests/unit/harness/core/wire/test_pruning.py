@@ -14,7 +14,7 @@ from harness.core.registry import Incompatible
 from harness.core.wire.model_pruning import PrunedModels, SubModel, prune_models
 from harness.core.wire.settings import Compression
 from harness.problems.classify import classifier
-from harness.simulation.dry_run import DryChannel, dry_run
+from harness.simulation.dry_run import DryChannel, LargestStages, dry_run
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, rows
@@ -201,7 +201,7 @@ def test_a_threshold_stays_below_the_plan(privacy_or_none) -> None:
     way = channel(privacy_or_none, setting)
     assert torch.equal(way.gather(rows(40)), torch.where(dense.abs() >= 0.5, dense, 0))
     most = DryChannel(
-        cohort(mechanism=privacy_or_none), compression=setting, privacy=privacy_or_none, count="largest"
+        cohort(mechanism=privacy_or_none), compression=setting, privacy=privacy_or_none, stages=LargestStages
     )
     most.gather(rows(40))
     assert 0 < int(way.cost.up) <= int(most.cost.up)
