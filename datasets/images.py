@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datasets import packaged
 from datasets.cache import Found, Source, cache_dir, download, sha256, user_folder, verified
 from datasets.dataset import DataError, Dataset, nearest
 
@@ -270,11 +271,7 @@ def _decode(
 
 def read_digits(*, normalize: str = "none") -> Dataset:
     """Read scikit-learn's digits: 1,797 images of 1 x 8 x 8, 17 gray levels, ten classes, no test split."""
-    from sklearn.datasets import load_digits  # slow to import
-
-    bunch = load_digits()
-    pixels = bunch.images.astype(np.uint8)
-    y = bunch.target.astype(np.int64)
+    pixels, y = packaged.digits()
     return Dataset(
         name="digits",
         x=pixel_pool("digits", pixels[:, None], normalize, levels=16),

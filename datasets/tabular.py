@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from datasets import packaged
 from datasets.cache import (
     Found,
     Source,
@@ -225,17 +226,13 @@ def _sensitive(
 
 def read_breast_cancer() -> Dataset:
     """Read scikit-learn's breast cancer data: 569 samples, 30 measurements, malignant or benign."""
-    from sklearn.datasets import load_breast_cancer  # slow to import
-
-    bunch = load_breast_cancer()
-    features = tuple(str(name) for name in bunch.feature_names)
-    data = np.ascontiguousarray(bunch.data)
-    y = bunch.target.astype(np.int64)
+    data, y, classes = packaged.breast_cancer()
+    features = packaged.MEASUREMENTS
     return Dataset(
         name="breast-cancer",
         x=torch.from_numpy(data.astype(np.float32)),
         y=torch.from_numpy(y),
-        classes=tuple(str(name) for name in bunch.target_names),
+        classes=classes,
         source="breast-cancer (scikit-learn)",
         digest=hashlib.sha256(data.tobytes() + y.tobytes()).hexdigest(),
         features=features,
@@ -250,19 +247,16 @@ def read_diabetes() -> Dataset:
 
     The source codes sex as 1 and 2 and does not say which is which.
     """
-    from sklearn.datasets import load_diabetes  # slow to import
-
-    bunch = load_diabetes(scaled=False)
-    features = tuple(str(name) for name in bunch.feature_names)
-    data = np.ascontiguousarray(bunch.data)
+    data, target = packaged.diabetes()
+    features = packaged.DIABETES
     group, groups = group_by([np.array([f"sex {code:.0f}" for code in data[:, features.index("sex")]])])
     return Dataset(
         name="diabetes",
         x=torch.from_numpy(data.astype(np.float32)),
-        y=torch.from_numpy(bunch.target.astype(np.float32)),
+        y=torch.from_numpy(target.astype(np.float32)),
         classes=(),
         source="diabetes (scikit-learn)",
-        digest=hashlib.sha256(data.tobytes() + bunch.target.tobytes()).hexdigest(),
+        digest=hashlib.sha256(data.tobytes() + target.tobytes()).hexdigest(),
         group=group,
         groups=groups,
         features=features,

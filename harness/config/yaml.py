@@ -14,7 +14,7 @@ from harness.core.registry import UserError
 MAX_DEPTH = 30  # levels of lists and sections
 MAX_VALUES = 200_000  # in total, as YAML aliases can expand a short file
 MAX_BITS = 1_000  # of an integer, about the range of floats
-PLAIN = (str, bool, type(None))  # values without parts or bounds, which are most
+PLAIN = (str, bool, type(None))  # values without parts or bounds
 MAX_SHOWN = 200  # characters of a value in a message
 
 
@@ -65,27 +65,32 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def bounded(where: str, content: Any, *, finite: bool = False) -> None:
     """Raise UserError if content is too deep or too large, or holds NaN or, with ``finite``, infinity."""
-    left: list[tuple[Any, int]] = [(content, 0)]
-    count = 0
+    left = [] if _small(content) else [(content, 0)]
+    count = 1
     while left:
         value, depth = left.pop()
-        count += 1
-        if depth > MAX_DEPTH:
-            raise UserError(f"{where}: at most {MAX_DEPTH} levels of lists and sections")
-        if count > MAX_VALUES:
-            raise UserError(f"{where}: at most {MAX_VALUES:,} values, counting what aliases expand to")
-        if type(value) in PLAIN:
-            continue
-        if isinstance(value, dict):
-            left.extend((part, depth + 1) for pair in value.items() for part in pair)
-        elif isinstance(value, list | tuple | set):
-            left.extend((part, depth + 1) for part in value)
+        if isinstance(value, dict | list | tuple | set):
+            parts = [*value, *value.values()] if isinstance(value, dict) else value
+            count += len(parts)
+            if parts and depth == MAX_DEPTH:
+                raise UserError(f"{where}: at most {MAX_DEPTH} levels of lists and sections")
+            if count > MAX_VALUES:
+                raise UserError(f"{where}: at most {MAX_VALUES:,} values, counting what aliases expand to")
+            left.extend((part, depth + 1) for part in parts if not _small(part))
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise UserError(f"{where}: an integer has at most {MAX_BITS} bits")
         elif isinstance(value, float) and math.isnan(value):
             raise UserError(f"{where}: a number is needed, given nan")
         elif finite and isinstance(value, float) and math.isinf(value):
             raise UserError(f"{where}: a finite number is needed, given {value}")
+
+
+def _small(value: Any) -> bool:
+    """Whether a value has neither parts nor bounds, as most do."""
+    kind = type(value)
+    return (
+        kind in PLAIN or (kind is float and math.isfinite(value)) or (kind is int and value.bit_length() < 64)
+    )
 
 
 def cut(text: str) -> str:
