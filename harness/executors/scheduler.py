@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from harness.config.run import RunSpec
 from harness.core.registry import UserError, unknown
@@ -39,6 +39,8 @@ PATIENCE_SECONDS = 60.0  # for the claim of a dead worker, which may outlive it 
 
 Report = Callable[[Outcome], None]
 Begin = Callable[[Sequence[int]], None]
+T = TypeVar("T")
+
 Unit = Sequence[int]
 
 
@@ -184,22 +186,29 @@ def _given_up(spec: RunSpec, root: Path) -> Outcome:
 def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit]:
     """Group runs that can be stacked, in pieces that keep all workers busy.
 
-    The runs of a seed stay together as far as possible, because they share their data and batches.
+    The runs of a seed share their data and batches. So they are one piece, with those of other seeds if there is
+    room, or pieces of their own if they are too many for one.
     """
     groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
         groups.setdefault(stack_key(spec), []).append(number)
-    share = max(1, -(-len(specs) // workers))
-    most = min(most or LARGEST, share)
+    most = min(most or LARGEST, max(1, -(-len(specs) // workers)))
+    even = (
+        workers if len(groups) == 1 else 1
+    )  # as many pieces for every worker, if there is nothing else to do
+
+    def parted(items: Sequence[T], width: int) -> list[Sequence[T]]:
+        count = -(-len(items) // (most // width))
+        return chunks(items, min(len(items), -(-count // even) * even))
+
     pieces: list[Unit] = []
     for group in groups.values():
         seeds: dict[int, list[int]] = {}
         for number in sorted(group, key=lambda number: specs[number].seed):
             seeds.setdefault(specs[number].seed, []).append(number)
-        together = [list(chain.from_iterable(seeds.values()))]
-        for own in seeds.values() if max(map(len, seeds.values())) >= 2 * most else together:
-            count = -(-len(own) // most)
-            if count > 1 and len(groups) == 1 and own is together[0]:  # equally many for every worker
-                count = min(len(own), -(-count // workers) * workers)
-            pieces += chunks(own, count)
+        largest = max(map(len, seeds.values()))
+        if largest <= most:
+            pieces += [[*chain.from_iterable(some)] for some in parted(list(seeds.values()), largest)]
+        else:
+            pieces += [some for own in seeds.values() for some in parted(own, 1)]
     return pieces

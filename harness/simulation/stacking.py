@@ -11,7 +11,7 @@ import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ from harness.core.wire.settings import BUDGETS
 from harness.simulation.build import Setup
 
 Checkpoint = dict[str, Any]
+T = TypeVar("T")
+
 LARGEST = 32  # runs in a stack
 STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, arithmetic dominates
 POOL_BYTES = 2**30  # of the runs' samples, if each run standardizes its own
@@ -150,10 +152,10 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
     return [list(some) for group in groups for some in chunks(group, -(-len(group) // size))]
 
 
-def chunks(numbers: Sequence[int], count: int) -> list[Sequence[int]]:
+def chunks(items: Sequence[T], count: int) -> list[Sequence[T]]:
     """Split a list into ``count`` pieces of nearly equal length."""
-    ends = [round(len(numbers) * n / count) for n in range(count + 1)]
-    return [numbers[first:last] for first, last in pairwise(ends)]
+    ends = [round(len(items) * n / count) for n in range(count + 1)]
+    return [items[first:last] for first, last in pairwise(ends)]
 
 
 def stack_setups(setups: Sequence[Setup]) -> Setup:
