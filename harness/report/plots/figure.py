@@ -10,6 +10,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from harness.storage.files import replacing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
     from harness.storage.store import RunRecord
 
@@ -39,6 +41,11 @@ DASHES: tuple[Any, ...] = (
     (0, (10, 2, 1.5, 2, 1.5, 2)),
     (0, (1, 3)),
 )
+OFFSETS = sorted(
+    product((0, -20, 20, -40, 40), (9, -9, 18, -18, 27, -27, 36, -36, 45, -45)),
+    key=lambda by: math.hypot(by[0] / 2, by[1]),
+)  # where a name may stand beside its point, in points of type, the nearest first
+MARK = 4  # pixels from the middle of a marker to its edge
 MOST_LINES = 8  # per panel; more are hard to distinguish
 MOST_PANELS = 9
 PANELS_A_ROW = 3
@@ -254,6 +261,39 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
         # Without a canvas every text that is measured makes an image of the figure's size.
         FigureCanvasAgg(figure)
         yield figure
+
+
+def keep_apart(ax: Axes) -> None:
+    """Move the annotations of a panel, which stand beside their points, off each other, each as little as needed.
+
+    The figure must have been drawn. Where there is no room, the place that covers least is taken.
+    """
+    from matplotlib.text import Annotation, Text
+    from matplotlib.transforms import Bbox
+
+    texts = [text for text in ax.texts if isinstance(text, Annotation)]
+    frame, taken = ax.get_window_extent(), []
+    for x, y in (ax.transData.transform(text.xy) for text in texts if text.arrow_patch is not None):
+        taken.append(Bbox([(x - MARK, y - MARK), (x + MARK, y + MARK)]))
+    scale = ax.figure.dpi / 72
+    for text in texts:
+        text.get_window_extent()  # moves it
+        start, found = Text.get_window_extent(text), []  # without the line to its point
+        for place, offset in enumerate(OFFSETS):
+            box = start.translated(
+                *(scale * (new - old) for new, old in zip(offset, text.xyann, strict=True))
+            )
+            covered = sum(_area(Bbox.intersection(box, other)) for other in taken)
+            outside = box.width * box.height - _area(Bbox.intersection(box, frame))
+            found.append((covered + outside, place, offset, box))
+            if covered + outside == 0:
+                break
+        _, _, text.xyann, box = min(found, key=lambda one: one[:2])
+        taken.append(box)
+
+
+def _area(box: Bbox | None) -> float:
+    return 0.0 if box is None else float(box.width * box.height)
 
 
 def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:

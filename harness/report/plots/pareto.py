@@ -13,7 +13,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.results import Cell, Results
 from harness.report.data.tidy import shared_key
-from harness.report.plots.figure import COLORS, Pictures, canvas, save
+from harness.report.plots.figure import COLORS, Pictures, canvas, keep_apart, save
 from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
             data = str(cell.given.get("data.name", ""))
             left.set_title(f"{data} · {cell.given.get('partition.kind', '')}", pad=8)
             left.set_ylabel(words(by))
+        figure.draw_without_rendering()  # finds where everything stands
+        for ax in axes.flat:
+            keep_apart(ax)
         note = "means over seeds; named: no other of its kind is as good with less; "
         note += "diamonds: a model for each client"
         note += f"; {len(rows)} of {len(shown)} federations" if len(shown) > len(rows) else ""
@@ -133,7 +136,9 @@ def _against_epsilon(ax: Axes, points: Sequence[Point], by: str) -> None:
         ax.plot(x, [p.value for p in own], **dots)
     for personal in (False, True):
         rivals = [p for p in sent if p.personal == personal]
-        named = [rivals[n] for n in edge([(p.epsilon, p.value) for p in rivals], better_is_higher(by))]
+        named = [
+            rivals[n] for n in edge([(_budget(p.epsilon), p.value) for p in rivals], better_is_higher(by))
+        ]
         _name(ax, [(min(p.epsilon, beyond), p.value, p.name) for p in named], _marker(personal))
     ax.set_xscale("log")
     ax.set_xticks([*finite, beyond], [*(f"{epsilon:g}" for epsilon in finite), "none"])
@@ -180,12 +185,12 @@ def _colors(points: Sequence[Point]) -> dict[float, str]:
 
 
 def _name(ax: Axes, named: Sequence[tuple[float, float, str]], marker: str, color: str = "#333333") -> None:
-    """Write names beside their points, above and below in turn."""
-    for number, (x, y, name) in enumerate(named):
+    """Write names beside their points."""
+    line = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+    for x, y, name in named:
         ax.plot([x], [y], linestyle="", marker=marker, markersize=6, color=color, markeredgecolor="white")
-        above = number % 2 == 0
-        ax.annotate(name, (x, y), xytext=(0, 6 if above else -6), textcoords="offset points", fontsize=7,
-                    ha="center", va="bottom" if above else "top", color=color)  # fmt: skip
+        ax.annotate(name, (x, y), xytext=(0, 9), textcoords="offset points", fontsize=7, ha="center",
+                    va="center", color=color, arrowprops=line)  # fmt: skip
 
 
 def _alone(ax: Axes, points: Sequence[Point]) -> None:
@@ -198,5 +203,5 @@ def _alone(ax: Axes, points: Sequence[Point]) -> None:
         pooled = name in ALGORITHMS and ALGORITHMS[name].meta.pooled
         ax.axhline(value, color="#999999", linestyle=(0, (4, 3)), linewidth=1)
         text = f"{name}: {'pooled data' if pooled else 'nothing sent'}"
-        ax.annotate(text, (0.5, value), xycoords=("axes fraction", "data"), fontsize=7, va="bottom",
-                    ha="center", color="#666666")  # fmt: skip
+        ax.annotate(text, (0.5, value), xycoords=("axes fraction", "data"), xytext=(0, 5), fontsize=7,
+                    textcoords="offset points", va="center", ha="center", color="#666666")  # fmt: skip

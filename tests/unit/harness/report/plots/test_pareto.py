@@ -1,5 +1,10 @@
 """The picture of all algorithms: what is named, and where points stand; and that of ranks."""
 
+from itertools import combinations
+
+from matplotlib.text import Text
+
+from harness.report.plots.figure import canvas, keep_apart
 from harness.report.plots.pareto import edge, pareto
 from harness.report.plots.ranks import _cliques, rank_diagram
 from tests.support.records import done, evaluation, private, spec
@@ -33,6 +38,35 @@ def test_names_stand_at_undominated_cells_only(tmp_path):
     assert "afl" not in texts
     assert texts.count("ditto") == 2  # the only personal one: on both sides
     assert texts.count("fedavg") == 4  # at both budgets, on both sides
+
+
+def test_cells_of_one_budget_are_compared_though_their_epsilon_is_not_used_up_alike(tmp_path):
+    records = [
+        point("fedavg", 0.9, epsilon=1.0),
+        point("afl", 0.5, size=3000, epsilon=0.9999),
+        point("q_fedavg", 0.4, size=3000),
+    ]
+    texts = texts_in(pareto(records, tmp_path / "a", "accuracy")[1])
+    assert "afl" not in texts
+
+
+def test_names_at_one_place_are_moved_apart():
+    with canvas((4, 3)) as figure:
+        ax = figure.subplots()
+        line = {"arrowstyle": "-"}
+        for name in ("fedavg", "fedprox", "scaffold", "ditto"):
+            ax.plot([0.5], [0.5], marker="o")
+            ax.annotate(name, (0.5, 0.5), xytext=(0, 9), textcoords="offset points", ha="center",
+                        va="center", arrowprops=line)  # fmt: skip
+        figure.draw_without_rendering()
+        keep_apart(ax)
+        boxes = []
+        for text in ax.texts:
+            text.get_window_extent()
+            boxes.append(Text.get_window_extent(text))
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert all(ax.get_window_extent().containsx(box.x0) for box in boxes)
+    assert tuple(ax.texts[0].xyann) == (0, 9), "the first keeps its place"
 
 
 def test_there_is_none_of_few_algorithms_or_one_budget(tmp_path):
