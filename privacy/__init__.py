@@ -17,6 +17,7 @@ the functions of `privacy.audit` test the claim on released data, those of `priv
 `scale_to_norm`           gradient clipping without a guarantee for privacy
 `AdaptiveClip`            clip norm that follows a quantile
 `gaussian_noise`          noise, one generator per row
+`coefficients`            noise that is correlated between rounds (`prefix_error`: what it leaves in sums)
 `scale_p`, `inclusion_p`  tests of the claimed noise and sampling (`correlation_p`: of independent draws)
 `one_run_epsilon`         empirical lower bound on epsilon (`one_run_gaussian_epsilon`, `clopper_pearson_epsilon`)
 `selection_epsilon`       what a search for settings costs, if it draws a random number of them
@@ -27,6 +28,7 @@ the functions of `privacy.audit` test the claim on released data, those of `priv
 from privacy.accounting import Account, account, calibrate, compose, epsilon
 from privacy.attacker import accuracy_bound, attack_bound
 from privacy.audit import correlation_p, inclusion_p, scale_p
+from privacy.banded import Factorization, coefficients, prefix_error
 from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, clipped_sum, joint_norm, scale_to_norm
 from privacy.event import Event
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
@@ -41,6 +43,7 @@ __all__ = [
     "Clipped",
     "Draw",
     "Event",
+    "Factorization",
     "Histories",
     "Ledger",
     "PrivacyReport",
@@ -57,6 +60,7 @@ __all__ = [
     "clip_each",
     "clipped_sum",
     "clopper_pearson_epsilon",
+    "coefficients",
     "compose",
     "correlation_p",
     "epsilon",
@@ -67,6 +71,7 @@ __all__ = [
     "joint_norm",
     "one_run_epsilon",
     "one_run_gaussian_epsilon",
+    "prefix_error",
     "scale_p",
     "scale_to_norm",
     "selection_epsilon",

@@ -22,6 +22,7 @@ from harness.core.registry import Incompatible
 from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.cost import Cost
 from harness.core.wire.diagnostics import Diagnostics
+from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import Mechanism, SampleMechanism
 from harness.core.wire.message import Known, Message, Weighting, of_server, plain, restored, split
 from harness.core.wire.pipeline import CENTRAL, DIFFERENCES, LOCAL, PUBLIC, SEPARATE, UNCODED, table
@@ -70,7 +71,8 @@ class Channel:
         memory = dict(state or {})
         mechanism: Mechanism | None = None
         if privacy is not None and privacy.unit == "client":
-            mechanism = self.mechanism(privacy, clients, memory)
+            kind = BandedMechanism if privacy.spec.mechanism == "banded" else self.mechanism
+            mechanism = kind(privacy, clients, memory)
         elif privacy is not None and clients.problem.kind == "vertical":
             mechanism = SampleMechanism(privacy, clients, memory)
         strict = privacy is not None and privacy.strict

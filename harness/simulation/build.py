@@ -26,9 +26,10 @@ from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire import low_rank
 from harness.core.wire.model_pruning import prunable
-from harness.core.wire.settings import SECRET, Compression, Privacy
+from harness.core.wire.settings import SECRET, Compression, Privacy, PrivacySpec
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
+from privacy.banded import MOST_ROUNDS
 
 # Precision -> type of parameters and data, and the type that networks compute in if it differs.
 DTYPES = {
@@ -232,7 +233,29 @@ def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
     secret = given.unit == "client" and given.sampling in SECRET and spec.cohort is not None
     rate = spec.cohort.size / total if secret and spec.cohort is not None else 1.0
     multiplier = 1.0 if given.noise_multiplier is None else given.noise_multiplier
+    if given.mechanism == "banded":
+        return Privacy(given, multiplier, rate, rounds=spec.rounds, bands=_bands(spec, given, total))
     return Privacy(given, multiplier, rate)
+
+
+def _bands(spec: RunSpec, privacy: PrivacySpec, total: int) -> int:
+    """Return over how many rounds banded noise is correlated: nobody may take part twice within them."""
+    apart = 1 if spec.cohort is None or spec.cohort.kind != "balanced" else total // spec.cohort.size
+    bands = min(privacy.bands or apart, spec.rounds)
+    if apart < 2:
+        raise Incompatible(
+            "privacy.mechanism: banded noise needs clients that pause between their rounds; give cohort.kind "
+            f"balanced and cohorts of at most half of the {total} clients"
+        )
+    if bands > apart:
+        raise Incompatible(
+            f"privacy.bands: at most {apart}, the rounds from one turn of a client to its next, given {bands}"
+        )
+    if bands > 1 and privacy.factorization == "optimal" and spec.rounds > MOST_ROUNDS:
+        raise Incompatible(
+            f"privacy.factorization: optimal is for at most {MOST_ROUNDS} rounds, given {spec.rounds}; use toeplitz"
+        )
+    return bands
 
 
 @lru_cache(maxsize=CACHED_PROBLEMS)

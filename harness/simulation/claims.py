@@ -54,6 +54,7 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
         "adjacency": privacy.adjacency,
         "sampling": privacy.sampling,
         "sampling_rate": privacy.rate,
+        **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
         "strict": privacy.strict,
         "epsilon_nominal": privacy.spec.epsilon_nominal,
         **guarantees(privacy, ledger, run),

@@ -17,7 +17,7 @@ from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.testing.transcript import Key, Transcript
 from harness.testing.wiretap import TOLERANCE, Wiretap, Witness
-from privacy import Event, account, compose, correlation_p, inclusion_p, scale_p
+from privacy import Event, account, coefficients, compose, correlation_p, inclusion_p, scale_p
 
 ROUNDS = 20
 KINDS = 64  # of releases that are tested for correlation
@@ -59,11 +59,16 @@ def audit_transcript(
         ``epsilon_seen``, ``findings``.
     """
     privacy = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}))  # post-processing
+    banded = privacy.spec.mechanism == "banded"
+    rounds = min(rounds, privacy.rounds) if banded else rounds
     found: dict[str, Any] = {"part": "transcript", "rounds": rounds}
     if privacy.noise_multiplier == 0:
         return found | {"note": "no noise, nothing claimed", "findings": []}
     quiet, _ = _recorded(make, replace(privacy, noise_multiplier=0.0, multipliers=()), 2)
     seen, run = _recorded(make, privacy, rounds)
+    if banded:
+        seen.wrong += _too_close(seen, privacy.bands)
+        seen.noise = {key: _encoded(each, privacy) for key, each in seen.noise.items()}
     tolerance = TOLERANCE[next(iter(run.start.values())).dtype]
     if not seen.charges:
         return found | {"note": "nothing is released", "findings": _short(seen.wrong)}
@@ -106,6 +111,30 @@ def _recorded(make: Make, privacy: Privacy, rounds: int) -> tuple[Transcript, Si
 
 
 SIDES = {"clients": Witness, "channel": Wiretap}
+
+
+def _encoded(noise: dict[int, Tensor], privacy: Privacy) -> dict[int, Tensor]:
+    """Return what the noise of all rounds is made from, C times it, which must be independent."""
+    rows = coefficients(privacy.rounds, privacy.bands, privacy.spec.factorization)
+    made = {}
+    for round, newest in noise.items():
+        made[round] = newest
+        if round >= 0:  # the initialization is a release of its own
+            past = [noise.get(round - back) for back in range(1, min(round + 1, privacy.bands))]
+            terms = [row * part for row, part in zip(rows[round, 1:], past, strict=False) if part is not None]
+            made[round] = sum(terms, rows[round, 0] * newest)
+    return made
+
+
+def _too_close(seen: Transcript, bands: int) -> Iterator[str]:
+    """Describe clients that take part twice within the rounds over which noise is correlated."""
+    last: dict[int, int] = {}
+    for (_, round), (who, _) in sorted(seen.charges.items(), key=lambda one: int(one[0][1])):
+        for client in who.nonzero().flatten().tolist() if int(round) >= 0 else []:
+            if int(round) - last.get(client, -bands) < bands:
+                rounds = f"rounds {last[client]} and {round}"
+                yield f"client {client} takes part in {rounds}, and noise is correlated over {bands} rounds"
+            last[client] = int(round)
 
 
 def _unclipped(quiet: Transcript, tolerance: float) -> Iterator[str]:

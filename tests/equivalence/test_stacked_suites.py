@@ -73,6 +73,9 @@ SPECS = {
     "cohorts of nearly all": CANCER
     | {"algorithm": SCAFFOLD | {"batch_size": 4}, "cohort": {"size": 5}, "privacy": CENTRAL},
     "cohorts of a third of many": MANY | {"cohort": {"size": 9}, "privacy": CENTRAL | {"clip": 1.0}},
+    "noise that later noise takes back": CANCER
+    | {"cohort": {"size": 2, "kind": "balanced"}}
+    | {"privacy": {"placement": "central", "clip": 1.0, "noise_multiplier": 1.0, "mechanism": "banded"}},
     "losses of all data": CANCER
     | {"partition": {"kind": "iid", "clients": 6}, "algorithm": {"name": "afl", "local_steps": 2}},
     "powers of losses": CANCER
@@ -386,6 +389,10 @@ LADDERS = {
     "each client its noise": (
         "error feedback, a code by chance, a budget",
         {"placement": "local", "clip": 1.0},
+    ),
+    "noise that later noise takes back": (
+        "noise that later noise takes back",
+        {"placement": "central", "clip": 1.0, "mechanism": "banded"},
     ),
     "one noise for the average": ("cohorts of a third of many", {"placement": "central", "clip": 1.0}),
     "on a graph": ("gossip on graphs of their own", {"placement": "local", "clip": 1.0}),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from compression import CODECS, ratio_at
 from harness.core.registry import UserError, unknown
-from privacy import AdaptiveClip, Ledger, joint_norm
+from privacy import AdaptiveClip, Factorization, Ledger, joint_norm
 
 Share = float | tuple[float, ...]  # for all clients, or for each
 Ratio = Share | tuple[tuple[int, Share], ...]
@@ -57,14 +57,24 @@ class PrivacySpec(Section):
         The delta of all epsilons.
     adjacency : {"replace", "add-remove", "zero-out"} or None
         Relation of neighboring data sets: a unit is replaced, present or absent, or replaced by one without any
-        contribution while counts of samples stay. Default for unit client: add-remove with Poisson sampling, else
-        replace; for unit record: zero-out.
+        contribution while counts of samples, or cohorts, stay. Default for unit client: add-remove with Poisson
+        sampling, else replace; for unit record: zero-out.
     sampling : {"poisson", "without-replacement", "fixed", "full"} or None
         Sampling of the cohort. The first two are secret and need central placement; fixed is a public cohort.
         Default: full without a cohort setting, else fixed if local, poisson if central.
     record_rate : float or None
         For unit record with adjacency add-remove: public probability that a record is in a batch. The divisor of a
         gradient is then the algorithm's ``batch_size``, whatever the client's number of samples.
+    mechanism : {"independent", "banded"}
+        Whether every release has noise of its own, or noise that is correlated between rounds, so that it cancels
+        in what the server adds up (DP-FTRL, `privacy.banded`). The latter is for unit client, central placement
+        and balanced cohorts, in which nobody takes part twice within ``bands`` rounds.
+    bands : int or None
+        With banded noise, over how many rounds it is correlated; default: as many as lie between two rounds of a
+        client.
+    factorization : {"optimal", "toeplitz"}
+        How banded noise is correlated: with the least error of sums, found by a search, or by a formula, for runs
+        of any length.
     noise : {"shared", "per_client"}
         For unit record: whether all clients have the noise that the most exposed one needs, or each its own.
     accountant : {"pld", "prv", "rdp"}
@@ -90,6 +100,9 @@ class PrivacySpec(Section):
     adjacency: Adjacency | None = None
     sampling: Sampling | None = None
     record_rate: float | None = Field(default=None, gt=0, le=1)
+    mechanism: Literal["independent", "banded"] = "independent"
+    bands: int | None = Field(default=None, ge=2)
+    factorization: Factorization = "optimal"
     noise: Literal["shared", "per_client"] = "shared"
     accountant: Literal["pld", "prv", "rdp"] = "pld"
     server_clip: float | None = Field(default=None, gt=0)
@@ -119,7 +132,25 @@ class PrivacySpec(Section):
             self._check_record()
         else:
             self._check_client()
+        if self.mechanism == "banded":
+            self._check_banded()
+        elif self.bands is not None or self.factorization != "optimal":
+            raise UserError(
+                "privacy: bands and factorization are for mechanism banded; give it or remove them"
+            )
         return self
+
+    def _check_banded(self) -> None:
+        if self.unit == "record" or self.placement != "central":
+            raise UserError(
+                "privacy.mechanism: banded noise is the server's, for averages of clients; it needs unit client "
+                "and placement central"
+            )
+        if self.sampling not in (None, "fixed"):
+            raise UserError(
+                "privacy.sampling: banded noise needs balanced cohorts, which are fixed, given "
+                f"{self.sampling}; give cohort.kind balanced"
+            )
 
     def _check_record(self) -> None:
         if self.server_clip is not None:
@@ -155,8 +186,11 @@ class PrivacySpec(Section):
         for name, usual in (("record_rate", None), ("noise", "shared")):
             if getattr(self, name) != usual:
                 raise UserError(f"privacy.{name}: is for unit record; remove it or give unit: record")
-        if self.adjacency == "zero-out":
-            raise UserError("privacy.adjacency: zero-out is for unit record; use replace or add-remove")
+        if self.adjacency == "zero-out" and (self.placement == "local" or self.sampling in SECRET):
+            raise UserError(
+                "privacy.adjacency: zero-out is for unit record, and for central placement with public cohorts "
+                f"(sampling fixed or full), given {self.placement} and {self.sampling}; use replace or add-remove"
+            )
         if self.placement == "local":
             if self.adjacency == "add-remove":
                 raise UserError(
@@ -197,6 +231,8 @@ class Privacy:
         Releases per round for which the noise is calibrated. A round with more ends the run.
     multipliers : tuple of float
         Noise multiplier of each client, where they have their own.
+    rounds, bands : int
+        Of banded noise: for how many rounds it is factorized, and over how many it is correlated.
 
     Raises
     ------
@@ -209,6 +245,8 @@ class Privacy:
     rate: float = 1.0
     releases: int | None = None
     multipliers: tuple[float, ...] = ()
+    rounds: int = 0
+    bands: int = 1
 
     def __post_init__(self) -> None:
         if self.spec.sampling is None or self.spec.adjacency is None:

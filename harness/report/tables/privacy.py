@@ -18,7 +18,7 @@ UNITS = {"client": "one client with all its data", "record": "one record of a cl
 CHANGES = {
     "replace": "replaced",
     "add-remove": "added or removed",
-    "zero-out": "replaced by one without effect, with public numbers of samples",
+    "zero-out": "replaced by one without effect, with public numbers of samples or public cohorts",
 }
 SAMPLINGS = {
     "poisson": "drawn in secret (Poisson)",

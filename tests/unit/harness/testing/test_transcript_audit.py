@@ -12,6 +12,7 @@ from scipy import stats
 from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
+from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import Mechanism
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -32,6 +33,9 @@ MECHANISMS = {
     "clipped average": (privacy("central", 0.5, 40.0, server_clip=0.1), None),
     "records": (record(1.0, 3.0), None),
 }
+
+
+WIDE = {"name": "mlp", "hidden": [100]}
 
 
 def audited(mechanism, cohort=None, name="scaffold", rounds=8):
@@ -179,6 +183,55 @@ def test_a_prepared_run_in_single_precision_is_audited(cohort):
     weaker = replace(setup.privacy, noise_multiplier=0.5 * setup.privacy.noise_multiplier)
     stronger = audit_transcript(of_setup(setup), weaker, rounds=6)
     assert stronger["std_claimed"] == pytest.approx(0.5 * found["std_claimed"]) and not stronger["findings"]
+
+
+def banded_run(rounds=12):
+    mechanism = {"epsilon": 4, "mechanism": "banded"}
+    return calibrated(
+        prepare(
+            read_spec(
+                run_file(**mechanism)
+                | {"cohort": {"size": 2, "kind": "balanced"}, "rounds": rounds, "model": WIDE}
+            )
+        )
+    )
+
+
+def test_noise_that_later_noise_takes_back_is_not_accused():
+    setup = banded_run()
+    found = audit_transcript(of_setup(setup), setup.privacy)
+    assert found["findings"] == [] and found["rounds"] == 12
+    assert found["std_measured"] == pytest.approx(found["std_claimed"], rel=0.05)
+    assert found["epsilon_seen"] == pytest.approx(found["epsilon_claimed"])
+
+
+def _multiplied(self, like, slot, round):
+    """The past of noise that is multiplied by C instead of divided: the signs of the terms are wrong."""
+    return -PAST(self, like, slot, round)
+
+
+def _shrunk(self, like, slot, round):
+    return 1.2 * PAST(self, like, slot, round)
+
+
+PAST = BandedMechanism._past
+
+
+@pytest.mark.parametrize("broken", [_multiplied, _shrunk])
+def test_noise_that_is_correlated_in_another_way_is_found(monkeypatch, broken):
+    monkeypatch.setattr(BandedMechanism, "_past", broken)
+    setup = banded_run()
+    assert audit_transcript(of_setup(setup), setup.privacy)["findings"]
+
+
+def test_clients_that_take_part_too_soon_again_are_found(monkeypatch):
+    setup = banded_run()
+    monkeypatch.setattr(
+        "harness.core.execution.sampling.balanced_cohort",
+        lambda order, size, round: order[..., :size].sort(-1).values,
+    )
+    found = audit_transcript(of_setup(setup), setup.privacy, rounds=3)
+    assert any("takes part in rounds 0 and 1" in text for text in found["findings"])
 
 
 def commanded(content, tmp_path, capsys, *options) -> tuple[int, list, str]:
