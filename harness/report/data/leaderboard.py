@@ -44,7 +44,7 @@ COLUMNS = (
     "epsilon_with_search", "compared", "paired_low", "paired_high", "paired_p", "paired_p_holm", "effect_size",
     "detectable", "eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives", "unranked",
     "bytes_relative", "model_for",
-    "system", "system_seconds", "seconds_to_target", "system_joules", "waiting",
+    "system", "system_seconds", "seconds_to_target", "system_joules", "waiting", "dp_mechanism",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
@@ -55,7 +55,7 @@ TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
     "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
     "reasons", "task", "cell", "target", "epsilon_of", "tuned", "compared", "unranked",
-    "model_for", "system",
+    "model_for", "system", "dp_mechanism",
 )
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
@@ -214,6 +214,7 @@ def _description(cell: Cell) -> dict[str, Any]:
         "algorithm": cell.algorithm,
         "dp_unit": given.get("unit", asked.get("unit")),
         "dp_placement": given.get("placement", asked.get("placement")),
+        "dp_mechanism": asked.get("mechanism", "independent") if asked else None,
         "delta": given.get("delta", asked.get("delta")),
         "clip": _norm(given.get("clip", asked.get("clip"))),
         "epsilon_asked": asked.get("epsilon"),

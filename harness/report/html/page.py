@@ -33,6 +33,7 @@ from harness.report.tables.columns import (
     Column,
     columns,
     diagnostics,
+    protection,
     rows_of,
     runs,
     task_names,
@@ -276,7 +277,7 @@ def _facets(row: Mapping[str, Any]) -> dict[str, str]:
     """Return a row's values of the filters."""
     texts = {name: "" if pd.isna(row[name]) else str(row[name]) for name in FACETS if name in row}
     texts |= {name: quantity(row[name]) for name in ("alpha", "beta")}
-    texts["protection"] = "none" if pd.isna(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
+    texts["protection"] = protection(row) or "none"
     epsilon = row["epsilon_total"] if pd.isna(row["epsilon_asked"]) else row["epsilon_asked"]
     texts["epsilon"] = "none" if pd.isna(row["dp_unit"]) else quantity(epsilon, 3) or "unknown"
     undone = [status for status in UNDONE if row[status]]

@@ -114,12 +114,24 @@ def _budgets(panel: Panel) -> list[Budget]:
 def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
     """Return the cells of every line; level lines only for algorithms without other lines."""
     budgets = _budgets(panel)
-    lines: dict[tuple[str, ...], list[Cell]] = {}
+    beside: dict[tuple[str, ...], dict[tuple[str, ...], list[Cell]]] = {}
     for cell in panel.cells:
         if budget_of(cell) in budgets:
-            lines.setdefault(settings_beside(cell, "privacy"), []).append(cell)
+            ways = beside.setdefault(settings_beside(cell, "privacy"), {})
+            ways.setdefault(_way(cell), []).append(cell)
+    lines: dict[tuple[str, ...], list[Cell]] = {}
+    for key, ways in beside.items():  # every way to protect ends without privacy
+        plain = ways.pop((), [])
+        lines |= {key + way: own + plain for way, own in ways.items()} if ways else {key: plain}
     bent = {its[0].algorithm for its in lines.values() if len(its) > 1}
     return {key: its for key, its in lines.items() if len(its) > 1 or its[0].algorithm not in bent}
+
+
+def _way(cell: Cell) -> tuple[str, ...]:
+    """Return how a cell is protected, apart from how much; empty without privacy."""
+    asked = cell.spec.get("privacy") or {}
+    names = ("unit", "placement", "sampling", "adjacency", "mechanism")
+    return tuple(f"privacy.{name}={asked[name]}" for name in names if asked.get(name) is not None)
 
 
 def _lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:

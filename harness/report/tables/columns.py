@@ -125,7 +125,7 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
     shown += [
         Column("Gap", "spectral_gap", True, lambda r: quantity(r["spectral_gap"], 3),
                "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
-        Column("DP", "dp_unit", False, _protection, "What is protected / where the noise is added"),
+        Column("DP", "dp_unit", False, protection, "What is protected / where the noise is added"),
         Column("ε total", "epsilon_total", True, _epsilon,
                "Privacy loss of the whole run as composed; (in brackets) as asked for; empty: no privacy"),
         Column("ε median", "epsilon_median", True, _median,
@@ -274,7 +274,7 @@ def _traits(row: Row) -> dict[str, str]:
     The two pruning ratios are spelled out, as algorithms also have hyper-parameters called alpha and beta.
     """
     private = not is_empty(row["dp_unit"])
-    traits = {"epsilon": f"ε={_epsilon(row)}" if private else "no DP", "dp": _protection(row)}
+    traits = {"epsilon": f"ε={_epsilon(row)}" if private else "no DP", "dp": protection(row)}
     forms = {
         "model": "{}",
         "alpha": "pruned={:g}",
@@ -355,8 +355,10 @@ def _interval(row: Row) -> str:
     return f"{format(row['eqopp_low'], _form('eqopp'))} to {format(row['eqopp_high'], _form('eqopp'))}"
 
 
-def _protection(row: Row) -> str:
-    return "" if is_empty(row["dp_unit"]) else f"{row['dp_unit']}/{row['dp_placement']}"
+def protection(row: Row) -> str:
+    """Return unit, placement and, unless it is independent, the kind of noise; empty without privacy."""
+    told = [row[name] for name in ("dp_unit", "dp_placement", "dp_mechanism") if not is_empty(row[name])]
+    return "/".join(part for part in told if part != "independent")
 
 
 def _neighbors(row: Row) -> str:

@@ -34,10 +34,11 @@ def in_words(claim: Mapping[str, Any]) -> str:
     placement, unit = str(claim.get("placement")), str(claim.get("unit"))
     change, sampling = str(claim.get("adjacency")), str(claim.get("sampling"))
     who = "records of a batch" if unit == "record" else "participants"
+    noise = f"noise is correlated over {claim['bands']} rounds; " if "bands" in claim else ""
     text = (
         f"Privacy: {placement} placement ({PLACEMENTS.get(placement, placement)}); the unit is "
         f"{UNITS.get(unit, unit)}, {CHANGES.get(change, change)}; {who}: {SAMPLINGS.get(sampling, sampling)}; "
-        f"ε is the total of the run at delta {claim.get('delta')}."
+        f"{noise}ε is the total of the run at delta {claim.get('delta')}."
     )
     return text + _exposed(claim)
 

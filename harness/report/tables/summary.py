@@ -183,11 +183,12 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for heading in (words(measure), "change, points" if points else "change", "bytes up"):
         table.add_column(heading, justify="right")
     scale, form = (100, "+.1f") if points else (1, "+.3g")
-    for cell in (plain, *protected[:MOST_ROWS]):
+    cells = (plain, *protected[:MOST_ROWS])
+    for cell, text in zip(cells, labels(cells), strict=True):
         sent = cell.values("bytes_up").values()
         change = "" if cell is plain else _change(differences(plain, cell, measure), scale, form)
         value = _spread(list(cell.values(measure).values()), 1, ".3f" if points else ".4g")
-        table.add_row(label(cell), value, change, size(fmean(sent)) if sent else "")
+        table.add_row(text, value, change, size(fmean(sent)) if sent else "")
     console.print(table)
     more = len(protected) - MOST_ROWS
     left = f" {more} more such rows are in the table." if more > 0 else ""
@@ -215,7 +216,8 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
         for cell in results.cells
         if cell.algorithm == ALONE and cell.task == comparison.plain.task and _by_client(cell, measure)
     ]
-    rows = [(label(cell), cell) for cell in comparison.protected[:MOST_ROWS]]
+    shown = comparison.protected[:MOST_ROWS]
+    rows = list(zip(labels(shown), shown, strict=True))
     rows += [("each client alone", cell) for cell in alone[:1]]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(f"{words(measure)} of")
@@ -281,6 +283,8 @@ def label(cell: Cell) -> str:
         epsilon = claim.get("epsilon_total")
         known = epsilon is not None and epsilon < float("inf")
         parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
+        if "mechanism" in claim:
+            parts.append(f"{claim['mechanism']} noise")
         if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
             parts.append("noise per client")
     for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
@@ -291,6 +295,15 @@ def label(cell: Cell) -> str:
     if _coded(compression):
         parts.append(f"sent as {compression['codec']}")
     return ", ".join(parts) or "no privacy, nothing pruned"
+
+
+def labels(cells: Sequence[Cell]) -> list[str]:
+    """Describe the protection of cells in words, with the placement of noise where they are equal otherwise."""
+    texts = [label(cell) for cell in cells]
+    return [
+        f"{text}, {(cell.privacy() or {}).get('placement')} noise" if texts.count(text) > 1 else text
+        for cell, text in zip(cells, texts, strict=True)
+    ]
 
 
 def _family(cell: Cell) -> str:
