@@ -133,11 +133,14 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
 
     console = console or Console()
     rows = rows_of(frame)
-    shown, dropped = columns(frame), []
+    shown, dropped = columns(frame), dict[str, int]()
     widths = _widths(frame)
     for heading in _expendable(frame, shown, rows):
-        if sum(widths.values()) + 1 > console.width and widths.pop(heading, None) is not None:
-            dropped.append(heading)
+        if sum(widths.values()) + 1 > console.width and heading in widths:
+            dropped[heading] = widths.pop(heading)
+    for heading, width in reversed(list(dropped.items())):  # there may be room now that wider ones are gone
+        if sum(widths.values()) + width + 1 <= console.width:
+            widths[heading] = dropped.pop(heading)
     shown = [column for column in shown if column.heading in widths]
     table = Table()
     for column in shown:
