@@ -301,7 +301,9 @@ def labels(cells: Sequence[Cell]) -> list[str]:
     """Describe the protection of cells in words, with the placement of noise where they are equal otherwise."""
     texts = [label(cell) for cell in cells]
     return [
-        f"{text}, {(cell.privacy() or {}).get('placement')} noise" if texts.count(text) > 1 else text
+        f"{text}, {(cell.spec.get('privacy') or {}).get('placement')} noise"
+        if texts.count(text) > 1
+        else text
         for cell, text in zip(cells, texts, strict=True)
     ]
 

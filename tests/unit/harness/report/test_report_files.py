@@ -29,6 +29,8 @@ from harness.report import (
     write_page,
     write_report,
 )
+from harness.report.plots.budgets import _all_lines
+from harness.report.plots.figure import panels_of
 from harness.report.plots.overview import overview
 from harness.report.tables.columns import variants
 from harness.report.tables.text import size
@@ -318,6 +320,20 @@ def test_the_cost_of_privacy_is_a_line_over_the_asked_budgets(tmp_path):
     texts = texts_in(accuracy_against_epsilon(runs, tmp_path / "a")[1])
     assert {"fedavg", "local", "1", "10", "1000", "none"} <= set(texts)
     assert "ε asked for (nominal); what it amounts to is in the table" in texts
+
+
+@pytest.mark.usefixtures("vectors_only")
+def test_ways_to_protect_are_lines_of_their_own_which_end_without_privacy(tmp_path):
+    runs = [asked("fedavg", None, 0.9)]
+    for epsilon, accuracy in ((1, 0.5), (8, 0.7)):
+        runs += [asked("fedavg", epsilon, accuracy), asked("fedavg", epsilon, accuracy + 0.1)]
+        runs[-1].spec["privacy"] |= {"mechanism": "banded"}
+    (panel,) = panels_of(runs, "accuracy")
+    lines = _all_lines(panel)
+    assert [len(cells) for cells in lines.values()] == [3, 3]
+    assert set.intersection(*({cell.key for cell in cells} for cells in lines.values()))
+    texts = texts_in(accuracy_against_epsilon(runs, tmp_path / "a")[1])
+    assert {"fedavg", "fedavg mechanism=banded"} <= set(texts)
 
 
 @pytest.mark.usefixtures("vectors_only")

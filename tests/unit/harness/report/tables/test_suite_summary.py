@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from harness.report import leaderboard, print_summary
-from harness.report.tables.summary import compare_protection, differences, label
+from harness.report.tables.summary import compare_protection, differences, label, labels
 from harness.storage.store import RunRecord
 
 DENSE = {"alpha": 0.0, "beta": 0.0, "codec": "float32"}
@@ -77,6 +77,19 @@ def test_noise_of_each_client_is_told_from_shared_noise():
     record.spec["privacy"]["noise"] = "per_client"
     (found,) = compare_protection([run(0, 0.9), run(0, 0.7, epsilon=8.0), record])
     assert sorted(label(cell) for cell in found.protected) == ["ε = 8", "ε = 8, noise per client"]
+
+
+def test_ways_to_protect_are_told_apart():
+    """In words where the noise is another kind, and by placement where nothing else differs."""
+    banded, central = run(0, 0.8, epsilon=8.0), run(0, 0.85, epsilon=8.0)
+    for record, more in ((banded, {"mechanism": "banded", "bands": 5}), (central, {"placement": "central"})):
+        record.spec["privacy"] |= {name: more[name] for name in more if name != "bands"}
+        record.rounds[0]["privacy"] = record.rounds[0]["privacy"] | more
+    (found,) = compare_protection([run(0, 0.9), run(0, 0.7, epsilon=8.0), banded, central])
+    told = ["ε = 8, banded noise", "ε = 8, central noise", "ε = 8, local noise"]
+    assert sorted(labels(found.protected)) == told
+    text = printed([run(0, 0.9), run(0, 0.7, epsilon=8.0), banded])
+    assert "client/local/banded" in text and "noise is correlated over 5 rounds" in text
 
 
 def test_factors_count_as_compression():
