@@ -233,6 +233,11 @@ def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
     secret = given.unit == "client" and given.sampling in SECRET and spec.cohort is not None
     rate = spec.cohort.size / total if secret and spec.cohort is not None else 1.0
     multiplier = 1.0 if given.noise_multiplier is None else given.noise_multiplier
+    cohort = total if spec.cohort is None else spec.cohort.size
+    if given.noise_cohort is not None and given.noise_cohort < cohort:
+        raise Incompatible(
+            f"privacy.noise_cohort: at least the {cohort} clients of a round, given {given.noise_cohort}"
+        )
     if given.mechanism == "banded":
         return Privacy(given, multiplier, rate, rounds=spec.rounds, bands=_bands(spec, given, total))
     return Privacy(given, multiplier, rate)

@@ -55,6 +55,7 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
         "sampling": privacy.sampling,
         "sampling_rate": privacy.rate,
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
+        **({"noise_cohort": privacy.spec.noise_cohort} if privacy.spec.noise_cohort else {}),
         "strict": privacy.strict,
         "epsilon_nominal": privacy.spec.epsilon_nominal,
         **guarantees(privacy, ledger, run),

@@ -238,7 +238,7 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
     privacy, measured = counts.privacy, known.trials[kind]
     columns = (
         *("unit", "placement", "adjacency", "sampling", "epsilon_release", "epsilon_total", "epsilon_median"),
-        *("noise_multiplier", "releases", "accountant", "delta"),
+        *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
         "id": setup.id,

@@ -79,6 +79,9 @@ class PrivacySpec(Section):
         For unit record: whether all clients have the noise that the most exposed one needs, or each its own.
     accountant : {"pld", "prv", "rdp"}
         Accountant of secret draws; other epsilons are exact.
+    noise_cohort : int or None
+        Add to averages the noise of a cohort of so many clients, as in a federation that is larger in proportion
+        (central placement). Such an epsilon is extrapolated: it is no guarantee for the clients that are simulated.
     server_clip : float or None
         Bound on the norm of averaged messages, applied by the server.
     strict : bool
@@ -105,6 +108,7 @@ class PrivacySpec(Section):
     factorization: Factorization = "optimal"
     noise: Literal["shared", "per_client"] = "shared"
     accountant: Literal["pld", "prv", "rdp"] = "pld"
+    noise_cohort: int | None = Field(default=None, ge=1)
     server_clip: float | None = Field(default=None, gt=0)
     strict: bool = False
     secure_rng: bool = False
@@ -153,8 +157,9 @@ class PrivacySpec(Section):
             )
 
     def _check_record(self) -> None:
-        if self.server_clip is not None:
-            raise UserError("privacy: unit record does not support server_clip")
+        for name in ("server_clip", "noise_cohort"):
+            if getattr(self, name) is not None:
+                raise UserError(f"privacy: unit record does not support {name}")
         if (
             self.placement == "central"
             or isinstance(self.clip, tuple | str)
@@ -182,6 +187,11 @@ class PrivacySpec(Section):
                 "privacy.placement: missing; the same epsilon means different things. local: each client adds "
                 "noise to its own messages, so that nobody needs to be trusted. central: a trusted server adds "
                 "noise to the average, far less of it. Give local or central"
+            )
+        if self.noise_cohort is not None and (self.placement == "local" or self.clip == "adaptive"):
+            raise UserError(
+                "privacy.noise_cohort: is for the server's noise with fixed clip norms; it needs placement central "
+                "and a clip norm"
             )
         for name, usual in (("record_rate", None), ("noise", "shared")):
             if getattr(self, name) != usual:

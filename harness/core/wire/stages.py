@@ -218,7 +218,8 @@ class Stages:
         """Add the server's noise, for the sensitivity of a message over the expected cohort size."""
         assert self.mechanism is not None
         mask = self._mask_of_average(message)
-        sensitivity = self.mechanism.sensitivity(message.slot) / self.clients.n
+        cohort = self.mechanism.privacy.spec.noise_cohort or self.clients.n
+        sensitivity = self.mechanism.sensitivity(message.slot) / cohort
         noise = self.mechanism.noise(message.joint, message.slot, sensitivity, "server", mask)
         if self.mechanism.noisy and (noted := self._noted(message)) is not None:
             sizes = _coordinates(message.joint, mask).expand(message.joint.shape[:-1])

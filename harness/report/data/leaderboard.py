@@ -45,11 +45,13 @@ COLUMNS = (
     "detectable", "eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives", "unranked",
     "bytes_relative", "model_for",
     "system", "system_seconds", "seconds_to_target", "system_joules", "waiting", "dp_mechanism",
+    "noise_cohort",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
     "rounds", "clients", "seeds", "bytes_up", "bytes_down", "flops", "done", "failed", "skipped", "missing",
     "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET, "damaged", "eqopp_positives",
+    "noise_cohort",
 )
 TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
@@ -215,6 +217,7 @@ def _description(cell: Cell) -> dict[str, Any]:
         "dp_unit": given.get("unit", asked.get("unit")),
         "dp_placement": given.get("placement", asked.get("placement")),
         "dp_mechanism": asked.get("mechanism", "independent") if asked else None,
+        "noise_cohort": asked.get("noise_cohort"),
         "delta": given.get("delta", asked.get("delta")),
         "clip": _norm(given.get("clip", asked.get("clip"))),
         "epsilon_asked": asked.get("epsilon"),

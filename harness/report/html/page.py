@@ -42,7 +42,7 @@ from harness.report.tables.columns import (
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
 from harness.report.tables.privacy import exposure
-from harness.report.tables.text import is_empty, quantity, words
+from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import reasons, summary, write_csv, write_markdown
 from harness.storage.files import write_text
@@ -280,6 +280,7 @@ def _facets(row: Mapping[str, Any]) -> dict[str, str]:
     texts["protection"] = protection(row) or "none"
     epsilon = row["epsilon_total"] if pd.isna(row["epsilon_asked"]) else row["epsilon_asked"]
     texts["epsilon"] = "none" if pd.isna(row["dp_unit"]) else quantity(epsilon, 3) or "unknown"
+    texts["epsilon"] += "" if pd.isna(row["noise_cohort"]) else EXTRAPOLATED
     undone = [status for status in UNDONE if row[status]]
     texts["status"] = "complete" if not undone else "some " + undone[0] if row["done"] else undone[0]
     return texts

@@ -13,6 +13,7 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
+    extrapolated,
     mean_and_spread,
     panels_of,
     settings_beside,
@@ -90,7 +91,11 @@ def accuracy_against_epsilon(
         ax.set_ylim(scales[panel.title])
 
     cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in whole)
-    return write_pictures(drawn, draw, path, "the best setting of each algorithm" if cut else "")
+    notes = [
+        "the best setting of each algorithm" if cut else "",
+        extrapolated(c for p in whole for c in p.cells),
+    ]
+    return write_pictures(drawn, draw, path, "; ".join(filter(None, notes)))
 
 
 def budget_of(cell: Cell) -> Budget:
@@ -130,7 +135,7 @@ def _all_lines(panel: Panel) -> dict[tuple[str, ...], list[Cell]]:
 def _way(cell: Cell) -> tuple[str, ...]:
     """Return how a cell is protected, apart from how much; empty without privacy."""
     asked = cell.spec.get("privacy") or {}
-    names = ("unit", "placement", "sampling", "adjacency", "mechanism")
+    names = ("unit", "placement", "sampling", "adjacency", "mechanism", "noise_cohort")
     return tuple(f"privacy.{name}={asked[name]}" for name in names if asked.get(name) is not None)
 
 

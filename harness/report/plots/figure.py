@@ -170,6 +170,13 @@ def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
     return "\n".join(text for text in texts if text)
 
 
+def extrapolated(cells: Iterable[Cell]) -> str:
+    """Return a note on epsilons of larger cohorts than were simulated; empty if there are none."""
+    cohorts = [(cell.spec.get("privacy") or {}).get("noise_cohort") or 0 for cell in cells]
+    most = max(cohorts, default=0)
+    return f"ε extrapolated: noise of cohorts of up to {most:,} clients" if most else ""
+
+
 def appearance(i: int) -> dict[str, Any]:
     """Return color, marker and dashes of a line."""
     return {

@@ -17,6 +17,7 @@ from harness.report.plots.figure import (
     Panel,
     Pictures,
     appearance,
+    extrapolated,
     label_axes,
     mean_and_spread,
     panels_of,
@@ -95,7 +96,8 @@ def _frontier(results: Results, path: Path) -> Pictures | None:
                     markersize=4, markerfacecolor="none", markeredgecolor=look["color"], zorder=1)  # fmt: skip
         label_axes(ax, panel, "bytes of the run, both ways", "log" if any(p.x for p in points) else "linear")
 
-    return write_pictures(panels, draw, path, NOTE)
+    notes = [NOTE, extrapolated(cell for panel in panels for cell in panel.cells)]
+    return write_pictures(panels, draw, path, "; ".join(filter(None, notes)))
 
 
 def _by_algorithm(panels: Sequence[Panel]) -> list[Panel]:

@@ -14,7 +14,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio, part_name
 from harness.report.plots.budgets import Budget, budget_of
-from harness.report.plots.figure import Pictures, canvas, save
+from harness.report.plots.figure import Pictures, canvas, extrapolated, save
 from harness.report.tables.text import telling, without_section, words
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
                 if tasks[n] != tasks[n - 1]:
                     ax.axhline(n, color="white", linewidth=3)
         note = "means over seeds; lighter is better; crossed out: refused or failed; empty: does not apply"
-        return save(figure, path, note)
+        return save(figure, path, "; ".join(filter(None, [note, extrapolated(measured)])))
 
 
 def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> None:

@@ -13,7 +13,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.results import Cell, Results
 from harness.report.data.tidy import shared_key
-from harness.report.plots.figure import COLORS, Pictures, canvas, keep_apart, save
+from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolated, keep_apart, save
 from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
         note = "means over seeds; named: no other of its kind is as good with less; "
         note += "diamonds: a model for each client"
         note += f"; {len(rows)} of {len(shown)} federations" if len(shown) > len(rows) else ""
-        return save(figure, path, note)
+        more = extrapolated(cell for cells in tasks.values() for cell in cells)
+        return save(figure, path, "; ".join(filter(None, [note, more])))
 
 
 def _point(cell: Cell, by: str) -> Point:

@@ -12,6 +12,7 @@ from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.privacy import uneven
 from harness.report.tables.text import (
+    EXTRAPOLATED,
     count,
     duration,
     energy,
@@ -127,7 +128,8 @@ def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
                "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
         Column("DP", "dp_unit", False, protection, "What is protected / where the noise is added"),
         Column("ε total", "epsilon_total", True, _epsilon,
-               "Privacy loss of the whole run as composed; (in brackets) as asked for; empty: no privacy"),
+               "Privacy loss of the whole run as composed; (in brackets) as asked for; † extrapolated to larger "
+               "cohorts; empty: no privacy"),
         Column("ε median", "epsilon_median", True, _median,
                "Privacy loss of the median client, and whose the total is; empty where all have about the same"),
         Column("Neighbors", "adjacency", False, _neighbors,
@@ -368,5 +370,5 @@ def _neighbors(row: Row) -> str:
 def _epsilon(row: Row) -> str:
     """Return the composed epsilon, or in brackets the requested one if no run has finished."""
     if not is_empty(row["epsilon_total"]):
-        return quantity(row["epsilon_total"], 3)
+        return quantity(row["epsilon_total"], 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
     return "" if is_empty(row["epsilon_asked"]) else f"({quantity(row['epsilon_asked'], 3)})"

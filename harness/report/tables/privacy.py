@@ -40,6 +40,11 @@ def in_words(claim: Mapping[str, Any]) -> str:
         f"{UNITS.get(unit, unit)}, {CHANGES.get(change, change)}; {who}: {SAMPLINGS.get(sampling, sampling)}; "
         f"{noise}ε is the total of the run at delta {claim.get('delta')}."
     )
+    if "noise_cohort" in claim:
+        text += (
+            f" It is extrapolated: the noise is that of cohorts of {claim['noise_cohort']:,} clients, which is no "
+            "guarantee for those that are simulated."
+        )
     return text + _exposed(claim)
 
 

@@ -285,6 +285,8 @@ def label(cell: Cell) -> str:
         parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
         if "mechanism" in claim:
             parts.append(f"{claim['mechanism']} noise")
+        if "noise_cohort" in claim:
+            parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
         if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
             parts.append("noise per client")
     for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):

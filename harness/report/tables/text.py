@@ -73,6 +73,9 @@ def _scaled(value: float | None, units: Sequence[str]) -> str:
     return f"{value:.0f} {units[0]}" if step == 0 else f"{value / 1000**step:.3g} {units[step]}"
 
 
+EXTRAPOLATED = "†"  # beside an epsilon of larger cohorts than are simulated
+
+
 def telling(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:
     """Return the texts of every member that not all members of its group have.
 

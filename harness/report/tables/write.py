@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.columns import Column, Row, columns, rows_of
 from harness.report.tables.privacy import exposure
-from harness.report.tables.text import words
+from harness.report.tables.text import EXTRAPOLATED, words
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -62,6 +62,12 @@ def summary(frame: pd.DataFrame) -> str:
         text.append(
             f"Differences are to {baseline}, paired over seeds, with 95 % intervals (BCa bootstrap; of t, with ±, "
             "below five seeds); * marks p < .05 of a sign-flip test, after Holm over all comparisons of a setting."
+        )
+    if frame["noise_cohort"].notna().any():
+        largest = f"{int(frame['noise_cohort'].max()):,}"
+        text.append(
+            f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {largest} clients, in federations "
+            "that are larger in proportion; it is no guarantee for the clients that were simulated."
         )
     if frame["target"].notna().any():
         target = frame["target"].iloc[0]
@@ -121,7 +127,7 @@ def write_latex(frame: pd.DataFrame, path: Path) -> None:
 def _in_latex(text: str) -> str:
     symbols = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     symbols |= {sign: "\\" + sign for sign in "&%$#_{}"}
-    symbols |= {"±": r"$\pm$", "ε": r"$\varepsilon$", "Δ": r"$\Delta$"}
+    symbols |= {"±": r"$\pm$", "ε": r"$\varepsilon$", "Δ": r"$\Delta$", EXTRAPOLATED: r"$\dagger$"}
     return "".join(symbols.get(letter, letter) for letter in text)
 
 
