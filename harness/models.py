@@ -161,7 +161,8 @@ class Symbols(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``(B, L, width)`` of symbols' numbers ``(B, L, 1)``; NaN, as of redacted samples, stays NaN."""
-        out: Tensor = self.symbol(x.squeeze(-1).nan_to_num().long()) + self.position.weight + 0 * x
+        places = self.position(torch.arange(x.shape[-2], device=x.device))
+        out: Tensor = self.symbol(x.squeeze(-1).nan_to_num().long()) + places + 0 * x
         return out
 
 

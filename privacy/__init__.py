@@ -29,7 +29,16 @@ from privacy.accounting import Account, account, calibrate, compose, epsilon
 from privacy.attacker import accuracy_bound, attack_bound
 from privacy.audit import correlation_p, inclusion_p, scale_p
 from privacy.banded import Factorization, coefficients, prefix_error
-from privacy.clip import AdaptiveClip, Clipped, clip, clip_each, clipped_sum, joint_norm, scale_to_norm
+from privacy.clip import (
+    AdaptiveClip,
+    Clipped,
+    clip,
+    clip_each,
+    clip_factors,
+    clipped_sum,
+    joint_norm,
+    scale_to_norm,
+)
 from privacy.event import Event
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
 from privacy.individual import Histories, calibrate_all, calibrate_each
@@ -58,6 +67,7 @@ __all__ = [
     "classic_sigma",
     "clip",
     "clip_each",
+    "clip_factors",
     "clipped_sum",
     "clopper_pearson_epsilon",
     "coefficients",

@@ -126,9 +126,13 @@ def clipped_sum(parts: Sequence[Tensor], norm: float, present: Tensor) -> tuple[
         The sums, ``(P_j,)`` each.
     """
     norms = torch.stack([torch.linalg.vector_norm(part, dim=-1) for part in parts])
-    norms = torch.linalg.vector_norm(norms, dim=0)
-    factor = torch.where(norms <= LONGEST, (norm / norms.clamp(min=1e-30)).clamp(max=1.0), 0.0) * present
+    factor = clip_factors(torch.linalg.vector_norm(norms, dim=0), norm) * present
     return tuple(factor @ part.nan_to_num(0.0, 0.0, 0.0) for part in parts)  # 0 * nan is nan
+
+
+def clip_factors(norms: Tensor, norm: float) -> Tensor:
+    """Return the factors of rows by their norms; 0 for rows that are not finite, or longer than `LONGEST`."""
+    return torch.where(norms <= LONGEST, (norm / norms.clamp(min=1e-30)).clamp(max=1.0), 0.0)
 
 
 def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:

@@ -398,7 +398,8 @@ class Clients(Cohort):
         samples = batch._replace(
             **records.of(batch).batch._asdict()
         )  # keeps the server's fields of a PartyBatch
-        clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound())
+        spec = records.privacy.spec
+        clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound(), ghost=spec.ghost)
         sums = self._of_models(clipped, points, samples, by, objective, self._times(batch))
         mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)
         return records.noised(sums, batch, call, names=self.names, round=self.round, ids=self.ids, mask=mask)

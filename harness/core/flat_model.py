@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+from harness.core.execution.ghost import watched
+
 NORMS = (nn.GroupNorm, nn.LayerNorm)
 
 
@@ -58,7 +60,8 @@ class Ravel:
         own = x.to(self._computes or x.dtype)
         for (layer, name), value in zip(self._mine.slots, self.parameters(own).values(), strict=True):
             setattr(layer, name, _channels_last(value) if value.ndim == 4 else value)
-        output: Tensor = module(inputs.to(self._computes or inputs.dtype))
+        with watched(self._layers, self.size):
+            output: Tensor = module(inputs.to(self._computes or inputs.dtype))
         for layer, name in self._mine.slots:
             setattr(layer, name, None)  # otherwise the last model of every problem stays in memory
         # Linear layers hand on transposed products. Whoever sums outputs finds one layout, alone and side by side.
@@ -78,6 +81,10 @@ class Ravel:
             self._mine.module = module
         own: nn.Module = self._mine.module
         return own
+
+    def _layers(self) -> list[nn.Module]:
+        """Return this thread's layers with parameters."""
+        return list(dict.fromkeys(layer for layer, _ in self._mine.slots))
 
     def parameters(self, x: Tensor) -> dict[str, Tensor]:
         """Return named views of ``x``, from one split, so that the backward pass is one concatenation."""

@@ -185,6 +185,8 @@ class DryClients(Clients):
     ) -> list[Tensor]:
         if self._records is not None:
             self._records.book(batch, self.round)
+            if self._records.privacy.spec.ghost and self.pruned is None:  # refuses losses without a formula
+                self._rows.layout(objective(self.problem), self.axes, points, batch, by or (0,))
         return self._of_models(_nothing, points, batch, by, objective, self._times(batch))
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

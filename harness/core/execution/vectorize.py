@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
+from harness.core.execution.ghost import Layout, layout
+from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.row_product import exact_sizes
 from harness.core.execution.tracing import Recorded
 from privacy import clipped_sum
@@ -64,6 +66,7 @@ class Rows:
         self.ahead = 0.0
         _keep_freed_memory()
         self._measured: dict[object, Measured] = {}
+        self._layouts: dict[object, tuple[Layout | None]] = {}
         self._recorded: dict[object, Any] = {}  # function and kind of its arguments -> how it is called
         self._pool = (
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
@@ -154,6 +157,7 @@ class Rows:
         by: Points = (),
         *,
         norm: float,
+        ghost: bool = False,
     ) -> tuple[Tensor, ...]:
         """Return each row's sum of per-sample gradients, each clipped to a joint norm.
 
@@ -163,10 +167,47 @@ class Rows:
             As in `gradient`; samples of weight below 1/2 are padding.
         norm : float
             Bound on the joint L2 norm of one sample's gradients by these points.
+        ghost : bool
+            Whether to do it without a gradient for each sample (`harness.core.execution.ghost`). The sums differ by
+            rounding, and in samples whose derivatives are not finite.
         """
-        one = _clipped_sum(loss, by or tuple(range(len(points))), norm)
-        sums: tuple[Tensor, ...] = self.map(one, axes, tuple(point.detach() for point in points), batch)
+        places = by or tuple(range(len(points)))
+        points = [point.detach() for point in points]
+        plan = self.layout(loss, axes, points, batch, places) if ghost else None
+        if plan is not None:
+            found = self._ghost_sums(
+                (loss, type(batch), len(points), places, plan, norm), axes, points, batch
+            )
+            if all(bool(part.isfinite().all()) for part in found):  # else leave out the samples that are not
+                return found
+        one = _clipped_sum(loss, places, norm)
+        sums: tuple[Tensor, ...] = self.map(one, axes, tuple(points), batch)
         return sums
+
+    def _ghost_sums(
+        self, key: tuple[Any, ...], axes: int, points: Sequence[Tensor], batch: Any
+    ) -> tuple[Tensor, ...]:
+        flat = [*_flat(tuple(points), axes), *_flat(batch, axes)]
+        recorded = _kept(self._recorded, key, lambda: Recorded(ghost_sums(*key), self._to_come))
+        if self.mode == "vmap":
+            found = recorded(*flat)
+        else:
+            one = lambda i: recorded(*(part[i : i + 1] for part in flat))  # noqa: E731
+            rows = self.each(one, range(len(flat[0])))
+            found = tuple(torch.cat(column) for column in zip(*rows, strict=True))
+        return tuple(part.unflatten(0, points[0].shape[:axes]) for part in found)
+
+    def layout(
+        self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, places: Points
+    ) -> Layout | None:
+        """Return the layers of networks of a loss; see `harness.core.execution.ghost.layout`."""
+
+        def found() -> tuple[Layout | None]:
+            first = [_flat(point, axes)[0].detach() for point in points]
+            sample = type(batch)(*(part.flatten(0, axes)[:1] for part in batch))
+            return (layout(loss, first, sample, places),)
+
+        return _kept(self._layouts, (loss, places, _shapes(points, axes)), found)[0]
 
     def each(self, fn: Callable[[int], Any], items: Sequence[int]) -> list[Any]:
         """Apply ``fn`` to each item in order, on the worker threads if there are any."""

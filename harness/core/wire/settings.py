@@ -77,6 +77,9 @@ class PrivacySpec(Section):
         of any length.
     noise : {"shared", "per_client"}
         For unit record: whether all clients have the noise that the most exposed one needs, or each its own.
+    ghost : bool
+        For unit record: whether gradients of samples are clipped without being computed one by one, which is faster
+        for larger networks and rounds differently.
     accountant : {"pld", "prv", "rdp"}
         Accountant of secret draws; other epsilons are exact.
     noise_cohort : int or None
@@ -107,6 +110,7 @@ class PrivacySpec(Section):
     bands: int | None = Field(default=None, ge=2)
     factorization: Factorization = "optimal"
     noise: Literal["shared", "per_client"] = "shared"
+    ghost: bool = False
     accountant: Literal["pld", "prv", "rdp"] = "pld"
     noise_cohort: int | None = Field(default=None, ge=1)
     server_clip: float | None = Field(default=None, gt=0)
@@ -193,7 +197,7 @@ class PrivacySpec(Section):
                 "privacy.noise_cohort: is for the server's noise with fixed clip norms; it needs placement central "
                 "and a clip norm"
             )
-        for name, usual in (("record_rate", None), ("noise", "shared")):
+        for name, usual in (("record_rate", None), ("noise", "shared"), ("ghost", False)):
             if getattr(self, name) != usual:
                 raise UserError(f"privacy.{name}: is for unit record; remove it or give unit: record")
         if self.adjacency == "zero-out" and (self.placement == "local" or self.sampling in SECRET):

@@ -1,0 +1,197 @@
+"""Ghost clipping gives the sums that gradients of single samples give, layer by layer and for whole models."""
+
+import pytest
+import torch
+from torch import nn
+
+from datasets.federation import Batch
+from harness import models
+from harness.core.execution.vectorize import Rows
+from harness.core.flat_model import Ravel
+from harness.core.registry import Incompatible
+from harness.problems.classify import classifier
+
+CLIENTS, SAMPLES = 3, 5
+MODELS = {
+    "logistic": ("logistic", (12,), {}),
+    "mlp": ("mlp", (12,), {"hidden": [9, 7]}),
+    "network with convolutions": ("fedavg_cnn", (1, 28, 28), {"hidden": 16}),
+    "network with group norm": ("resnet18", (3, 16, 16), {"width": 0.1}),
+    "transformer": ("transformer", (6, 1), {"width": 8, "heads": 2}),
+}
+
+
+def batch_of(shape, symbols=False, double=True, seed=0):
+    """Samples of three clients, of which the last of the second client is padding."""
+    drawn = torch.Generator().manual_seed(seed)
+    size = (CLIENTS, SAMPLES, *shape)
+    x = torch.randint(11, size, generator=drawn) if symbols else torch.randn(size, generator=drawn)
+    weight = torch.ones(CLIENTS, SAMPLES)
+    weight[1, -1] = 0
+    y = torch.randint(4, size[:2], generator=drawn)
+    kind = torch.float64 if double else torch.float32
+    return Batch(x.to(kind), y, torch.zeros_like(y), weight.to(kind))
+
+
+def points_of(problem, double=True):
+    start = problem.init(torch.Generator().manual_seed(1))["x"]
+    other = torch.randn(CLIENTS, len(start), generator=torch.Generator().manual_seed(2))
+    return (start + 0.1 * other).to(torch.float64 if double else torch.float32)
+
+
+def both(problem, batch, norm, mode="vmap", by=(), points=None):
+    points = points or (points_of(problem, batch.x.dtype == torch.float64),)
+    rows = Rows(mode)
+    return [rows.clipped_sums(problem.loss, 1, points, batch, by, norm=norm, ghost=g) for g in (False, True)]
+
+
+def close(one, other, tolerance=1e-10):
+    for a, b in zip(one, other, strict=True):
+        assert a.shape == b.shape
+        assert float((a - b).norm() / a.norm()) < tolerance
+
+
+@pytest.mark.parametrize("mode", ["vmap", "loop"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sums_of_whole_models_are_those_of_gradients_of_single_samples(name, mode):
+    """In double precision, with a norm that some samples exceed and others do not."""
+    model, shape, settings = MODELS[name]
+    problem = classifier(models.build(model, shape, 11 if model == "transformer" else 4, settings))
+    batch = batch_of(shape, symbols=model == "transformer")
+    lengths = [float(both(problem, batch, norm, mode)[0][0].norm()) for norm in (1e-3, 1e6)]
+    norm = lengths[1] / CLIENTS / SAMPLES
+    exact, ghost = both(problem, batch, norm, mode)
+    assert lengths[0] < float(exact[0].norm()) < lengths[1]
+    close(exact, ghost)
+
+
+def test_in_single_precision_they_agree_to_1e_minus_6():
+    problem = classifier(models.build("mlp", (30,), 4, {"hidden": [200, 100]}))
+    close(*both(problem, batch_of((30,), double=False), 0.5), tolerance=1e-6)
+
+
+LAYERS = {
+    "linear without bias": (nn.Linear(6, 3, bias=False), (6,)),
+    "linear on few places": (nn.Linear(6, 3), (2, 6)),
+    "linear on many places": (nn.Linear(2, 3), (9, 2)),
+    "strided convolution": (nn.Conv2d(2, 3, (3, 2), stride=2, padding=1, dilation=(1, 2)), (2, 7, 6)),
+    "small convolution": (nn.Conv2d(2, 9, 5), (2, 6, 6)),
+    "group norm of maps": (nn.GroupNorm(2, 4), (4, 3, 3)),
+    "group norm of vectors": (nn.GroupNorm(2, 4), (4,)),
+    "layer norm": (nn.LayerNorm(5), (3, 5)),
+    "layer norm over two axes": (nn.LayerNorm((3, 5)), (2, 3, 5)),
+    "embedding": (nn.Embedding(11, 3), (6,)),
+}
+
+
+class Alone(nn.Module):
+    """A layer, some way to tell its outputs apart, and scores."""
+
+    def __init__(self, layer, symbols):
+        super().__init__()
+        self.layer, self.symbols = layer, symbols
+
+    def forward(self, x):
+        found = self.layer(x.long() if self.symbols else x).flatten(1)
+        return torch.stack([(found * (k + torch.arange(found.shape[1]).cos())).sum(1) for k in range(4)], 1)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_norm_of_every_layer_is_exact(name):
+    layer, shape = LAYERS[name]
+    problem = classifier(Alone(layer, name == "embedding"))
+    batch = batch_of(shape, symbols=name == "embedding")
+    for norm in (1e-2, 0.5):
+        close(*both(problem, batch, norm))
+
+
+def test_other_variables_are_clipped_together_with_the_network():
+    network = Ravel(nn.Sequential(nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 4)))
+
+    def loss(x, y, batch):
+        errors = nn.functional.cross_entropy(network(x, batch.x) * y, batch.y, reduction="none")
+        return (errors * batch.weight).sum() / batch.weight.sum() + y.square().sum()
+
+    drawn = torch.Generator().manual_seed(4)
+    points = tuple(torch.randn(CLIENTS, n, generator=drawn, dtype=torch.float64) for n in (network.size, 4))
+    problem = type("Two", (), {"loss": staticmethod(loss)})
+    for by in ((), (0,), (1,), (1, 0)):
+        exact, ghost = both(problem, batch_of((12,)), 0.8, by=by, points=points)
+        close(exact, ghost)
+
+
+def test_a_sample_that_is_not_finite_counts_as_zero():
+    problem = classifier(models.build("mlp", (12,), 4, {"hidden": [9]}))
+    batch = batch_of((12,))
+    batch.x[0, 2] = torch.nan
+    exact, ghost = both(problem, batch, 0.5)
+    assert bool(ghost[0].isfinite().all())
+    close(exact, ghost)
+
+
+def test_two_networks_in_variables_of_their_own():
+    first, second = Ravel(nn.Sequential(nn.Linear(12, 5), nn.Tanh())), Ravel(nn.Linear(5, 4))
+
+    def loss(x, y, batch):
+        scores = second(y, first(x, batch.x))
+        errors = nn.functional.cross_entropy(scores, batch.y, reduction="none")
+        return (errors * batch.weight).sum() / batch.weight.sum()
+
+    drawn = torch.Generator().manual_seed(4)
+    sizes = first.size, second.size
+    points = tuple(torch.randn(CLIENTS, n, generator=drawn, dtype=torch.float64) for n in sizes)
+    problem = type("Two", (), {"loss": staticmethod(loss)})
+    for by in ((), (0,), (1,), (1, 0)):
+        exact, ghost = both(problem, batch_of((12,)), 0.3, by=by, points=points)
+        close(exact, ghost)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+class Loose(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (Twice(), "each of its layers, once"),
+        (Loose(), "no formula for a layer Loose"),
+        (
+            nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 4, 1), nn.Flatten()),
+            "no formula for a layer Conv1d",
+        ),
+        (
+            nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.Conv2d(4, 4, 1, groups=2), nn.Flatten()),
+            "Conv2d with these",
+        ),
+    ],
+)
+def test_networks_without_a_formula_are_refused(module, text):
+    count = sum(one.numel() for one in module.parameters())
+    with pytest.raises(Incompatible, match=text):
+        both(classifier(module), batch_of((4,)), 1.0, points=(torch.randn(CLIENTS, count).double(),))
+
+
+def test_a_network_that_is_applied_twice_is_refused():
+    network = Ravel(nn.Linear(4, 4))
+
+    def loss(x, batch):
+        return (network(x, batch.x) * network(x, -batch.x)).mean()
+
+    with pytest.raises(Incompatible, match="applies every network"):
+        Rows("vmap").clipped_sums(
+            loss, 1, (torch.randn(CLIENTS, network.size).double(),), batch_of((4,)), norm=1.0, ghost=True
+        )

@@ -1,0 +1,54 @@
+"""Runs whose records are clipped without gradients of their own."""
+
+import pytest
+import torch
+
+from harness.config.run import read_spec
+from harness.core.registry import Incompatible, UserError
+from harness.simulation.build import prepare
+from harness.simulation.calibration import calibrated
+from tests.support.runs import finished, given, ready
+
+RECORD = {"unit": "record", "noise_multiplier": 1.0, "clip": 0.3}
+MLP = {"name": "mlp", "hidden": [16]}
+COMPRESSED = {"alpha": 0.5, "beta": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields"),
+    [
+        ("fedavg", {}),
+        ("scaffold", {"compression": COMPRESSED}),
+        ({"name": "fedrep", "local_steps": 2}, {}),
+        ({"name": "splitnn", "local_steps": 2, "batch_size": 16}, {"problem": "vertical"}),
+    ],
+)
+def test_a_run_ends_as_with_gradients_of_samples_but_for_rounding(data, algorithm, fields):
+    """Noise is keyed by the run, whose name is another: the same is given to both."""
+    if fields.get("problem") == "vertical":
+        fields = fields | {"partition": {"kind": "columns", "clients": 2}}
+    ends = []
+    for ghost in (False, True):
+        setup = ready(
+            data, algorithm, model=MLP, privacy=RECORD | {"ghost": ghost}, precision="float64", **fields
+        )
+        object.__setattr__(setup, "name", "the same noise")
+        run = finished(setup)
+        ends.append(torch.cat([part.flatten() for part in run.state if part.is_floating_point()]))
+        assert run.statement()["epsilon_total"] > 0
+    assert float((ends[0] - ends[1]).norm() / ends[0].norm()) < 1e-9
+    assert setup.rows._layouts, "another way to compute"
+
+
+def test_it_is_for_unit_record(data):
+    privacy = {"placement": "central", "epsilon": 1.0, "ghost": True}
+    with pytest.raises(UserError, match=r"privacy\.ghost: is for unit record"):
+        read_spec(given(data, privacy=privacy))
+
+
+def test_a_loss_without_a_formula_is_refused_before_the_run(data):
+    """Of AUROC the network's parameters are in one variable with two others."""
+    algorithm = {"name": "fedsgda_m", "local_steps": 2, "batch_size": 16}
+    fields = {"problem": "auroc", "model": MLP, "privacy": RECORD | {"ghost": True}}
+    with pytest.raises(Incompatible, match="a variable of the 129 parameters of a network alone"):
+        calibrated(prepare(read_spec(given(data, algorithm, **fields))))
