@@ -24,12 +24,26 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
         print_rows(rows, title)
 
 
-def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Print rows as a table with a column for every key; without rows, print the title."""
+def print_rows(rows: Sequence[dict[str, Any]], title: str, expendable: Sequence[str] = ()) -> None:
+    """Print rows as a table with a column for every key; without rows, print the title.
+
+    Columns that are ``expendable``, the most dispensable first, are left out where the terminal is too narrow.
+    """
     if not rows:
         out.print(title, markup=False)
         return
     columns = list(dict.fromkeys(key for row in rows for key in row))
+    widths = {
+        key: 1 + max(len(key), *(len(str(row.get(key) if row.get(key) is not None else "")) for row in rows))
+        for key in columns
+    }
+    left_out = []
+    for key in expendable:
+        if sum(widths.values()) > out.width and widths.pop(key, None) is not None:
+            left_out.append(key.replace("_", " "))
+    columns = [key for key in columns if key in widths]
+    if left_out:
+        title += f". Omitted for lack of width: {', '.join(left_out)}; COLUMNS=200 or --json show more"
     heads = [Column(key.replace("_", " "), overflow="fold") for key in columns]  # do not truncate
     table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:

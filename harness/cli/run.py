@@ -42,6 +42,20 @@ CELL = (
     ),
 )
 MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+# Columns of a plan that a narrow terminal may lack, the most dispensable first.
+EXPENDABLE = (
+    *(
+        "oracle_calls",
+        "adjacency",
+        "sampling",
+        "epsilon_median",
+        "flops",
+        "noise_to_signal",
+        "bytes_down",
+        "unit",
+    ),
+    *("clients", "noise_multiplier", "placement", "runs", "reason", "model", "rounds"),
+)
 
 
 def run_command(given: argparse.Namespace) -> int:
@@ -171,7 +185,7 @@ def plan_command(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(rows, indent=1))
     else:
-        print_rows(*_condensed(rows))
+        print_rows(*_condensed(rows), EXPENDABLE)
     return 0
 
 

@@ -1,0 +1,25 @@
+"""Tables of commands."""
+
+import io
+
+from rich.console import Console
+
+from harness.cli import console
+
+
+def printed(monkeypatch, width, expendable):
+    text = io.StringIO()
+    monkeypatch.setattr(console, "out", Console(file=text, width=width))
+    rows = [{"algorithm": "fedavg", "oracle_calls": 1_000_000, "seconds": 1.5, "reason": None}]
+    console.print_rows(rows, "1 run", expendable)
+    return " ".join(text.getvalue().split())
+
+
+def test_a_narrow_terminal_lacks_the_most_dispensable_columns_and_says_so(monkeypatch):
+    expendable = ("oracle_calls", "reason")
+    assert "Omitted" not in printed(monkeypatch, 60, expendable)
+    text = printed(monkeypatch, 30, expendable)
+    assert "1000000" not in text and "fedavg 1.5" in text and "reason" in text
+    assert "Omitted for lack of width: oracle calls; COLUMNS=200 or --json show more" in text
+    text = printed(monkeypatch, 20, expendable)
+    assert "Omitted for lack of width: oracle calls, reason;" in text
