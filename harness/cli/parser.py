@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -27,7 +28,19 @@ from harness.cli.options import (
 from harness.core.registry import UserError, unknown
 
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
+MATTER = ("torch", "numpy", "scipy", "dp-accounting", "opacus")  # packages whose versions may move a result
 VERBOSE = "report what is loaded; with check: list every check"
+
+
+class _Version(argparse.Action):
+    """Print the versions that results depend on, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any, **options: Any) -> NoReturn:
+        from importlib.metadata import version  # which takes longer than the grammar
+
+        parts = ", ".join(f"{name} {version(name)}" for name in MATTER)
+        print(f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {parts})")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
@@ -129,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
         description="Measure what privacy and compression cost in federated learning.",
     )
     top.add_argument("--verbose", action="store_true", help=VERBOSE)
+    top.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, module: str, help: str, do: str = "") -> Parser:

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import get_args
 
 import pytest
@@ -28,10 +29,21 @@ def imported(line):
 
 
 @pytest.mark.parametrize(
-    "line", ["--help", "run --help", "report --help", "list suites", "leaderbord results"]
+    "line", ["--help", "--version", "run --help", "report --help", "list suites", "leaderbord results"]
 )
 def test_what_needs_no_arithmetic_starts_at_once(line):
     assert imported(line) == set()
+
+
+def test_versions_are_those_installed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parser.main(["--version"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        f"fedfrontier {version('fedfrontier')} (Python {sys.version.split()[0]}, torch "
+    )
+    assert f"opacus {version('opacus')}" in printed
 
 
 @pytest.mark.slow
