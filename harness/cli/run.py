@@ -35,6 +35,7 @@ CELL = (
         "noise_multiplier",
         "noise_to_signal",
         "epsilon_total",
+        "noise_cohort",
         "epsilon_median",
         "clients",
         "rounds",
@@ -235,7 +236,8 @@ def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "status": row["status"],
             "round": f"{row.get('round', 0)}/{row['of']}",
             "figure": figures({"metrics": row.get("metrics") or {}}).split(", ")[0] or None,
-            "epsilon": amount(row.get("epsilon")),
+            "epsilon": amount(row.get("epsilon"))
+            and f"{amount(row['epsilon'])}{'†' * ('extrapolated' in row)}",
             "last write": None if row.get("written") is None else ago(row["written"]),
             "reason": row["reason"],
         }

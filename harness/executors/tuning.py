@@ -279,7 +279,11 @@ def _kind(spec: RunSpec, *, budget: bool = True) -> str:
     if not budget:
         privacy.pop("epsilon", None)
     if privacy.get("unit") == "client":
-        dump["algorithm"] = spec.algorithm["name"]
+        # Step sizes and the like; further settings may decide how often a message is sent.
+        dump["algorithm"] = {
+            name: own for name, own in dump["algorithm"].items() if not isinstance(own, float)
+        }
+        dump["algorithm"].pop("local_steps", None)
     return json.dumps(dump)
 
 

@@ -35,7 +35,8 @@ class Cohorts:
     Raises
     ------
     Incompatible
-        If cohorts are secret and balanced, or their rate is not that of the mechanism.
+        If cohorts are secret and balanced, their rate is not that of the mechanism, or a client takes part twice
+        within the rounds over which noise is correlated.
     """
 
     total: int
@@ -47,6 +48,13 @@ class Cohorts:
 
     def __post_init__(self) -> None:
         """Refuse secret cohorts that are not drawn as the mechanism claims."""
+        if self.privacy is not None and self.privacy.spec.mechanism == "banded":
+            apart = self.total // self.size if self.balanced and self.size else 1
+            if apart < self.privacy.bands:
+                raise Incompatible(
+                    f"privacy.bands: noise is correlated over {self.privacy.bands} rounds, but clients may take "
+                    f"part again after {apart}; give balanced cohorts"
+                )
         if self.privacy is None or not self.secret:
             return
         if self.balanced:

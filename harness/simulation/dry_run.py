@@ -98,6 +98,7 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
 
     class ClientsOfRun(DryClients):
         tossed = False
+        resized = False
 
     class StagesOfRun(LargestStages if count == "largest" else DryStages):  # type: ignore[misc]
         varying = False
@@ -130,7 +131,7 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
         run.round = first + length
     if record and setup.problem.predict is not None:
         run.personal()  # refuses models that would train on records for an evaluation
-    exact = not averaged and not StagesOfRun.varying
+    exact = not (averaged or StagesOfRun.varying or ClientsOfRun.resized)
     return DryRun(run.ledger, most, begun, stretches, ClientsOfRun.tossed, exact, everybody)
 
 
@@ -174,6 +175,7 @@ class DryClients(Clients):
     """Clients that send messages of the right shape without computing them; the work is still counted."""
 
     tossed = False
+    resized = False
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
         """Toss a public coin, and note that one was tossed."""
@@ -185,9 +187,28 @@ class DryClients(Clients):
     ) -> list[Tensor]:
         if self._records is not None:
             self._records.book(batch, self.round)
-            if self._records.privacy.spec.ghost and self.pruned is None:  # refuses losses without a formula
-                self._rows.layout(objective(self.problem), self.axes, points, batch, by or (0,))
+            if self._records.privacy.spec.ghost:  # refuses losses without a formula
+                self._refuse_ghost(points, batch, by, objective)
         return self._of_models(_nothing, points, batch, by, objective, self._times(batch))
+
+    def _refuse_ghost(
+        self, points: tuple[Tensor, ...], batch: Batch, by: Points, objective: Objective
+    ) -> None:
+        places = by or tuple(range(len(points)))
+        for model in [None] if self.pruned is None else self.pruned.models:
+            problem = self.problem if model is None else model.problem
+            own = points if model is None else tuple(map(model.take, points))
+            self._rows.layout(objective(problem), self.axes, own, batch, places)
+
+    def restrict(self, kept: Tensor | None) -> None:
+        """Restrict the model, and note that sizes depend on what was released."""
+        type(self).resized = True
+        super().restrict(kept)
+
+    def shrink(self, x: Tensor, ratio: Tensor) -> Tensor:
+        """Shrink the models, and note that sizes depend on what was released."""
+        type(self).resized = True
+        return super().shrink(x, ratio)
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""

@@ -509,12 +509,14 @@ class Simulation:
     def _chunked(self) -> bool:
         """Whether the cohort is processed client by client.
 
-        Memories of messages, factors, adaptive clipping and record-level privacy need the cohort in one piece.
+        Memories of messages and of noise, factors, adaptive clipping and record-level privacy need the cohort in
+        one piece.
         """
-        if self._in_parts is not None:
-            return self._in_parts
         privacy = self.privacy
-        joint = privacy is not None and (privacy.clip == "adaptive" or privacy.unit == "record")
+        banded = privacy is not None and privacy.spec.mechanism == "banded"
+        if self._in_parts is not None:
+            return self._in_parts and not banded
+        joint = privacy is not None and (privacy.clip == "adaptive" or privacy.unit == "record" or banded)
         joint = joint or self.compression.joins
         return self.algorithm.meta.parts and self.rows.mode == "loop" and not joint
 

@@ -22,11 +22,14 @@ class RunStatus:
         Metrics of the evaluation.
     epsilon : float, str or None
         Total epsilon so far; ``inf`` without noise, None without privacy.
+    extrapolated : bool
+        Whether it is that of larger cohorts than are simulated.
     """
 
     round: int = 0
     metrics: Mapping[str, Any] | None = None
     epsilon: float | str | None = None
+    extrapolated: bool = False
 
 
 def run_status(folder: RunFolder) -> RunStatus:
@@ -35,7 +38,8 @@ def run_status(folder: RunFolder) -> RunStatus:
     if line is None:
         return RunStatus()
     privacy = line.get("privacy") or {}
-    return RunStatus(line.get("round", 0), line.get("metrics"), privacy.get("epsilon_total"))
+    larger = "noise_cohort" in privacy
+    return RunStatus(line.get("round", 0), line.get("metrics"), privacy.get("epsilon_total"), larger)
 
 
 def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
@@ -60,6 +64,7 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
             "of": spec.get("rounds", "-"),
             "metrics": now.metrics,
             "epsilon": now.epsilon,
+            **({"extrapolated": True} if now.extrapolated else {}),
             "written": None if written is None else round(max(0.0, time.time() - written), 1),
             "reason": reason,
             "id": id,

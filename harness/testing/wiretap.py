@@ -260,7 +260,9 @@ class Wiretap(Channel):
         share = rule.quantile - float((now / limit).log()) / rule.lr
         norms = torch.cat(message.parts, -1).double().norm(dim=-1)
         count = float((((norms <= limit).double() - 0.5) * present).sum())
-        noise = ((share - 0.5) * self._clients.n - count) * (1 if self._transcript.privacy.factor == 2 else 2)
+        noise = ((share - 0.5) * self._clients.n - count) * (
+            1 if self._transcript.privacy.count_replaced else 2
+        )
         key: Key = ("count", message.number)
         where = torch.zeros(1, dtype=torch.int64)
         self._transcript.release(key, self._clients.round, torch.tensor([[noise]]), where, 1)

@@ -30,9 +30,10 @@ _here = threading.local()
 
 
 class Tape:
-    """What enters the layers of a network; probes, zeros, are added to what leaves them."""
+    """What enters the layers of a network; probes, zeros, are added to what leaves them, or it is cut off."""
 
-    def __init__(self, probes: Sequence[Tensor] = ()) -> None:
+    def __init__(self, probes: Sequence[Tensor] = (), *, cut: bool = False) -> None:
+        self.cut = cut
         self.layers: list[nn.Module] = []
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
@@ -52,6 +53,8 @@ class Tape:
         self.held.append(sum(part.numel() for part in own if part is not None))
         self.biased.append(own[1] is not None)
         self.owner.append(len(self.sizes) - 1)
+        if self.cut:
+            return output.detach()
         return output + self._probes[number] if self._probes else output
 
 
@@ -122,11 +125,15 @@ def layout(
             raise _refused(f"has no formula for a layer {type(layer).__name__} with these settings")
     if sum(seen.held) != sum(seen.sizes):
         raise _refused("needs networks whose parameters are all in layers that are used")
+    if any(one.dtype not in (torch.float32, torch.float64) for one in seen.outputs):
+        raise _refused("needs precision float32 or float64, as it adds up samples in the network's precision")
     lengths = [point.numel() for point in points]
     for size in seen.sizes:
         if lengths.count(size) != 1 or seen.sizes.count(size) != 1:
             raise _refused(f"needs a variable of the {size:,} parameters of a network alone")
     networks = [lengths.index(size) for size in seen.sizes]
+    if _depends_otherwise(loss, points, sample, networks):
+        raise _refused("needs a loss that depends on a network's parameters through its layers alone")
     if not set(networks) & set(places):
         return None
     if any(lengths[place] > MOST_COPIED for place in places if place not in networks):
@@ -135,6 +142,24 @@ def layout(
     layers = tuple(zip(seen.layers, seen.biased, owners, strict=True))
     outputs = tuple((one.shape, one.dtype) for one in seen.outputs)
     return Layout(layers, outputs, frozenset(networks))
+
+
+def _depends_otherwise(
+    loss: Callable[..., Tensor], points: Sequence[Tensor], sample: Any, networks: Sequence[int]
+) -> bool:
+    """Whether a loss has a gradient by parameters of networks if nothing that leaves their layers has one.
+
+    It is tried at other parameters, as the gradient of a penalty may be zero where a network starts.
+    """
+    generator = torch.Generator().manual_seed(0)
+    own = [point + torch.randn(point.shape, generator=generator).to(point) for point in points]
+    own = [point.detach().requires_grad_() for point in own]
+    with _watching(Tape(cut=True)):
+        value = loss(*own, sample)
+    if not value.requires_grad:
+        return False
+    found = torch.autograd.grad(value, [own[place] for place in networks], allow_unused=True)
+    return any(one is not None and bool(one.any()) for one in found)
 
 
 def clipped_sums(
@@ -206,9 +231,9 @@ def _square(layer: nn.Module, biased: bool, given: Tensor, slope: Tensor) -> Ten
     """Return squared norms of gradients of a layer's parameters, given inputs and derivatives ``(C, B, ...)``."""
     lead = slope.shape[:2]
     if isinstance(layer, nn.Embedding):
-        rows, symbols = slope.flatten(2, -2), given.flatten(2)
+        rows, symbols = slope.flatten(2, -2).double(), given.flatten(2)
         same = symbols.unsqueeze(-1) == symbols.unsqueeze(-2)
-        return (same * (rows @ rows.mT)).sum((-2, -1))
+        return (same * (rows @ rows.mT)).sum((-2, -1)).clamp(min=0).to(slope.dtype)
     given = given.to(slope.dtype)
     if isinstance(layer, nn.GroupNorm | nn.LayerNorm):
         if isinstance(layer, nn.GroupNorm):
@@ -233,7 +258,8 @@ def _square(layer: nn.Module, biased: bool, given: Tensor, slope: Tensor) -> Ten
     if places == 1:
         weights = entering.square().sum((-2, -1)) * leaving.square().sum((-2, -1))
     elif places * places <= entering.shape[-1] * leaving.shape[-1]:
-        weights = ((entering @ entering.mT) * (leaving @ leaving.mT)).sum((-2, -1))
+        one, other = entering.double(), leaving.double()  # as large terms may cancel
+        weights = ((one @ one.mT) * (other @ other.mT)).sum((-2, -1)).clamp(min=0).to(slope.dtype)
     else:
         weights = (leaving.mT @ entering).square().sum((-2, -1))
     return weights + leaving.sum(-2).square().sum(-1) if biased else weights

@@ -207,7 +207,8 @@ class Rows:
             sample = type(batch)(*(part.flatten(0, axes)[:1] for part in batch))
             return (layout(loss, first, sample, places),)
 
-        return _kept(self._layouts, (loss, places, _shapes(points, axes)), found)[0]
+        key = loss, places, _shapes(points, axes), _shapes(tuple(batch), axes + 1), batch.weight.dtype
+        return _kept(self._layouts, key, found)[0]
 
     def each(self, fn: Callable[[int], Any], items: Sequence[int]) -> list[Any]:
         """Apply ``fn`` to each item in order, on the worker threads if there are any."""

@@ -113,7 +113,7 @@ class Mechanism:
         z = self.privacy.noise_multiplier
         if self.privacy.clip != "adaptive":
             return z
-        return self.privacy.adaptive.update_multiplier(z, replaced=self.privacy.factor == 2.0)
+        return self.privacy.adaptive.update_multiplier(z, replaced=self.privacy.count_replaced)
 
     def _streams(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[rng.NoiseStream]:
         return generators(self._clients, rng.noise_stream, self._clients.names, purpose, slot, rows, sender)
@@ -128,7 +128,7 @@ class Mechanism:
             privacy.book(ledger, draw)
             return
         privacy.book(ledger, draw, self._multiplier() / z)
-        privacy.book(ledger, draw, privacy.adaptive.count_multiplier(replaced=privacy.factor == 2.0) / z)
+        privacy.book(ledger, draw, privacy.adaptive.count_multiplier(replaced=privacy.count_replaced) / z)
 
     def clip_average(self, average: Tensor) -> Tensor:
         """Bound the norm of the average: post-processing, which costs no privacy."""

@@ -363,7 +363,12 @@ class Privacy:
     def adaptive(self) -> AdaptiveClip:
         """The rule of adaptive clipping; its count takes a small share of the budget."""
         multiplier = max(10.0 * self.noise_multiplier, 1e-3)  # of the count: ten times the round's
-        return AdaptiveClip(count_std=multiplier * (1.0 if self.factor == 2.0 else 0.5))
+        return AdaptiveClip(count_std=multiplier * (1.0 if self.count_replaced else 0.5))
+
+    @property
+    def count_replaced(self) -> bool:
+        """Whether a unit moves the centered count of short messages by 1: a message of zeros is a short one."""
+        return self.adjacency != "add-remove"
 
     def bound(self) -> float:
         """Return the joint norm guaranteed by clipping to fixed norms.

@@ -270,7 +270,10 @@ def model_for(cell: Cell) -> str | None:
         return "everybody, from pooled data"
     if cell.done and not any(cell.values("bytes").values()):
         return "each client alone, nothing shared"
-    return "each client" if meta.family == "personalized" else "everybody"
+    asked = cell.spec["algorithm"] if isinstance(cell.spec.get("algorithm"), dict) else {}
+    outer = asked.get("outer_rounds")  # of a bilevel method: whether a common model is trained after them
+    inner = meta.family == "bilevel" and (outer is None or outer >= cell.spec["rounds"])
+    return "each client" if meta.family == "personalized" or inner else "everybody"
 
 
 def most_exposed(claim: Mapping[str, Any], total: int | None) -> str | None:
@@ -322,7 +325,7 @@ def _add_pareto(rows: Sequence[dict[str, Any]], found: Sequence[Cell]) -> None:
     points = []
     for row, cell in zip(rows, found, strict=True):
         size = _mean(cell.values("bytes").values())
-        if row["accuracy_mean"] is not None and size is not None:
+        if row["accuracy_mean"] is not None and size is not None and not row["noise_cohort"]:
             epsilon = math.inf if row["epsilon_total"] is None else row["epsilon_total"]
             points.append(((-row["accuracy_mean"], size, epsilon), row))
     tasks: dict[str, dict[tuple[float, float, float], list[dict[str, Any]]]] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.core.algorithm import ALGORITHMS
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
+from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell, Results
 from harness.report.data.tidy import shared_key
 from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolated, keep_apart, save
@@ -99,7 +100,7 @@ def _point(cell: Cell, by: str) -> Point:
 
 def _personal(cell: Cell) -> bool:
     """Return whether clients end with models of their own, which are no rivals of one for everybody."""
-    return cell.algorithm in ALGORITHMS and ALGORITHMS[cell.algorithm].meta.family == "personalized"
+    return (model_for(cell) or "").startswith("each client")
 
 
 def _marker(personal: bool) -> str:

@@ -6,17 +6,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.report.data.ranks import ranks
+from harness.report.data.leaderboard import model_for
+from harness.report.data.ranks import Ranks, ranks
+from harness.report.data.results import Results
 from harness.report.plots.figure import COLORS, Pictures, canvas, save
 from harness.report.tables.text import words
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from harness.storage.store import RunRecord
 
 
 def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
     """Draw the mean rank of every method over all federations of the records.
 
+    Methods that end with a model for each client are ranked among themselves, as they are no rivals of the others.
     Bars on the left join methods whose mean ranks differ by less than the critical difference.
 
     Parameters
@@ -33,38 +38,52 @@ def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures 
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two tasks or three methods that all have.
     """
-    found = ranks(records, by)
-    if found is None:
-        return None
-    count = len(found.methods)
-    with canvas((7.2, 1.5 + 0.26 * count), **{"axes.grid.axis": "x"}) as figure:
-        ax = figure.subplots()
-        rows = range(count)
-        look: Any = {"linestyle": "none", "marker": "o", "color": COLORS[0]}
-        if found.low is not None and found.high is not None:
-            ends = zip(found.low, found.means, found.high, strict=True)
-            off = [(max(0.0, mean - low), max(0.0, high - mean)) for low, mean, high in ends]
-            ax.errorbar(found.means, rows, xerr=list(zip(*off, strict=True)), elinewidth=1, **look)
-        else:
-            ax.plot(found.means, rows, **look)
-        for number, (first, last) in enumerate(
-            _cliques(found.means, found.critical) if found.critical else []
-        ):
-            x = 0.75 - 0.18 * (number % 3)
-            ax.plot([x, x], [first - 0.2, last + 0.2], color="#333333", linewidth=2.5, solid_capstyle="butt")
-        ax.set_yticks(list(rows), found.methods)
-        ax.set_ylim(count - 0.5, -0.5)
-        ax.set_xlim(0.2, count + 0.3)
-        where = f"{found.tasks} tasks of {found.federations} federation{'s' * (found.federations > 1)}"
-        ax.set_xlabel(f"mean rank by {words(by)} over {where}; 1 is best")
-        note = (
-            f"intervals: 95 % over {found.seeds} seeds" if found.low else f"{found.seeds} seeds: no intervals"
+    kinds: dict[str, list[RunRecord]] = {}
+    for cell in Results.of(records).cells:
+        user = model_for(cell) or ""
+        kinds.setdefault("each client" if user.startswith("each client") else "everybody", []).extend(
+            cell.records
         )
-        if found.critical is None:
-            note += "; too few federations for a test"
-        else:
-            note += f"; bars: closer than the critical difference, {found.critical:.2f}; Friedman p = {found.p:.2g}"
-        return save(figure, path, note)
+    drawn = {user: one for user in sorted(kinds, reverse=True) if (one := ranks(kinds[user], by)) is not None}
+    if not drawn:
+        return None
+    counts = [len(found.methods) for found in drawn.values()]
+    with canvas((7.2, 1.5 * len(drawn) + 0.26 * sum(counts)), **{"axes.grid.axis": "x"}) as figure:
+        axes = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=counts)
+        notes = []
+        for (user, found), ax in zip(drawn.items(), axes[:, 0], strict=True):
+            if len(kinds) > 1:
+                ax.set_title(f"A model for {user}")
+            notes.append(_draw(ax, found, by))
+        return save(figure, path, "\n".join(dict.fromkeys(notes)))
+
+
+def _draw(ax: Axes, found: Ranks, by: str) -> str:
+    """Draw the ranks of methods of one kind, and return a note on them."""
+    count = len(found.methods)
+    rows = range(count)
+    look: Any = {"linestyle": "none", "marker": "o", "color": COLORS[0]}
+    if found.low is not None and found.high is not None:
+        ends = zip(found.low, found.means, found.high, strict=True)
+        off = [(max(0.0, mean - low), max(0.0, high - mean)) for low, mean, high in ends]
+        ax.errorbar(found.means, rows, xerr=list(zip(*off, strict=True)), elinewidth=1, **look)
+    else:
+        ax.plot(found.means, rows, **look)
+    for number, (first, last) in enumerate(_cliques(found.means, found.critical) if found.critical else []):
+        x = 0.75 - 0.18 * (number % 3)
+        ax.plot([x, x], [first - 0.2, last + 0.2], color="#333333", linewidth=2.5, solid_capstyle="butt")
+    ax.set_yticks(list(rows), found.methods)
+    ax.set_ylim(count - 0.5, -0.5)
+    ax.set_xlim(0.2, count + 0.3)
+    where = f"{found.tasks} tasks of {found.federations} federation{'s' * (found.federations > 1)}"
+    ax.set_xlabel(f"mean rank by {words(by)} over {where}; 1 is best")
+    note = f"intervals: 95 % over {found.seeds} seeds" if found.low else f"{found.seeds} seeds: no intervals"
+    if found.critical is None:
+        return note + "; too few federations for a test"
+    return (
+        note
+        + f"; bars: closer than the critical difference, {found.critical:.2f}; Friedman p = {found.p:.2g}"
+    )
 
 
 def _cliques(means: tuple[float, ...], critical: float) -> list[tuple[int, int]]:

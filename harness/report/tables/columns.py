@@ -319,7 +319,7 @@ def _ratio(name: str) -> Callable[[Row], str]:
 def _median(row: Row) -> str:
     if not uneven(row["epsilon_total"], row["epsilon_median"]):
         return ""
-    return f"{quantity(row['epsilon_median'], 3)} ({row['epsilon_of']} has most)"
+    return f"{quantity(row['epsilon_median'], 3)}{_extrapolated(row)} ({row['epsilon_of']} has most)"
 
 
 def _form(measure: str) -> str:
@@ -370,5 +370,10 @@ def _neighbors(row: Row) -> str:
 def _epsilon(row: Row) -> str:
     """Return the composed epsilon, or in brackets the requested one if no run has finished."""
     if not is_empty(row["epsilon_total"]):
-        return quantity(row["epsilon_total"], 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
-    return "" if is_empty(row["epsilon_asked"]) else f"({quantity(row['epsilon_asked'], 3)})"
+        return quantity(row["epsilon_total"], 3) + _extrapolated(row)
+    asked = row["epsilon_asked"]
+    return "" if is_empty(asked) else f"({quantity(asked, 3)}{_extrapolated(row)})"
+
+
+def _extrapolated(row: Row) -> str:
+    return "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from harness.report.data.leaderboard import person_or_client
+from harness.report.tables.text import EXTRAPOLATED, is_empty
 
 #: Explanations of noise placement, privacy unit, neighbors and sampling; see docs/privacy.md.
 PLACEMENTS = {
@@ -78,8 +79,9 @@ def exposure(frame: pd.DataFrame) -> list[str]:
     for row in frame.dropna(subset="epsilon_median").to_dict("records"):
         if uneven(row["epsilon_total"], row["epsilon_median"]):
             who = str(row["epsilon_of"])
+            mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
             lines.append(
-                f"{row['algorithm']}: ε {row['epsilon_total']:.3g} is that of {who}, the median is "
+                f"{row['algorithm']}: ε {row['epsilon_total']:.3g}{mark} is that of {who}, the median is "
                 f"{row['epsilon_median']:.3g}. {loudest(who) if row['dp_unit'] == 'record' else ''}".rstrip()
             )
     return list(dict.fromkeys(lines))

@@ -30,3 +30,18 @@ def test_runs_of_all_budgets_share_a_dry_run(data, monkeypatch, privacy) -> None
     assert found[0] != found[1], "with less noise"
     assert together.of(spec(8.0, rounds=5)) != found[0]
     assert len(calls) == 4
+
+
+def test_settings_that_decide_how_often_is_sent_have_releases_of_their_own(data):
+    """FedSGDA-M sends twice a round with average_prev; step sizes and local steps change nothing."""
+
+    def spec(**settings):
+        algorithm = {"name": "fedsgda_m", "local_steps": 2, "batch_size": 8, **settings}
+        privacy = {**CLIENT, "noise_multiplier": 1.0}
+        return read_spec(given(data, algorithm, problem="fair_classification", privacy=privacy))
+
+    releases = _Releases()
+    once, twice = releases.of(spec()), releases.of(spec(average_prev=True))
+    assert once != twice
+    assert releases.of(spec(lr_x=0.5, local_steps=3)) == once
+    assert len(releases._events) == 2

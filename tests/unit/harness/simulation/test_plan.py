@@ -228,6 +228,12 @@ def test_a_plan_repeats_its_dry_run_only_where_costs_vary(data, monkeypatch, fie
     assert len(calls) == runs
 
 
+def test_where_an_algorithm_prunes_the_model_costs_are_not_exact(data) -> None:
+    algorithm = {"name": "prunefl", "local_steps": 2, "batch_size": 8}
+    assert not dry_run(ready(data, algorithm, model=MLP)).exact
+    assert dry_run(ready(data, "fedavg", model=MLP)).exact
+
+
 def test_a_dry_run_computes_for_one_client_only(data, monkeypatch) -> None:
     """Other clients' results have the same shape; the counts are those of the real run."""
     fields = {"problem": "fair_weights", "rounds": 3}

@@ -195,3 +195,71 @@ def test_a_network_that_is_applied_twice_is_refused():
         Rows("vmap").clipped_sums(
             loss, 1, (torch.randn(CLIENTS, network.size).double(),), batch_of((4,)), norm=1.0, ghost=True
         )
+
+
+def penalized(network, norm):
+    def loss(x, batch):
+        errors = nn.functional.cross_entropy(network(x, batch.x), batch.y, reduction="none")
+        return (errors * batch.weight).sum() / batch.weight.sum() + norm(x)
+
+    return loss
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) @ self.layer.weight
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_loss_that_uses_parameters_outside_the_layers_is_refused(tied):
+    """Also where its gradient is zero at the start."""
+    network = Ravel(Tied() if tied else nn.Linear(4, 4))
+    loss = penalized(network, lambda x: 0 * x.sum() if tied else x.square().sum() / 2)
+    points = (torch.zeros(CLIENTS, network.size, dtype=torch.float64),)
+    with pytest.raises(Incompatible, match="through its layers alone"):
+        Rows("vmap").clipped_sums(loss, 1, points, batch_of((4,)), norm=1.0, ghost=True)
+
+
+def test_terms_that_cancel_do_not_lengthen_a_contribution():
+    """The gradient of a difference of two places is small, and the products it is made of are large."""
+    network = Ravel(nn.Linear(3, 4, bias=False))
+
+    def loss(x, batch):
+        found = network(x, batch.x)
+        return nn.functional.cross_entropy(found[:, 0] - found[:, 1], batch.y)
+
+    drawn = torch.Generator().manual_seed(0)
+    start = 1e5 + torch.randn(200, 1, 1, 3, generator=drawn)
+    x = torch.cat([start + 30 * torch.randn(200, 1, 1, 3, generator=drawn), start], 2)
+    y = torch.randint(4, (200, 1), generator=drawn)
+    batch = Batch(x, y, torch.zeros_like(y), torch.ones(200, 1))
+    points = (0.01 * torch.randn(200, network.size, generator=drawn),)
+    (found,) = Rows("vmap").clipped_sums(loss, 1, points, batch, norm=1.0, ghost=True)
+    assert float(found.norm(dim=-1).max()) <= 1 + 1e-3
+    assert bool((found.norm(dim=-1) > 0).all())
+
+
+def test_batches_of_other_shapes_have_a_layout_of_their_own():
+    network, rows = Ravel(nn.Linear(3, 4)), Rows("vmap")
+
+    def loss(x, batch):
+        scores = network(x, batch.x).flatten(1, -2).sum(1)
+        errors = nn.functional.cross_entropy(scores, batch.y, reduction="none")
+        return (errors * batch.weight).sum() / batch.weight.sum()
+
+    points = (torch.randn(CLIENTS, network.size, generator=torch.Generator().manual_seed(1)).double(),)
+    for shape in ((1, 3), (2, 3), (5, 3)):
+        given = loss, 1, points, batch_of(shape)
+        close(rows.clipped_sums(*given, norm=0.1), rows.clipped_sums(*given, norm=0.1, ghost=True))
+
+
+def test_lower_precision_is_refused():
+    net = models.build("mlp", (12,), 4, {"hidden": [9]})
+    models.compute_in(torch.bfloat16, net)
+    problem = classifier(net)
+    with pytest.raises(Incompatible, match="precision float32 or float64"):
+        both(problem, batch_of((12,), double=False), 1.0)

@@ -1,10 +1,13 @@
 """Noise that is correlated between rounds: what is released, what it protects, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from harness.config.run import read_spec
+from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -12,6 +15,7 @@ from harness.simulation.simulation import Simulation
 from privacy import coefficients
 from privacy.banded import matrix
 from tests.support.runs import finished, given, ready
+from tests.support.wire import privacy
 
 WIDE = {"name": "mlp", "hidden": [300]}
 BANDED = {"placement": "central", "clip": 0.5, "mechanism": "banded", "adjacency": "zero-out"}
@@ -132,3 +136,27 @@ def test_without_noise_nothing_is_remembered(data):
         prepare(read_spec(given(data, cohort=TURNS, privacy=BANDED | {"noise_multiplier": 0.0})))
     )
     assert not finished(setup).channel_state
+
+
+def test_clients_one_by_one_get_the_same_noise(data):
+    """A cohort that is computed in parts has one memory of noise."""
+    ends = []
+    for rows in (Rows("vmap"), Rows("loop")):
+        run = finished(replace(noisy(data), rows=rows))
+        assert "noise 1" in run.channel_state
+        ends.append(run.state.x)
+    assert torch.allclose(*ends, atol=1e-6)
+
+
+@pytest.mark.parametrize("cohort", [{"balanced": False}, {"cohort": 3}, {"cohort": None}])
+def test_a_simulation_with_closer_turns_is_refused(data, cohort):
+    with pytest.raises(Incompatible, match="clients may take part again after"):
+        Simulation.from_setup(noisy(data), **cohort)
+
+
+def test_a_message_of_zeros_is_a_short_one():
+    """So under zero-out a client moves the count of adaptive clipping by 1, as if it were replaced."""
+    for adjacency, moved in (("zero-out", 1.0), ("replace", 1.0)):
+        made = privacy("central", "adaptive", 2.0, sampling="fixed", adjacency=adjacency)
+        assert made.adaptive.count_std == pytest.approx(20.0 * moved)
+    assert privacy("central", "adaptive", 2.0, sampling="poisson").adaptive.count_std == pytest.approx(10.0)

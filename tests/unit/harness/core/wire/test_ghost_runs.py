@@ -40,6 +40,16 @@ def test_a_run_ends_as_with_gradients_of_samples_but_for_rounding(data, algorith
     assert setup.rows._layouts, "another way to compute"
 
 
+def test_what_cannot_be_is_refused_before_the_run_also_for_pruned_networks(data):
+    privacy = RECORD | {"ghost": True}
+    run = given(data, "fedavg", model=MLP, privacy=privacy, precision="bfloat16")
+    with pytest.raises(Incompatible, match="precision float32 or float64"):
+        calibrated(prepare(read_spec(run)))
+    run = given(data, {"name": "prunefl", "local_steps": 2}, model=MLP, privacy=privacy)
+    with pytest.raises(Incompatible, match=r"privacy\.ghost"):
+        calibrated(prepare(read_spec(run)))
+
+
 def test_it_is_for_unit_record(data):
     privacy = {"placement": "central", "epsilon": 1.0, "ghost": True}
     with pytest.raises(UserError, match=r"privacy\.ghost: is for unit record"):

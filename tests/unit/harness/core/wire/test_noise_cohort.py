@@ -61,6 +61,8 @@ def test_tables_page_and_pictures_say_that_epsilon_is_extrapolated(data, tmp_pat
     assert "2†" in (out / "s" / "leaderboard.md").read_text()
     page = (out / "s" / "index.html").read_text()
     assert "2†" in page and "Extrapolated" in page
+    assert main(["status", str(out)]) == 0
+    assert "2†" in capsys.readouterr().out
     frame = pd.read_csv(out / "s" / "leaderboard.csv")
     assert frame["noise_cohort"].dropna().tolist() == [1000]
 

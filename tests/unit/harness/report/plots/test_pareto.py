@@ -4,6 +4,8 @@ from itertools import combinations
 
 from matplotlib.text import Text
 
+from harness.report.data.leaderboard import model_for
+from harness.report.data.results import Results
 from harness.report.plots.figure import canvas, keep_apart
 from harness.report.plots.pareto import edge, pareto
 from harness.report.plots.ranks import _cliques, rank_diagram
@@ -82,14 +84,22 @@ def test_ranks_are_drawn_with_stretches_that_do_not_differ(tmp_path):
     records = [
         point(name, value, data={"name": data})
         for data in ("adult", "credit")
-        for name, value in (("fedavg", 0.9), ("ditto", 0.8), ("afl", 0.7))
+        for name, value in (("fedavg", 0.9), ("fedprox", 0.8), ("afl", 0.7))
     ]
     texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
-    assert {
-        "fedavg",
-        "ditto",
-        "afl",
-        "mean rank by Accuracy over 2 tasks of 2 federations; 1 is best",
-    } <= set(texts)
+    label = "mean rank by Accuracy over 2 tasks of 2 federations; 1 is best"
+    assert {"fedavg", "fedprox", "afl", label} <= set(texts)
     assert "1 seeds: no intervals; too few federations for a test" in texts
+    assert "A model for everybody" not in texts, "there are no others"
     assert rank_diagram(records[:3], tmp_path / "b", "accuracy") is None
+
+
+def test_models_for_each_client_are_ranked_among_themselves(tmp_path):
+    """With the bilevel methods that train no common model."""
+    names = ("fedavg", "fedprox", "afl", "ditto", "apfl", "fedbio")
+    records = [point(name, 0.5, data={"name": data}) for data in ("adult", "credit") for name in names]
+    assert [model_for(cell) for cell in Results.of(records[3:6]).cells] == ["each client"] * 3
+    common = point("fedbio", 0.5, own={"outer_rounds": 5})
+    assert model_for(Results.of([common]).cells[0]) == "everybody"
+    texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
+    assert {"A model for everybody", "A model for each client", *names} <= set(texts)
