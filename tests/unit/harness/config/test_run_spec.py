@@ -368,6 +368,8 @@ def test_a_changed_default_renames_the_runs_that_use_it():
         "privacy.unit": "client",
         "privacy.clip": 10.0,
         "privacy.delta": 1e-5,
+        "privacy.mechanism": "independent",
+        "privacy.factorization": "optimal",
         "privacy.noise": "shared",
         "privacy.accountant": "pld",
         "compression.select": "top_k",
