@@ -51,7 +51,10 @@ class LVFL(Descent):
         Whether the server also returns a party's own embeddings to it, as in the box.
     """
 
-    meta: ClassVar = Meta("lvfl", "vertical", ("vertical",), "LVFL", stackable=False)
+    meta: ClassVar = Meta(
+        "lvfl", "vertical", ("vertical",), "Wang et al. 2024", "https://arxiv.org/abs/2404.00466",
+        stackable=False,
+    )  # fmt: skip
 
     lr: float = 0.01
     iterations: int = 5
