@@ -4,6 +4,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("harness", "privacy", "compression", "datasets", "algorithms")
 
@@ -33,6 +35,7 @@ def imported(file: Path) -> set[str]:
     return found & files().keys()
 
 
+@pytest.mark.slow
 def test_no_two_files_import_each_other():
     graph = {name: imported(file) for name, file in files().items()}
     assert graph["harness.core.clients"], "the search for imports finds nothing"

@@ -165,6 +165,7 @@ def test_signs_by_hand():
     assert find_codec("sign").apply(x).decoded.tolist() == [2.0, -2.0, 2.0, -2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_stochastic_rounding_is_unbiased(bits):
     """4000 messages; a rounded entry's standard deviation is at most half a step: 5 standard errors."""

@@ -44,6 +44,7 @@ def test_localdp_of_a_hospital_project_is_two_hundred_million_a_round():
     )
 
 
+@pytest.mark.slow
 def test_svt_defaults_cost_seventy_thousand_a_round_as_a_sum():
     """A tenth of 7 million entries at 0.1 each; at a delta far less, as by advanced composition."""
     found = _epsilons("nvflare-svt")

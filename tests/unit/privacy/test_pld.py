@@ -67,6 +67,7 @@ def test_no_three_points_in_a_ball_beat_the_bound_for_draws_without_replacement(
     assert worst == pytest.approx(bound, abs=2e-8)  # never above, and attained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("z", "rate", "draws", "step"),
     [
@@ -272,6 +273,7 @@ def test_where_it_cannot_be_computed_rdp_is_used_and_named():
     assert prv.accountant == "rdp" and "without replacement" in prv.note
 
 
+@pytest.mark.slow
 def test_huge_losses_stay_finite_and_below_the_unamplified_value():
     for z, rate, draws in ((1e-3, 0.1, 100), (1e-4, 0.9, 10), (0.01, 1e-6, 5)):
         found = account([Event(z, rate, draws)], DELTA, "pld")

@@ -24,6 +24,7 @@ def test_fedbio_with_one_local_step_reaches_the_optimum():
     assert close(state.y, [0.75, 1.75], 1e-8)
 
 
+@pytest.mark.slow
 def test_fedbio_with_five_local_steps_ends_in_a_known_cycle():
     """Fixed cycle computed apart from this program, seen right after a synchronization."""
     state = fedbio(local_steps=5)

@@ -42,6 +42,7 @@ def drawn(run, agents):
     return clients.ids.tolist(), choose(Agents(*(part[clients.ids] for part in agents)), draws)
 
 
+@pytest.mark.slow
 def test_fedmp_is_its_recursion_on_partial_cohorts():
     """x + sum of n_i / n times the increments of what each has; rewards are the drop of the loss over the gap."""
     run, problem, data = (

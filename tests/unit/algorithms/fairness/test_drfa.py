@@ -1,6 +1,7 @@
 """DRFA: its round written out, the choice of the snapshot, and the model that is fair to any mixture."""
 
 import numpy as np
+import pytest
 import torch
 
 from harness.core import rng
@@ -71,6 +72,7 @@ def test_drfa_without_ascent_averages_clients_equally():
     assert close(run_algorithm("drfa", *task, 5, lr_weights=0.0, **hyper).state.x, plain.x, 1e-12)
 
 
+@pytest.mark.slow
 def test_drfa_finds_the_model_that_is_fair_to_any_mixture():
     """(w - c)^2 / 2 with c = 0, 0, 4: risks are equal at 2, where the third client weighs 1/2."""
     task = scalar_quadratic([1.0] * 3, [0.0, 0.0, 4.0])

@@ -193,6 +193,7 @@ def test_fcfl_in_its_second_stage_raises_nobody_s_loss():
     assert close(path[-1], 4.0, 0.05 * 4) and close(path[-1], path[-50], 1e-12)
 
 
+@pytest.mark.slow
 def test_fcfl_ignores_gaps_within_the_budget():
     """Then in the first stage only the way along the worst loss can be taken, unless the gap's agrees more."""
     task = classes()

@@ -19,6 +19,7 @@ def field(z, who):
     return np.array([P[who] * x + B[who] * y + C[who], -(B[who] * x - Q[who] * y + D[who])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"server_lr": 0.8}, {"lr_decay": 0.9}])
 def test_local_adaseg_is_its_recursion_on_partial_cohorts(settings):
     """eta = lr / sqrt(1 + sum Z^2 / g0^2) of each client; the average has weights 1 / eta."""
@@ -58,6 +59,7 @@ def test_it_settles_a_game_on_which_descent_ascent_runs_away():
     assert distance("local_adaseg", 400, lr=1.0, g0=4.0) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_first_step_that_is_far_too_large_does_no_lasting_harm():
     """Curvatures are up to 4.2. What is left falls with the step sizes, as clients' own gradients do not vanish."""
     options = {"problem": quadratic_minimax()[0], "federation": quadratic_minimax()[1], "local_steps": 1}

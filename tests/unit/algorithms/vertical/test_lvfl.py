@@ -135,6 +135,7 @@ def test_what_the_server_reads_is_what_was_written(beta):
     assert int(clients.cost.up) == PARTIES * len(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lvfl", "splitnn"])
 def test_where_the_relu_is_matters_to_pruned_messages_only(name):
     """Both forms are one network; with its ReLU at the parties, a fifth of zeros is dropped and nothing is lost."""

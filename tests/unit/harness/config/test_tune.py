@@ -151,6 +151,7 @@ def tried(settings, budget, *paths):
     return points(read_tune({"settings": settings, "budget": budget}), paths or tuple(settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [12, 16, 25, 32])
 def test_points_fill_every_setting_and_every_pair_evenly(budget):
     """One point lies in every part of a range; of pairs no quarter has much more than its share."""

@@ -62,6 +62,7 @@ def test_other_counters_give_other_bits(a, b, key):
     assert (draw(a) == draw(b)) == (a == b)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     one=st.tuples(
@@ -145,6 +146,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", RUNS)
 def test_no_key_is_drawn_twice_in_a_run(what, monkeypatch):
     """Two draws with one key would be one draw: correlated noise, or batches that tell the mask."""

@@ -44,6 +44,7 @@ def solve(problem, x, batch, y):
     return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", ["simplex", "softmax"])
 def test_the_hypergradient_agrees_with_training_again(domain):
     """B5: central differences of h(x) = f(y(x)), y(x) solved to 1e-12; x is not on the boundary of its set."""

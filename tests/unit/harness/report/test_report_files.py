@@ -372,6 +372,7 @@ def test_many_algorithms_are_spread_over_panels(tmp_path):
     assert ticks[: len(ticks) // 2] == ticks[len(ticks) // 2 :]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("vectors_only")
 def test_the_overview_shows_all_budgets_and_ratios(tmp_path):
     """Two methods, two budgets, two ratios; one cell was refused, and local has no budget at all."""

@@ -66,6 +66,7 @@ def test_every_release_of_a_fair_method_is_booked(data, name, placement):
     assert claims["epsilon_total"] == pytest.approx(gaussian_epsilon(2.0 / releases**0.5, 1e-5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_fair_methods_train_networks_with_hidden_units_too(data, name):
     state = finished(run(data, name, model={"name": "mlp", "hidden": [5]})).state

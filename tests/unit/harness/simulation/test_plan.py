@@ -29,6 +29,7 @@ def planned(data, algorithm, fields):
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", SCAFFOLD])
 @pytest.mark.parametrize(
     "fields",
@@ -182,6 +183,7 @@ def test_gossip_is_planned_with_all_hops_and_one_release(algorithm, codec) -> No
     assert row["bytes_up"] == row["bytes_up_most"] == int(run.cost.up)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "fields"),
     [

@@ -44,6 +44,7 @@ def audited(mechanism, cohort=None, name="scaffold", rounds=8):
     return audit_transcript(make, mechanism, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_an_honest_mechanism_is_not_accused(name):
     found = audited(*MECHANISMS[name])
@@ -255,6 +256,7 @@ def test_the_command_prints_both_parts(unit, tmp_path, capsys):
     assert run["epsilon_lower"] <= run["epsilon_upper"] <= 4 * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_cohorts_of_clients_without_samples_are_audited(tmp_path, capsys):
     """Excluded canaries are clients without a sample, and small cohorts consist of them."""
     content = run_file(epsilon=4) | {"cohort": 2, "seed": 1}

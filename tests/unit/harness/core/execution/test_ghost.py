@@ -51,6 +51,7 @@ def close(one, other, tolerance=1e-10):
         assert float((a - b).norm() / a.norm()) < tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["vmap", "loop"])
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_of_whole_models_are_those_of_gradients_of_single_samples(name, mode):

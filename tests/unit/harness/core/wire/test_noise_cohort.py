@@ -46,6 +46,7 @@ def test_where_it_has_no_meaning_it_is_refused(data, privacy, error, text):
         prepare(read_spec(given(data, privacy=privacy | {"epsilon": 1.0})))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 def test_tables_page_and_pictures_say_that_epsilon_is_extrapolated(data, tmp_path, capsys):
     file, out = tmp_path / "suite.json", tmp_path / "out"

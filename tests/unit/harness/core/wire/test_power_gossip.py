@@ -161,6 +161,7 @@ def test_corrections_of_a_tracker_keep_mean_zero(mechanism):
     assert float(made.state.c.mean(0).abs().max()) < 1e-10
 
 
+@pytest.mark.slow
 def test_a_tracker_learns_nearly_the_same_model_with_factors():
     """For two fifths of the bytes; gossip of factors is slower, but nothing is left out for good."""
     problem, federation = network(features=12, classes=6, hidden=(16,)), random_federation([20] * 5, 12, 6)

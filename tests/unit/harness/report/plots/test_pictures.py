@@ -38,6 +38,7 @@ def run(algorithm="fedavg", seed=0, **parts):
     return done(spec(algorithm, seed, **parts), evaluation(20, **figures))
 
 
+@pytest.mark.slow
 def test_bars_name_the_groups_and_state_the_gap_over_seeds(tmp_path):
     """Gaps of accuracy 0.2 and 0.4: 0.300 ± 0.141; of true positive rates half of that; spreads 0.1 and 0.2."""
     runs = [grouped(run(seed=0), f=0.5, m=0.7), grouped(run(seed=1), f=0.5, m=0.9)]
@@ -52,6 +53,7 @@ def test_of_each_algorithm_the_most_accurate_setting_is_shown(tmp_path):
     assert "gap 0.100" in texts and "gap 0.800" not in texts
 
 
+@pytest.mark.slow
 def test_groups_without_positives_have_no_rate(tmp_path):
     lone = grouped(run(), f=0.5, m=0.7, x=None)
     assert {"gap 0.200", "gap 0.100"} <= set(texts_in(fairness([lone], tmp_path / "a")[1]))
