@@ -53,7 +53,11 @@ class FedSGDAM(Release):
         Also average the previous points, as FedBiOAcc does; d_x + d_y more each way.
     """
 
-    meta: ClassVar = Meta("fedsgda_m", "minimax", ("minimax",), "Wu et al. 2023", version=2, epochs=False)
+    meta: ClassVar = Meta(
+        "fedsgda_m", "minimax", ("minimax",), "Wu et al. 2023",
+        "https://github.com/xidongwu/Federated-Minimax-and-Conditional-Stochastic-Optimization",
+        version=2, epochs=False,
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01

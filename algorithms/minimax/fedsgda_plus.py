@@ -44,7 +44,11 @@ class FedSGDAPlus(Descent, ServerUpdate):
         Step size of the server for y; None: `server_lr`.
     """
 
-    meta: ClassVar = Meta("fedsgda_plus", "minimax", ("minimax",), "Wu et al. 2023", epochs=False)
+    meta: ClassVar = Meta(
+        "fedsgda_plus", "minimax", ("minimax",), "Wu et al. 2023",
+        "https://github.com/xidongwu/Federated-Minimax-and-Conditional-Stochastic-Optimization",
+        epochs=False,
+    )  # fmt: skip
 
     local_steps: int | None = 10
     lr_x: float = 0.01

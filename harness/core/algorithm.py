@@ -40,7 +40,7 @@ class Meta:
     paper : str
         Short citation.
     url : str
-        Link to the paper; empty if there is none.
+        Link to the paper, or to its authors' code; empty if there is none.
     version : int
         Part of a run's identity; increase it when the algorithm's results change.
     stackable : bool
