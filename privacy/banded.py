@@ -12,7 +12,7 @@ A round's noise is ``y_t = (z_t - sum over j of C[t, t - j] y_(t - j)) / C[t, t]
 References
 ----------
 C. A. Choquette-Choo et al., *(Amplified) banded matrix factorization: a unified approach to private training*,
-NeurIPS 2023, https://arxiv.org/abs/2306.08153 (theorem 2: sensitivity; appendix: optimal factorizations).
+NeurIPS 2023, https://arxiv.org/abs/2306.08153 (sensitivity, optimal factorizations).
 
 N. P. Kalinin and C. H. Lampert, *Banded square root matrix factorization for differentially private model
 training*, NeurIPS 2024, https://arxiv.org/abs/2405.13763 (Toeplitz).

@@ -28,7 +28,13 @@ from harness.cli.options import (
 from harness.core.registry import UserError, unknown
 
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
-MATTER = ("torch", "numpy", "scipy", "dp-accounting", "opacus")  # packages whose versions may move a result
+VERSIONED = (
+    "torch",
+    "numpy",
+    "scipy",
+    "dp-accounting",
+    "opacus",
+)  # packages whose versions may move a result
 VERBOSE = "report what is loaded; with check: list every check"
 
 
@@ -38,7 +44,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *given: Any, **options: Any) -> NoReturn:
         from importlib.metadata import version  # which takes longer than the grammar
 
-        parts = ", ".join(f"{name} {version(name)}" for name in MATTER)
+        parts = ", ".join(f"{name} {version(name)}" for name in VERSIONED)
         print(f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {parts})")
         parser.exit()
 

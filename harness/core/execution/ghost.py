@@ -120,7 +120,7 @@ def layout(
     if len({id(layer) for layer in seen.layers}) != len(seen.layers):
         raise _refused("needs a loss that applies every network, and each of its layers, once")
     for layer in seen.layers:
-        plain = isinstance(layer, LAYERS) and getattr(layer, "groups", 1) == 1 and not _padded_oddly(layer)
+        plain = isinstance(layer, LAYERS) and getattr(layer, "groups", 1) == 1 and not _unsupported(layer)
         if not plain:
             raise _refused(f"has no formula for a layer {type(layer).__name__} with these settings")
     if sum(seen.held) != sum(seen.sizes):
@@ -265,7 +265,7 @@ def _square(layer: nn.Module, biased: bool, given: Tensor, slope: Tensor) -> Ten
     return weights + leaving.sum(-2).square().sum(-1) if biased else weights
 
 
-def _padded_oddly(layer: nn.Module) -> bool:
+def _unsupported(layer: nn.Module) -> bool:
     """Whether a convolution pads with anything but so many zeros, or an embedding has further settings."""
     if isinstance(layer, nn.Conv2d):
         return layer.padding_mode != "zeros" or isinstance(layer.padding, str)

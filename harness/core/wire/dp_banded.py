@@ -11,7 +11,7 @@ from privacy import coefficients, gaussian_noise
 
 
 class BandedMechanism(Mechanism):
-    """The mechanism of `privacy.banded` for averages: a server adds noise that later noise takes back.
+    """The mechanism of `privacy.banded` for averages: noise that partly cancels in the sum over rounds.
 
     The memory of a slot is the noise of the last rounds, of standard deviation 1, ``(..., bands - 1, n)``, and the
     round of the newest. Where rounds are left out, or the length of the message changes, correlation begins anew,
