@@ -30,7 +30,7 @@ from benchmarks.sweeps import SUITES, suite
 from benchmarks.workloads import W2, Ours, Workload
 from harness import run
 from harness.config.run import run_id
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 from harness.storage.store import Store
 
 SMALL = replace(W2, samples=20, local_epochs=1)  # 100,000 of them hold 840 MB

@@ -24,7 +24,9 @@ from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
-from harness.core.wire.settings import Compression, PrivacySpec, Section
+from harness.core.wire.compression_settings import Compression
+from harness.core.wire.privacy_settings import PrivacySpec
+from harness.core.wire.section import Section
 
 T = TypeVar("T")
 

@@ -31,7 +31,9 @@ from harness.config.fields import (
 from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
-from harness.core.wire.settings import Compression, PrivacySpec, Section, steps_of
+from harness.core.wire.compression_settings import Compression, steps_of
+from harness.core.wire.privacy_settings import PrivacySpec
+from harness.core.wire.section import Section
 from harness.problems import PROBLEMS
 
 algorithms.load()

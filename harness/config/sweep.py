@@ -23,7 +23,7 @@ from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import mapping, shown
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
-from harness.core.wire.settings import BUDGETS
+from harness.core.wire.privacy_settings import BUDGETS
 
 MAX_RUNS = 100_000
 SEARCH_FIELDS = ("draws", "seed", "over")

@@ -20,13 +20,14 @@ from harness.core.execution.client_chunks import Assembly
 from harness.core.public import Scale
 from harness.core.registry import Incompatible
 from harness.core.wire import gossip, low_rank, masks
+from harness.core.wire.compression_settings import PLAIN, Compression
 from harness.core.wire.cost import Cost
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import Mechanism, SampleMechanism
 from harness.core.wire.message import Known, Message, Weighting, of_server, plain, restored, split
 from harness.core.wire.pipeline import CENTRAL, DIFFERENCES, LOCAL, PUBLIC, SEPARATE, UNCODED, table
-from harness.core.wire.settings import PLAIN, Compression, Privacy
+from harness.core.wire.privacy_settings import Privacy
 from harness.core.wire.stages import Stages
 from privacy import Ledger
 

@@ -43,7 +43,7 @@ from harness.core.wire.model_pruning import (
     prune_own_models,
     sparse_model,
 )
-from harness.core.wire.settings import Privacy
+from harness.core.wire.privacy_settings import Privacy
 from privacy import Ledger
 
 ERRORS = ("omega", "psi")  # of embeddings: by compressed messages, by pruned models

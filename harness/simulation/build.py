@@ -25,8 +25,9 @@ from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire import low_rank
+from harness.core.wire.compression_settings import Compression
 from harness.core.wire.model_pruning import prunable
-from harness.core.wire.settings import SECRET, Compression, Privacy, PrivacySpec
+from harness.core.wire.privacy_settings import SECRET, Privacy, PrivacySpec
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
 from privacy.banded import MOST_ROUNDS

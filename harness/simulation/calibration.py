@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from harness.core.wire.settings import PLAIN, Privacy
+from harness.core.wire.compression_settings import PLAIN
+from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.dry_run import DryRun, dry_run
 from privacy import Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from harness.core.clients import ERRORS
-from harness.core.wire.settings import Privacy
+from harness.core.wire.privacy_settings import Privacy
 from harness.metrics import ELSEWHERE
 from harness.simulation.build import Setup
 from privacy import Ledger

@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.core import rng
 from harness.core.execution import sampling
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Privacy
+from harness.core.wire.privacy_settings import Privacy
 
 
 @dataclass(frozen=True)

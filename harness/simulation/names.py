@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from datasets.federation import Federation
-from harness.core.wire.settings import Privacy
+from harness.core.wire.privacy_settings import Privacy
 
 
 def default_names(

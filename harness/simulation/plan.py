@@ -13,7 +13,7 @@ from datasets.federation import Federation
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.settings import PLAIN
+from harness.core.wire.compression_settings import PLAIN
 from harness.simulation.build import Execution, Setup, data_key, identify, prepare
 from harness.simulation.calibration import calibrate, calibrated
 from harness.simulation.claims import statement

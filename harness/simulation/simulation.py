@@ -28,9 +28,10 @@ from harness.core.per_run import side_by_side
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.row_table import RowTable, of_run
+from harness.core.wire.compression_settings import PLAIN, Compression
 from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
-from harness.core.wire.settings import PLAIN, Compression, Privacy
+from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.claims import statement
 from harness.simulation.cohorts import Cohorts

@@ -22,7 +22,7 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.execution.batches import uneven_batches
 from harness.core.per_run import kind
 from harness.core.row_table import of_run, stacked
-from harness.core.wire.settings import BUDGETS
+from harness.core.wire.privacy_settings import BUDGETS
 from harness.simulation.build import Setup
 
 Checkpoint = dict[str, Any]

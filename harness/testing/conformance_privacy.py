@@ -20,9 +20,10 @@ from harness.core.execution.batches import Batches, LocalWork
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
+from harness.core.wire.compression_settings import Compression, Ratio
 from harness.core.wire.message import Message
 from harness.core.wire.model_pruning import prune_own_models
-from harness.core.wire.settings import Compression, Privacy, Ratio
+from harness.core.wire.privacy_settings import Privacy
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier

@@ -22,7 +22,7 @@ from harness.core.algorithm import Algorithm, Release
 from harness.core.channel import Channel
 from harness.core.registry import Incompatible
 from harness.core.wire.message import Message
-from harness.core.wire.settings import Privacy
+from harness.core.wire.privacy_settings import Privacy
 from harness.core.wire.stages import Stages
 from harness.simulation.dry_run import DryClients
 from harness.simulation.simulation import Simulation

@@ -6,7 +6,7 @@ import torch
 from datasets.federation import stack
 from harness.core import ALGORITHMS
 from harness.core.execution.vectorize import Rows
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 from tests.support.wire import privacy as mechanism
 from tests.support.worlds import (
     EXACT,

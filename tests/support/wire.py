@@ -13,8 +13,9 @@ from harness.core.channel import Channel
 from harness.core.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
+from harness.core.wire.compression_settings import Compression
 from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression, Privacy
+from harness.core.wire.privacy_settings import Privacy
 from harness.problems.classify import classifier
 from privacy import Ledger, PrivacyReport
 from tests.support.worlds import COUNTS, EXACT, iid_federation

@@ -17,8 +17,9 @@ from harness import models
 from harness.core import ALGORITHMS, Algorithm, Problem
 from harness.core.execution.vectorize import Rows
 from harness.core.losses import weighted_mean
+from harness.core.wire.compression_settings import Compression
 from harness.core.wire.cost import Cost
-from harness.core.wire.settings import Compression, Privacy
+from harness.core.wire.privacy_settings import Privacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.classify import classifier
 from harness.problems.quadratic import Bilevel, Minimax

@@ -14,7 +14,7 @@ from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Privacy
+from harness.core.wire.privacy_settings import Privacy
 from privacy import Clipped, clip, clip_each, gaussian_noise
 
 G = TypeVar("G")  # a generator of torch or of numpy

@@ -15,7 +15,7 @@ from harness.core import rng
 from harness.core.execution import sampling
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Privacy
+from harness.core.wire.privacy_settings import Privacy
 from privacy import Ledger, gaussian_noise
 
 LIVE = 1e-30  # weight of an empty slot in a step that takes place

@@ -25,7 +25,7 @@ from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 
 Shapes = tuple[tuple[int, ...], ...]
 Code = Callable[[Tensor], Coded]

@@ -16,7 +16,7 @@ from harness.core import rng
 from harness.core.cohort import Cohort
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 
 
 def shared(

@@ -12,11 +12,11 @@ from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.execution.client_chunks import Assembly
 from harness.core.wire import edges, low_rank, masks
+from harness.core.wire.compression_settings import Compression
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, generators
 from harness.core.wire.message import Message, combined, increments, joined, of_server, restored, split
 from harness.core.wire.pipeline import Order
-from harness.core.wire.settings import Compression
 
 
 class Stages:

@@ -14,7 +14,8 @@ from harness.config.fields import PartitionSpec
 from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import read_yaml
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.settings import Compression, PrivacySpec
+from harness.core.wire.compression_settings import Compression
+from harness.core.wire.privacy_settings import PrivacySpec
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},

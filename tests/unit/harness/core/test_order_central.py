@@ -5,7 +5,7 @@ import torch
 
 from harness.core.public import Public
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 from tests.support.wire import channel, clipped, largest, privacy, rows
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.core.public import Public
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 from tests.support.wire import channel, clipped, largest, privacy, rows
 from tests.support.worlds import EXACT
 

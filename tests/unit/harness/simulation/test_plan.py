@@ -6,7 +6,7 @@ import torch
 from compression import Codec
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import dry_run

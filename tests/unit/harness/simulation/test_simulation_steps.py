@@ -8,7 +8,8 @@ import torch
 from harness import Simulation, prepare
 from harness.core.channel import Channel
 from harness.core.clients import Clients
-from harness.core.wire.settings import Compression, Privacy
+from harness.core.wire.compression_settings import Compression
+from harness.core.wire.privacy_settings import Privacy
 from harness.simulation import loop, simulation
 from harness.simulation.loop import simulate
 from harness.storage.store import RunFolder

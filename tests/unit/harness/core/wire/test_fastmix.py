@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from datasets.topology import ErdosRenyi, Ring, Star, directed_edges, mixing_matrix
 from harness.core.registry import Incompatible
 from harness.core.wire import gossip
+from harness.core.wire.compression_settings import Compression
 from harness.core.wire.message import Message
 from harness.core.wire.pipeline import PUBLIC
-from harness.core.wire.settings import Compression
 from harness.simulation.dry_run import DryChannel, DryStages
 from tests.support.wire import booked, channel, clipped, cohort, largest, privacy, rows
 from tests.support.worlds import EXACT

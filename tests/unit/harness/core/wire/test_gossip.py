@@ -12,7 +12,7 @@ from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.channel import Channel
 from harness.core.registry import Incompatible
-from harness.core.wire.settings import Compression
+from harness.core.wire.compression_settings import Compression
 from harness.problems import PROBLEMS, Setting
 from tests.support.wire import channel, clipped, cohort, privacy, rows
 from tests.support.worlds import EXACT

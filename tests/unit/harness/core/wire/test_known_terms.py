@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from harness.core.public import Public
+from harness.core.wire.compression_settings import Compression
 from harness.core.wire.message import Known
-from harness.core.wire.settings import Compression
 from harness.simulation.simulation import Simulation
 from tests.support.wire import channel, clipped, largest, privacy, rows
 from tests.support.worlds import close, logistic, make_algorithm, random_federation

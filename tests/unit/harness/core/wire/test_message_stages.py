@@ -15,10 +15,10 @@ from harness.core.execution.client_chunks import round_in_chunks
 from harness.core.execution.vectorize import Rows
 from harness.core.per_run import side_by_side
 from harness.core.public import Public
+from harness.core.wire.compression_settings import Compression
 from harness.core.wire.cost import Cost
 from harness.core.wire.message import Known
 from harness.core.wire.pipeline import CENTRAL, LOCAL, PUBLIC, SEPARATE, UNCODED, table
-from harness.core.wire.settings import Compression
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from tests.support.wire import privacy as privacy_of
