@@ -18,6 +18,7 @@ the functions of `privacy.audit` test the claim on released data, those of `priv
 `AdaptiveClip`            clip norm that follows a quantile
 `gaussian_noise`          noise, one generator per row
 `coefficients`            noise that is correlated between rounds (`prefix_error`: what it leaves in sums)
+`grid`                    noise that clients add together, as integers (`discrete_gaussian`, `rotate`)
 `scale_p`, `inclusion_p`  tests of the claimed noise and sampling (`correlation_p`: of independent draws)
 `one_run_epsilon`         empirical lower bound on epsilon (`one_run_gaussian_epsilon`, `clopper_pearson_epsilon`)
 `selection_epsilon`       what a search for settings costs, if it draws a random number of them
@@ -39,6 +40,15 @@ from privacy.clip import (
     joint_norm,
     scale_to_norm,
 )
+from privacy.discrete import (
+    Grid,
+    discrete_gaussian,
+    grid,
+    padded_length,
+    rotate,
+    rotate_back,
+    rounded,
+)
 from privacy.event import Event
 from privacy.gaussian import analytic_sigma, classic_sigma, gaussian_delta, gaussian_epsilon, gaussian_noise
 from privacy.individual import Histories, calibrate_all, calibrate_each
@@ -53,6 +63,7 @@ __all__ = [
     "Draw",
     "Event",
     "Factorization",
+    "Grid",
     "Histories",
     "Ledger",
     "PrivacyReport",
@@ -73,15 +84,21 @@ __all__ = [
     "coefficients",
     "compose",
     "correlation_p",
+    "discrete_gaussian",
     "epsilon",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_noise",
+    "grid",
     "inclusion_p",
     "joint_norm",
     "one_run_epsilon",
     "one_run_gaussian_epsilon",
+    "padded_length",
     "prefix_error",
+    "rotate",
+    "rotate_back",
+    "rounded",
     "scale_p",
     "scale_to_norm",
     "selection_epsilon",

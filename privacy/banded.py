@@ -86,6 +86,14 @@ def prefix_error(diagonals: Array) -> float:
     return float(np.sqrt(np.square(sums).sum() / rounds))
 
 
+@lru_cache(maxsize=32)
+def deviations(rounds: int, bands: int, kind: Factorization = "optimal") -> Array:
+    """Return the standard deviation of the noise of each round, ``(T,)``, for z of standard deviation 1."""
+    inverse = np.linalg.inv(matrix(coefficients(rounds, bands, kind)))
+    each: Array = np.sqrt(np.square(inverse).sum(1))
+    return each
+
+
 def _normed(columns: Array) -> Array:
     scaled: Array = columns / np.sqrt(np.square(columns).sum(-1, keepdims=True))
     return scaled

@@ -42,7 +42,7 @@ class Mechanism:
 
     def methods(self) -> list[tuple[str, str]]:
         """Return adjacencies and accountants that bound it, the tightest of an adjacency last."""
-        adjacencies = ("replace-one",) if self.placement == "local" else ("add-remove", "replace-one")
+        adjacencies = ("replace-one",) if self.placement != "central" else ("add-remove", "replace-one")
         found = []
         for adjacency in adjacencies:
             if adjacency == "add-remove" and self.sampling == "without-replacement" and self.amplified:
@@ -114,7 +114,12 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         "--releases-per-round", type=int, default=1, metavar="N", help="from one draw (default: 1)"
     )
     to.add_argument("--unit", choices=("client", "record"), default="client", help="whom it protects")
-    to.add_argument("--placement", choices=("central", "local"), default="central", help="who adds the noise")
+    to.add_argument(
+        "--placement",
+        choices=("central", "local", "distributed"),
+        default="central",
+        help="who adds the noise",
+    )
     to.add_argument("--json", action="store_true", help="print JSON")
     to.add_argument("--markdown", action="store_true", help="print claims as Markdown")
 
@@ -154,11 +159,10 @@ def _mechanism(given: argparse.Namespace) -> Mechanism:
         sampling = "fixed" if given.sampling is None else sampling
     if sampling == "full" and size < total:
         raise UserError(f"epsilon: --sampling full takes everybody, but the cohort is {size} of {total}")
-    if given.placement == "local" and sampling in ("poisson", "without-replacement"):
+    if given.placement != "central" and sampling in ("poisson", "without-replacement"):
         raise UserError(
-            "epsilon: with local placement whoever collects the messages sees who sends, so sampling "
-            "hides nobody; "
-            "use --sampling fixed or --placement central"
+            f"epsilon: with {given.placement} placement whoever collects the messages sees who sends, so sampling "
+            "hides nobody; use --sampling fixed or --placement central"
         )
     for name in ("rounds", "releases_per_round"):
         if getattr(given, name) < 1:

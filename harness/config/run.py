@@ -150,11 +150,24 @@ class RunSpec(Section):
                     f"privacy: algorithm {meta.name} collects the raw data of all clients, so no mechanism applies"
                 )
             object.__setattr__(self, "privacy", self._sampled(self.privacy))
+            if self.privacy.placement == "distributed":
+                self._refuse_codes()
         if self.clients is not None and self.cohort is not None and self.cohort.size > self.clients:
             raise UserError(
                 f"cohort.size: at most the {self.clients} clients there are, given {self.cohort.size}"
             )
         return self
+
+    def _refuse_codes(self) -> None:
+        """Refuse codes of single messages where clients send integers to a sum."""
+        given = self.compression
+        coded = given.codec != "float32" and not given.downlink
+        chosen = given.sparsifies and given.select != "random_k"
+        if coded or chosen or given.joins:
+            raise Incompatible(
+                "compression: with privacy.placement distributed clients send integers of privacy.bits, all the "
+                "same entries; of settings for their messages only alpha and select random_k remain"
+            )
 
     def _sampled(self, privacy: PrivacySpec) -> PrivacySpec:
         """Fill in how units are sampled, and the adjacency that follows."""
@@ -178,7 +191,7 @@ class RunSpec(Section):
             given = {name: getattr(privacy, name) or allowed[0] for name, allowed in possible.items()}
             return privacy.model_copy(update=given)
         balanced = self.cohort is not None and self.cohort.kind == "balanced"
-        usual = "fixed" if privacy.placement == "local" or balanced else "poisson"
+        usual = "poisson" if privacy.placement == "central" and not balanced else "fixed"
         sampling = privacy.sampling or ("full" if self.cohort is None else usual)
         if balanced and sampling != "fixed":
             raise UserError(

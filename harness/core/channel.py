@@ -25,8 +25,9 @@ from harness.core.wire.cost import Cost
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import Mechanism, SampleMechanism
+from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.core.wire.message import Known, Message, Weighting, of_server, plain, restored, split
-from harness.core.wire.pipeline import CENTRAL, DIFFERENCES, LOCAL, PUBLIC, SEPARATE, UNCODED, table
+from harness.core.wire.pipeline import DIFFERENCES, LOCAL, ORDERS, PUBLIC, SEPARATE, UNCODED, table
 from harness.core.wire.privacy_settings import Privacy
 from harness.core.wire.stages import Stages
 from privacy import Ledger
@@ -72,7 +73,8 @@ class Channel:
         memory = dict(state or {})
         mechanism: Mechanism | None = None
         if privacy is not None and privacy.unit == "client":
-            kind = BandedMechanism if privacy.spec.mechanism == "banded" else self.mechanism
+            special = {"banded": BandedMechanism, "distributed": DistributedMechanism}
+            kind = special.get(privacy.spec.mechanism) or special.get(privacy.placement) or self.mechanism
             mechanism = kind(privacy, clients, memory)
         elif privacy is not None and clients.problem.kind == "vertical":
             mechanism = SampleMechanism(privacy, clients, memory)
@@ -207,7 +209,7 @@ class Channel:
         return self._clients.shrink(x, ratio)
 
     def _refuse_changing_sizes(self) -> None:
-        if self._mechanism is not None and self._mechanism.central:
+        if self._mechanism is not None and self._mechanism.privacy.placement == "central":
             raise Incompatible(
                 "central privacy records bytes as known before the run, since those of a cohort tell about it, but "
                 "the algorithm changes the size of the model as it goes; use placement local or unit record"
@@ -275,15 +277,19 @@ class Channel:
         """
         self._refuse_feedback(stateless)
         mechanism = self._mechanism
-        central = mechanism is not None and mechanism.central
-        even = central or self._clients.counts_private
+        averages = mechanism is not None and mechanism.averages
+        even = averages or self._clients.counts_private
         if even and weighting == "size":
-            way = "central privacy does not support" if central else "private counts of samples exclude"
+            way = "private counts of samples exclude"
+            if mechanism is not None and mechanism.averages:
+                way = f"{mechanism.privacy.placement} privacy does not support"
             raise Incompatible(f"{way} a mean weighted by sample counts")
         message = self._uplink(rows, base, scale)
         message.known, message.weighting = known, "uniform" if even else weighting or "size"
-        message.together = not central  # a common factor would move everybody's message with one client's
-        mean = self._stages.process(message, CENTRAL if central else LOCAL)
+        message.together = not averages  # a common factor would move everybody's message with one client's
+        mean = self._stages.process(
+            message, LOCAL if mechanism is None else ORDERS[mechanism.privacy.placement]
+        )
         return plain(mean), plain(restored(split(message.sent, rows), scale))
 
     def gather(
@@ -518,9 +524,10 @@ class Channel:
             )
 
     def _local_only(self, does: str) -> None:
-        if self._mechanism is not None and self._mechanism.central:
+        if self._mechanism is not None and self._mechanism.averages:
+            placement = self._mechanism.privacy.placement
             raise Incompatible(
-                f"central privacy protects only averages, but the algorithm {does}; use placement local"
+                f"{placement} privacy protects only averages, but the algorithm {does}; use placement local"
             )
 
     def _mask(

@@ -48,7 +48,7 @@ def numpy_stream(seed: int, *purpose: str | int) -> np.random.Generator:
 
 
 class NoiseStream:
-    """Standard normal numbers of one draw of noise.
+    """Random numbers of one draw of noise.
 
     A numpy generator that is set to a state, instead of one that is made for every message: in a round of a hundred
     clients and thirty runs making them takes longer than drawing.
@@ -66,6 +66,10 @@ class NoiseStream:
 
     def standard_normal(self, *, dtype: Any, out: np.ndarray) -> None:
         """Fill an array of float32 or float64, always from the beginning of the stream."""
+        self.generator().standard_normal(dtype=dtype, out=out)
+
+    def generator(self) -> np.random.Generator:
+        """Return the thread's generator at the beginning of the stream; the next stream takes it over."""
         if (generator := getattr(_here, "generator", None)) is None:
             generator = _here.generator = np.random.Generator(np.random.PCG64(0))
         state, step = (int.from_bytes(half, "little") for half in (self._digest[:16], self._digest[16:]))
@@ -75,7 +79,7 @@ class NoiseStream:
             "has_uint32": 0,
             "uinteger": 0,
         }
-        generator.standard_normal(dtype=dtype, out=out)
+        return generator
 
 
 def noise_stream(run: str, *purpose: str | int) -> NoiseStream:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from harness.core.clients import ERRORS
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.wire.privacy_settings import DISTRIBUTED, Privacy
 from harness.metrics import ELSEWHERE
 from harness.simulation.build import Setup
 from privacy import Ledger
@@ -46,6 +46,7 @@ def guarantees(privacy: Privacy, ledger: Ledger, run: int = 0) -> dict[str, Any]
 
 def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool = False) -> dict[str, Any]:
     """Return the claim of a run: its mechanism and the guarantees of its ledger so far."""
+    distributed = privacy.placement == "distributed"
     return {
         "unit": privacy.unit,
         **({"protects": FEATURES} if vertical and privacy.unit == "record" else {}),
@@ -55,6 +56,7 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
         "sampling": privacy.sampling,
         "sampling_rate": privacy.rate,
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
+        **({name: getattr(privacy.spec, name) for name in DISTRIBUTED} if distributed else {}),
         **({"noise_cohort": privacy.spec.noise_cohort} if privacy.spec.noise_cohort else {}),
         "strict": privacy.strict,
         "epsilon_nominal": privacy.spec.epsilon_nominal,

@@ -240,6 +240,13 @@ class DryStages(Stages):
     def add_noise_to_average(self, message: Message) -> None:
         """Draw nothing."""
 
+    def discretize(self, message: Message) -> None:
+        """Draw nothing."""
+
+    def add_up(self, message: Message) -> None:
+        """Take the average."""
+        self.average(message)
+
     def recall(self, message: Message) -> None:
         """Recall nothing."""
 

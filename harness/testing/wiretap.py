@@ -77,15 +77,15 @@ class Wiretap(Channel):
         privacy, clients = self._transcript.privacy, self._clients
         message = self._opened(rows, base, scale, known=known)
         mean, sent = super().mean_and_sent(*message.rows, weighting=weighting, **options)
-        present, central = clients.participation_mask.double(), privacy.placement == "central"
+        present, averages = clients.participation_mask.double(), privacy.placement != "local"
         sizes = (clients.sizes * present).double()
-        even = central or clients.counts_private or weighting == "uniform"
+        even = averages or clients.counts_private or weighting == "uniform"
         weights = present / clients.n if even else sizes / sizes.sum().clamp(min=1)
-        unit: Any = message.sensitivity * (1 / clients.n if central else float(weights.norm()))
+        unit: Any = message.sensitivity * (1 / clients.n if averages else float(weights.norm()))
         clean = [weights.to(part) @ part for part in clipped(message.parts, message.limit)]
         if known is not None:
             terms = [
-                None if one is None else one.mean if central else weights.to(one.rows) @ one.rows
+                None if one is None else one.mean if averages else weights.to(one.rows) @ one.rows
                 for one in known
             ]
             clean = _plus(clean, terms, scale)

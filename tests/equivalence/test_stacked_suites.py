@@ -76,6 +76,8 @@ SPECS = {
     "noise that later noise takes back": CANCER
     | {"cohort": {"size": 2, "kind": "balanced"}}
     | {"privacy": {"placement": "central", "clip": 1.0, "noise_multiplier": 1.0, "mechanism": "banded"}},
+    "noise that clients add together": CANCER
+    | {"privacy": {"placement": "distributed", "clip": 1.0, "noise_multiplier": 1.0}},
     "losses of all data": CANCER
     | {"partition": {"kind": "iid", "clients": 6}, "algorithm": {"name": "afl", "local_steps": 2}},
     "powers of losses": CANCER
@@ -393,6 +395,10 @@ LADDERS = {
     "noise that later noise takes back": (
         "noise that later noise takes back",
         {"placement": "central", "clip": 1.0, "mechanism": "banded"},
+    ),
+    "noise that clients add together": (
+        "noise that clients add together",
+        {"placement": "distributed", "clip": 1.0},
     ),
     "one noise for the average": ("cohorts of a third of many", {"placement": "central", "clip": 1.0}),
     "on a graph": ("gossip on graphs of their own", {"placement": "local", "clip": 1.0}),

@@ -73,6 +73,10 @@ class Diagnostics:
         signal = torch.linalg.vector_norm(average, dim=-1, dtype=torch.float64)
         self._average = self._deviation(std, sizes) * sizes.sqrt(), signal
 
+    def integers(self, bits: Tensor) -> None:
+        """Record the bits of a coordinate of a sum, ``(...)``."""
+        self._fixed["bits"] = bits.double()
+
     def _deviation(self, std: float | Tensor, like: Tensor) -> Tensor:
         deviation = torch.as_tensor(std, dtype=torch.float64, device=like.device).expand(like.shape)
         self._fixed["noise_std"] = deviation
@@ -90,7 +94,8 @@ class Diagnostics:
             not finite, and ``clip_norm``. With noise: ``noise_std``, the standard deviation on one coordinate, and
             ``noise_to_signal``, the expected norm of the noise, ``noise_std * sqrt(coordinates with noise)``, over
             the norm of the signal. Under local placement both norms are means over the cohort, and the signal is
-            the clipped message; under central placement the signal is the average before the noise.
+            the clipped message; otherwise the signal is the average before the noise. Under distributed placement
+            also ``bits``, of a coordinate on the wire.
         """
         if not self._messages:
             return {}

@@ -8,6 +8,7 @@ from torch import Tensor
 from harness.core.registry import Incompatible
 from harness.core.wire.dp_client import Mechanism
 from privacy import coefficients, gaussian_noise
+from privacy.banded import deviations
 
 
 class BandedMechanism(Mechanism):
@@ -52,6 +53,14 @@ class BandedMechanism(Mechanism):
         std = self.deviation(sensitivity)
         noise = noise * torch.as_tensor(std).to(noise).unsqueeze(-1)
         return noise if shared is None else noise * shared
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of this round's noise over that of independent noise."""
+        privacy, round = self.privacy, self._clients.round
+        if round < 0:
+            return 1.0
+        return float(deviations(privacy.rounds, privacy.bands, privacy.spec.factorization)[round])
 
     def _past(self, like: Tensor, slot: int, round: int) -> Tensor:
         """Return the noise of the last rounds, the newest first; zeros where there is none."""

@@ -38,7 +38,7 @@ class Mechanism:
 
     def __init__(self, privacy: Privacy, clients: Clients, memory: dict[str, Tensor]) -> None:
         self.privacy = privacy
-        self.central = privacy.placement == "central"
+        self.averages = privacy.placement != "local"  # whether only averages are protected
         self._clients = clients
         self._memory = memory
 
@@ -90,6 +90,11 @@ class Mechanism:
         """Return the standard deviation of the noise; ``(R,)`` if stacked runs differ in it."""
         deviation: float | Tensor = _values(self._multiplier() * sensitivity)
         return deviation
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of this round's noise over that of independent noise."""
+        return 1.0
 
     def noise(
         self,

@@ -25,7 +25,7 @@ class Known(NamedTuple):
         Each client's term, ``(..., C, P)``. Make it only of settings, of what the server has sent, and of what
         this client has sent as `Channel.mean_and_sent` returned it.
     mean : Tensor
-        What the server takes as their mean under central privacy, where it must not use the rows themselves:
+        What the server takes as their mean where it learns averages only, and must not use the rows themselves:
         ``(..., P)``, of earlier results only. Gossip needs none.
     remembered : bool
         Whether it is minus what the receiver remembers of the client. What a code leaves out of such a part is in
@@ -69,6 +69,8 @@ class Message:
         Bytes that the server sends each client while a message is coded, ``(...)``.
     entered : Tensor or None
         Input of the encoder, if clients remember what it loses.
+    integers : Tensor
+        Codes of a secure sum, ``(..., C, N)``.
     sent : Tensor
         The joint rows as the receiver has decoded them.
     held : Tensor or None
@@ -95,6 +97,7 @@ class Message:
     sizes: Tensor = field(init=False)
     answers: Tensor | None = None
     entered: Tensor | None = None
+    integers: Tensor = field(init=False)
     sent: Tensor = field(init=False)
     held: Tensor | None = None
     arrived: list[Tensor] = field(init=False)

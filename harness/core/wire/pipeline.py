@@ -46,10 +46,26 @@ CENTRAL: Order = (  # the server adds noise to the average
     "restore",
 )
 
+DISTRIBUTED: Order = (  # clients add noise to integers, of which the server learns the sum
+    "join",
+    "mask",
+    "count_sum",  # the bytes of the integers, and of the secure sum
+    "subtract_known",
+    "clip",
+    "book",
+    "discretize",  # rotate, round, add noise
+    "add_up",  # modulo a power of two, then back to an average with a fixed denominator
+    "clip_average",
+    "add_known_mean",
+    "restore",
+)
+
+ORDERS: dict[str, Order] = {"local": LOCAL, "central": CENTRAL, "distributed": DISTRIBUTED}
+
 _AVERAGING = ("average", "normalize", "clip_average")
 _CODING = ("recall", "encode", "remember", "count")
 
-#: Messages that receivers see individually; not available under central privacy.
+#: Messages that receivers see individually; available under local placement only.
 SEPARATE: Order = tuple(stage for stage in LOCAL if stage not in _AVERAGING)
 #: Messages that are encoded as a part of another one.
 UNCODED: Order = tuple(stage for stage in SEPARATE if stage not in _CODING)
@@ -60,9 +76,13 @@ DIFFERENCES: Order = ("join", "mask", "approach", "count", "restore")
 
 
 def table() -> str:
-    """Return both orders as a Markdown table."""
-    rows = list(zip_longest(LOCAL, CENTRAL, fillvalue=""))
-    lines = ["| step | local: each client protects itself | central: the server adds noise to the average |"]
-    lines += ["| ---: | :--- | :--- |"]
-    lines += [f"| {number} | {one} | {two} |" for number, (one, two) in enumerate(rows, 1)]
+    """Return the orders as a Markdown table."""
+    rows = list(zip_longest(LOCAL, CENTRAL, DISTRIBUTED, fillvalue=""))
+    titles = (
+        "local: each client protects itself",
+        "central: the server adds noise to the average",
+        "distributed: clients add noise to a secure sum",
+    )
+    lines = [f"| step | {' | '.join(titles)} |", f"| ---: |{' :--- |' * len(titles)}"]
+    lines += [f"| {number} | {' | '.join(row)} |" for number, row in enumerate(rows, 1)]
     return "\n".join(line.replace("_", " ") for line in lines)

@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from compression.secure_sum import Protocol
 from harness.core.registry import UserError
 from harness.core.wire.section import Section
 from privacy import AdaptiveClip, Factorization, Ledger, joint_norm
+from privacy.discrete import MOST_BITS
 
 Clip = float | tuple[float, ...] | Literal["adaptive"]
 Adjacency = Literal["replace", "add-remove", "zero-out"]
+Placement = Literal["local", "central", "distributed"]
 Sampling = Literal["poisson", "without-replacement", "fixed", "full"]
+DISTRIBUTED = ("bits", "dropouts", "aggregation")  # settings of that placement
 SECRET: tuple[str, ...] = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
 
 
@@ -32,9 +36,10 @@ class PrivacySpec(Section):
     ----------
     unit : {"client", "record"}
         Unit of protection: all of a client's data, or one record.
-    placement : {"local", "central"}
-        Who adds noise: each client to its messages, or the server to the average. Has no default, because the same
-        epsilon means far more noise for local placement. With unit record clients add it.
+    placement : {"local", "central", "distributed"}
+        Who adds noise: each client to its messages; the server to the average; or the clients together, each a
+        share of it, to a sum of integers that is all the server learns (secure aggregation). Has no default,
+        because the same epsilon means far more noise for local placement. With unit record clients add it.
     clip : float, list of float or "adaptive"
         Bound on the joint L2 norm of a message; a list bounds each part separately.
     epsilon : float or None
@@ -72,6 +77,15 @@ class PrivacySpec(Section):
     ghost : bool
         For unit record: whether gradients of samples are clipped without being computed one by one, which is faster
         for larger networks and rounds differently.
+    bits : int or None
+        With distributed placement, bits of a coordinate on the wire, 2 to 20. Default: the fewest with at most 1 %
+        more noise than without rounding.
+    dropouts : float or None
+        With distributed placement, share of a cohort, in [0, 1), whose noise may be missing because they dropped
+        out or are dishonest; the others add so much more. Default: 0.
+    aggregation : {"secagg", "secagg+", "ideal"} or None
+        With distributed placement, the protocol of the sum, for its bytes (`compression.secure_sum`); ideal counts
+        the integers only. Default: secagg.
     accountant : {"pld", "prv", "rdp"}
         Accountant of secret draws; other epsilons are exact.
     noise_cohort : int or None
@@ -88,7 +102,7 @@ class PrivacySpec(Section):
     """
 
     unit: Literal["client", "record"] = "client"
-    placement: Literal["local", "central"] | None = None
+    placement: Placement | None = None
     clip: float | tuple[float, ...] | Literal["adaptive"] = 10.0
     epsilon: float | None = Field(default=None, gt=0)
     epsilon_release: float | None = Field(default=None, gt=0)
@@ -103,6 +117,9 @@ class PrivacySpec(Section):
     factorization: Factorization = "optimal"
     noise: Literal["shared", "per_client"] = "shared"
     ghost: bool = False
+    bits: int | None = Field(default=None, ge=2, le=MOST_BITS)
+    dropouts: float | None = Field(default=None, ge=0, lt=1)
+    aggregation: Protocol | None = None
     accountant: Literal["pld", "prv", "rdp"] = "pld"
     noise_cohort: int | None = Field(default=None, ge=1)
     server_clip: float | None = Field(default=None, gt=0)
@@ -132,6 +149,12 @@ class PrivacySpec(Section):
             self._check_record()
         else:
             self._check_client()
+        if self.placement == "distributed":
+            self._check_distributed()
+        else:
+            for name in DISTRIBUTED:
+                if getattr(self, name) is not None:
+                    raise UserError(f"privacy.{name}: is for placement distributed; give it or remove {name}")
         if self.mechanism == "banded":
             self._check_banded()
         elif self.bands is not None or self.factorization != "optimal":
@@ -139,6 +162,18 @@ class PrivacySpec(Section):
                 "privacy: bands and factorization are for mechanism banded; give it or remove them"
             )
         return self
+
+    def _check_distributed(self) -> None:
+        if self.sampling in SECRET:
+            raise UserError(
+                "privacy.sampling: distributed placement is not amplified by sampling, because the server knows "
+                "who takes part in a sum; use fixed or full"
+            )
+        if self.clip == "adaptive" or self.mechanism != "independent" or self.epsilon_nominal is not None:
+            raise UserError(
+                "privacy: placement distributed supports neither adaptive clip norms, banded noise nor "
+                "epsilon_nominal"
+            )
 
     def _check_banded(self) -> None:
         if self.unit == "record" or self.placement != "central":
@@ -157,7 +192,7 @@ class PrivacySpec(Section):
             if getattr(self, name) is not None:
                 raise UserError(f"privacy: unit record does not support {name}")
         if (
-            self.placement == "central"
+            self.placement in ("central", "distributed")
             or isinstance(self.clip, tuple | str)
             or self.sampling in ("without-replacement", "fixed")
         ):
@@ -184,7 +219,7 @@ class PrivacySpec(Section):
                 "noise to its own messages, so that nobody needs to be trusted. central: a trusted server adds "
                 "noise to the average, far less of it. Give local or central"
             )
-        if self.noise_cohort is not None and (self.placement == "local" or self.clip == "adaptive"):
+        if self.noise_cohort is not None and (self.placement != "central" or self.clip == "adaptive"):
             raise UserError(
                 "privacy.noise_cohort: is for the server's noise with fixed clip norms; it needs placement central "
                 "and a clip norm"
@@ -194,7 +229,7 @@ class PrivacySpec(Section):
                 raise UserError(f"privacy.{name}: is for unit record; remove it or give unit: record")
         if self.adjacency == "zero-out" and (self.placement == "local" or self.sampling in SECRET):
             raise UserError(
-                "privacy.adjacency: zero-out is for unit record, and for central placement with public cohorts "
+                "privacy.adjacency: zero-out is for unit record, and for averages of public cohorts "
                 f"(sampling fixed or full), given {self.placement} and {self.sampling}; use replace or add-remove"
             )
         if self.placement == "local":
@@ -288,7 +323,7 @@ class Privacy:
         return self.spec.unit
 
     @property
-    def placement(self) -> Literal["local", "central"]:
+    def placement(self) -> Placement:
         """Who adds the noise."""
         return self.spec.placement or "local"
 

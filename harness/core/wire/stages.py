@@ -11,10 +11,12 @@ from compression import Codec, Factors, find_codec, top_k
 from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.execution.client_chunks import Assembly
+from harness.core.registry import Incompatible
 from harness.core.wire import edges, low_rank, masks
 from harness.core.wire.compression_settings import Compression
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, generators
+from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.core.wire.message import Message, combined, increments, joined, of_server, restored, split
 from harness.core.wire.pipeline import Order
 
@@ -223,15 +225,53 @@ class Stages:
         noise = self.mechanism.noise(message.joint, message.slot, sensitivity, "server", mask)
         if self.mechanism.noisy and (noted := self._noted(message)) is not None:
             sizes = _coordinates(message.joint, mask).expand(message.joint.shape[:-1])
-            noted.noise_of_average(self.mechanism.deviation(sensitivity), sizes, message.joint)
+            deviation = self.mechanism.deviation(sensitivity) * self.mechanism.spread
+            noted.noise_of_average(deviation, sizes, message.joint)
         message.joint = message.joint + noise
+
+    def count_sum(self, message: Message) -> None:
+        """Count the bytes of a secure sum, which depend only on the length of the message."""
+        if masks.per_client_mask(self.clients, message.mask) is not None:
+            raise Incompatible(
+                "privacy.placement: distributed noise is for sums of equal entries, and the clients' models "
+                "differ; use placement local or central, or one alpha for all"
+            )
+        message.sent, lead = message.joint, message.copies.shape[:-1]
+        sizes = self._distributed().sizes(self._inside(message).shape[-1])
+        for up, bytes in ((True, [one.up for one in sizes]), (False, [one.down for one in sizes])):
+            self.clients.cost.sent(torch.tensor(bytes).view(*lead, 1) * message.copies, up=up)
+
+    def discretize(self, message: Message) -> None:
+        """Make integers with noise from the clipped messages."""
+        message.integers = self._distributed().integers(self._inside(message), message.slot)
+
+    def add_up(self, message: Message) -> None:
+        """Add up the integers of the cohort, and turn the sum into an average."""
+        mechanism, noted = self._distributed(), self._noted(message)
+        inside = self._inside(message)
+        sums = [message.integers.sum(-2)]
+        if noted is not None:
+            sums.append(self._summed(message, inside))  # what the average would be without noise
+        if self.assembly is not None:
+            sums = self.assembly.post(sums)
+        average = mechanism.average(sums[0], inside[..., 0, :], message.slot)
+        if noted is not None and mechanism.noisy:
+            sizes = torch.tensor(inside.shape[-1]).double().expand(average.shape[:-1])
+            noted.noise_of_average(mechanism.deviation_of_average(inside.shape[-1]), sizes, sums[1])
+            noted.integers(mechanism.bits(inside.shape[-1]))
+        whole = message.joint[..., 0, :]
+        message.joint = _placed(average, of_server(message.mask, whole), whole)
+
+    def _distributed(self) -> DistributedMechanism:
+        assert isinstance(self.mechanism, DistributedMechanism)
+        return self.mechanism
 
     def normalize(self, message: Message) -> None:
         """Divide each entry by the weight of the clients whose models contain it."""
         if message.held is None:
             return
         held = message.held
-        if self.mechanism is not None and self.mechanism.central:
+        if self.mechanism is not None and self.mechanism.averages:
             # The cohort is secret under central privacy, so the models of all clients count.
             held = masks.holders(self.clients, message.parts).to(held)
         message.joint = message.joint / torch.where(held > 0, held, 1.0)
@@ -338,16 +378,15 @@ class Stages:
         return partial(self.up.apply, generators=[rng.stream(seed, *name, *way) for way in ways])
 
     def _inside(self, message: Message) -> Tensor:
-        """Return the message's rows without entries that no pruned model has."""
-        return message.joint if message.mask is None else message.joint[..., message.mask]
+        """Return the message's rows without entries that nobody sends."""
+        mask, rows = message.mask, message.joint
+        if mask is None or mask.ndim == 1:
+            return rows if mask is None else rows[..., mask]
+        return rows[mask.expand(rows.shape)].view(*rows.shape[:-1], -1)  # equally many in every run
 
     def _whole(self, message: Message, inside: Tensor) -> Tensor:
-        """Return rows like the message's, with zeros where no pruned model has entries."""
-        if message.mask is None:
-            return inside
-        whole = torch.zeros_like(message.joint)
-        whole[..., message.mask] = inside
-        return whole
+        """Return rows like the message's, with zeros in entries that nobody sends."""
+        return _placed(inside, message.mask, message.joint)
 
     def _remembered(self, message: Message) -> Tensor:
         """Return the cohort's memory of the slot; zeros if the message had another length before."""
@@ -384,3 +423,10 @@ def _coordinates(joint: Tensor, mask: Tensor | None) -> Tensor:
     """Return the number of coordinates sent, float64, broadcastable against the leading axes."""
     count = torch.tensor(joint.shape[-1]) if mask is None else mask.sum(-1)
     return count.double()
+
+
+def _placed(inside: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
+    """Return rows ``(..., n)`` with the given entries where the mask is true, and zeros elsewhere."""
+    if mask is None:
+        return inside
+    return torch.zeros_like(like).masked_scatter(mask.expand(like.shape), inside.to(like))

@@ -14,6 +14,7 @@ from harness.report.tables.text import EXTRAPOLATED, is_empty
 PLACEMENTS = {
     "central": "a trusted server adds the noise, to averages of clipped messages",
     "local": "each client adds the noise itself",
+    "distributed": "clients add shares of the noise to integers, of which the server learns only the sum",
 }
 UNITS = {"client": "one client with all its data", "record": "one record of a client"}
 CHANGES = {
@@ -36,6 +37,8 @@ def in_words(claim: Mapping[str, Any]) -> str:
     change, sampling = str(claim.get("adjacency")), str(claim.get("sampling"))
     who = "records of a batch" if unit == "record" else "participants"
     noise = f"noise is correlated over {claim['bands']} rounds; " if "bands" in claim else ""
+    if claim.get("dropouts"):
+        noise += f"it holds without the noise of {claim['dropouts']:.0%} of a cohort; "
     text = (
         f"Privacy: {placement} placement ({PLACEMENTS.get(placement, placement)}); the unit is "
         f"{UNITS.get(unit, unit)}, {CHANGES.get(change, change)}; {who}: {SAMPLINGS.get(sampling, sampling)}; "

@@ -14,6 +14,7 @@ from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import Mechanism
+from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.testing.conformance_privacy import audits
@@ -64,7 +65,9 @@ def test_parties_whose_last_batch_is_not_full_are_not_accused(unit):
 
 class NoClip(Mechanism):
     def clip(self, slot, parts, samples=None):
-        return super().clip(slot, parts)._replace(parts=tuple(parts))  # a norm may have to be remembered
+        return Mechanism.clip(self, slot, parts)._replace(
+            parts=tuple(parts)
+        )  # a norm may have to be remembered
 
 
 class NoiseBeforeTheClip(Mechanism):
@@ -223,6 +226,40 @@ def test_noise_that_is_correlated_in_another_way_is_found(monkeypatch, broken):
     monkeypatch.setattr(BandedMechanism, "_past", broken)
     setup = banded_run()
     assert audit_transcript(of_setup(setup), setup.privacy)["findings"]
+
+
+SUMMED = (privacy("distributed", 1.0, 3.0, dropouts=0.3), None)
+
+
+def test_noise_that_clients_add_together_is_not_accused():
+    found = audited(*SUMMED)
+    assert found["findings"] == [] and found["tests"] > 10
+    assert found["std_measured"] == pytest.approx(found["std_claimed"], rel=0.05)
+    assert found["epsilon_seen"] == pytest.approx(found["epsilon_claimed"])
+
+
+def _too_little(self, length):
+    return [one._replace(sigma=0.7 * one.sigma) for one in GRIDS(self, length)]
+
+
+def _the_same_for_all(self, purpose, slot, rows, sender):
+    return STREAMS(self, purpose, slot, rows, sender)[:1] * rows.shape[:-1].numel()
+
+
+GRIDS, STREAMS = DistributedMechanism.grids, DistributedMechanism._streams
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("clip", NoClip.clip),
+        ("grids", _too_little),
+        ("_streams", _the_same_for_all),
+    ],
+)
+def test_broken_noise_that_clients_add_together_is_found(monkeypatch, name, broken):
+    monkeypatch.setattr(DistributedMechanism, name, broken)
+    assert audited(*SUMMED)["findings"]
 
 
 def test_clients_that_take_part_too_soon_again_are_found(monkeypatch):

@@ -131,6 +131,18 @@ def test_cohorts_of_ones_own_and_further_rounds_are_refused(data):
         run.step()
 
 
+def test_diagnostics_have_the_deviation_of_correlated_noise(data):
+    """The norms of the rows of the inverse of C: later rounds have more noise than independent noise."""
+    setup = noisy(data)
+    run = Simulation.from_setup(setup)
+    alone = setup.privacy.deviation(setup.privacy.noise_multiplier)
+    rows = np.linalg.norm(np.linalg.inv(matrix(coefficients(14, 7))), axis=1)
+    for expected in rows:
+        run.step(diagnose=True)
+        assert float(run.diagnostics["noise_std"]) / alone == pytest.approx(expected)
+    assert rows[-1] > 1.05
+
+
 def test_without_noise_nothing_is_remembered(data):
     setup = calibrated(
         prepare(read_spec(given(data, cohort=TURNS, privacy=BANDED | {"noise_multiplier": 0.0})))

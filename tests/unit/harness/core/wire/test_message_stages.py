@@ -18,7 +18,7 @@ from harness.core.public import Public
 from harness.core.wire.compression_settings import Compression
 from harness.core.wire.cost import Cost
 from harness.core.wire.message import Known
-from harness.core.wire.pipeline import CENTRAL, LOCAL, PUBLIC, SEPARATE, UNCODED, table
+from harness.core.wire.pipeline import CENTRAL, DISTRIBUTED, LOCAL, PUBLIC, SEPARATE, UNCODED, table
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from tests.support.wire import privacy as privacy_of
@@ -80,29 +80,31 @@ class Recorder(Channel):
 
             return stage
 
-        names = {*LOCAL, *CENTRAL, *PUBLIC}
+        names = {*LOCAL, *CENTRAL, *DISTRIBUTED, *PUBLIC}
         self.stages = type("Recorded", (Stages,), {name: recorded(name) for name in names})
         super().__init__(*arguments, **options)
 
 
 def printed_order(text):
-    """Return the two columns of the table in a text."""
-    lines = re.findall(r"^\| \d+ \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    """Return the columns of the table in a text."""
+    lines = re.findall(r"^\| \d+ \| (.*) \| (.*) \| (.*) \|$", text, re.MULTILINE)
     return [[name.replace(" ", "_") for name in column if name] for column in zip(*lines, strict=True)]
 
 
 @pytest.mark.parametrize("source", ["module", "design"])
-@pytest.mark.parametrize("placement", ["local", "central"])
+@pytest.mark.parametrize("placement", ["local", "central", "distributed"])
 def test_the_printed_order_is_the_executed_one(placement, source):
     """With everything that a message can have: base, known terms, scales, residuals, noise, a server clip."""
     setting = Compression(beta=0.5, codec="float16", error_feedback=True)
+    if placement == "distributed":
+        setting = Compression(beta=0.5, select="random_k")
     way = Recorder(cohort(), privacy=mechanism(placement, z=1.0, server_clip=1.0), compression=setting)
     ones = torch.ones(4, 4, dtype=torch.float64)
     way.mean_and_sent(messages(), base=ones, known=[Known(ones, ones[0])], scale=(Public(2.0),))
     design = Path(harness.core.channel.__file__).parents[2] / "docs" / "design.md"
     text = harness.core.channel.__doc__ if source == "module" else design.read_text()
-    local, central = printed_order(text)
-    assert way.order == (local if placement == "local" else central)
+    columns = dict(zip(("local", "central", "distributed"), printed_order(text), strict=True))
+    assert way.order == columns[placement]
 
 
 def test_messages_without_an_average_take_the_same_stages_in_the_same_order():
@@ -117,8 +119,8 @@ def test_messages_without_an_average_take_the_same_stages_in_the_same_order():
 
 
 def test_every_stage_has_a_name_in_the_table():
-    assert {name for column in printed_order(table()) for name in column} == {*LOCAL, *CENTRAL}
-    assert all(callable(getattr(Stages, name)) for name in {*LOCAL, *CENTRAL, *PUBLIC})
+    assert {name for column in printed_order(table()) for name in column} == {*LOCAL, *CENTRAL, *DISTRIBUTED}
+    assert all(callable(getattr(Stages, name)) for name in {*LOCAL, *CENTRAL, *DISTRIBUTED, *PUBLIC})
 
 
 # --- diagnostics ------------------------------------------------------------------------------------
