@@ -17,6 +17,7 @@ from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
+from harness.config.attacks import AttackSpec
 from harness.config.fields import (
     SECTIONS,
     CohortSpec,
@@ -64,6 +65,8 @@ class RunSpec(Section):
     precision : {"float32", "float64", "bfloat16"}
         Precision of the computation. bfloat16 applies to forward and backward passes of networks; parameters,
         gradients and operations on them (steps, sums, clipping, noise) are float32.
+    attacks : AttackSpec or None
+        Attacks on what the run releases, carried out at its end; they change nothing of the run.
     """
 
     data: DataSpec | None = None
@@ -81,6 +84,7 @@ class RunSpec(Section):
     eval_every: int = Field(default=10, ge=1)
     seed: int = Field(default=0, ge=0)
     precision: Literal["float32", "float64", "bfloat16"] | None = None
+    attacks: AttackSpec | None = None
 
     @field_validator("algorithm", "problem", "model", "topology", mode="before")
     @classmethod
@@ -152,6 +156,11 @@ class RunSpec(Section):
             object.__setattr__(self, "privacy", self._sampled(self.privacy))
             if self.privacy.placement == "distributed":
                 self._refuse_codes()
+            if self.attacks is not None and (self.privacy.strict or self.privacy.secure_rng):
+                raise Incompatible(
+                    "attacks: they repeat the run and compare with private data, which neither privacy.strict nor "
+                    "privacy.secure_rng allows; remove attacks or these"
+                )
         if self.clients is not None and self.cohort is not None and self.cohort.size > self.clients:
             raise UserError(
                 f"cohort.size: at most the {self.clients} clients there are, given {self.cohort.size}"

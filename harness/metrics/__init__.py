@@ -11,9 +11,11 @@ is None, never zero and never NaN. Rules for all metrics:
   clients, as in the fairness papers (Hardt et al. 2016 define equal opportunity and equalized odds).
 """
 
+from harness.metrics import attacked  # noqa: F401 - registers its measures
 from harness.metrics.definitions import by_client, by_group, consensus_distance
 from harness.metrics.predictions import Predictions, read_predictions, write_predictions
 from harness.metrics.registry import (
+    ATTACKED,
     ELSEWHERE,
     METRICS,
     RECALLED,
@@ -28,6 +30,7 @@ from harness.metrics.registry import (
 )
 
 __all__ = [
+    "ATTACKED",
     "ELSEWHERE",
     "METRICS",
     "RECALLED",

@@ -49,6 +49,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
+ATTACKED: dict[str, Metric] = {}  # of attacks, which are no functions of predictions
 RECALLED: dict[str, Metric] = {}  # known from results of plugins that are not loaded; they cannot be computed
 
 
@@ -66,7 +67,7 @@ def described(measure: str) -> Metric | None:
     """Return the metric behind a measure; ``selection_accuracy`` is accuracy on the selection samples."""
     prefix, name = parted(measure)
     elsewhere = METRICS.get(name) if prefix else None
-    return METRICS.get(measure) or elsewhere or RECALLED.get(measure)
+    return METRICS.get(measure) or elsewhere or RECALLED.get(measure) or ATTACKED.get(measure)
 
 
 def parted(measure: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from harness.config.run import RunSpec
 from harness.config.run import versions as versions_of
 from harness.core.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
+from harness.simulation.attacks.measure import attacked
 from harness.simulation.build import Setup
 from harness.simulation.claims import public_information
 from harness.simulation.evaluation import solution
@@ -76,6 +77,7 @@ class Recorder:
         self.spent: float = self.checkpoint["seconds"] if self.checkpoint else 0.0
         self._folder, self._progress, self._predictions = folder, progress, predictions
         self._finished = finished
+        self._attacks: dict[str, Any] = {}
         self._line: dict[str, Any] = {}
         self._last: Predictions | None = None
 
@@ -106,6 +108,9 @@ class Recorder:
         lost = self._last is not None and metrics.get("loss") is None
         if lost and not (run.rows_private and run.keeps_models(number)):
             return False
+        if last and self.setup.spec.attacks is not None:
+            figures, self._attacks = attacked(self.setup, run, number)
+            metrics |= figures
         at = run.snapshot(number)
         cost = at.cost if self._expected is None else self._expected(at.round)
         parties = {name: _numbers(each) for name, each in at.errors.items()}
@@ -172,6 +177,7 @@ class Recorder:
         final |= {"groups": by_group(predictions)} if predictions is not None and predictions.groups else {}
         final |= _by_client(setup, predictions, self._secret and run.keeps_models(number))
         final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
+        final |= {"attacks": self._attacks} if self._attacks else {}
         final |= {"public": public_information(setup)}
         # How runs are stacked depends on counts of samples, and could depend on who is in a secret cohort.
         hidden = self._secret or (setup.privacy is not None and setup.privacy.counts_private)

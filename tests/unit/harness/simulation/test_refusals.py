@@ -121,7 +121,10 @@ PRIVACY = [
         {"placement": "local", "epsilon": 1, "unit": "user"},
         r"privacy\.unit: input should be 'client' or 'record', given 'user'",
     ),
-    ({"epsilon": 1, "placement": "shuffle"}, r"privacy\.placement: input should be 'local' or 'central'"),
+    (
+        {"epsilon": 1, "placement": "shuffle"},
+        r"privacy\.placement: input should be 'local', 'central' or 'distributed'",
+    ),
     (
         {"placement": "local", "epsilon": 1, "adjacency": "zero-out"},
         r"privacy\.adjacency: zero-out is for unit record",

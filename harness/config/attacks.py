@@ -1,0 +1,46 @@
+"""Which attacks a run is measured by."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from harness.core.registry import UserError
+from harness.core.wire.section import Section
+
+Kind = Literal["membership", "inversion", "labels"]
+
+
+class AttackSpec(Section):
+    """Attacks on what a run releases; a list of names stands for their usual settings.
+
+    Attributes
+    ----------
+    kinds : list of {"membership", "inversion", "labels"}
+        Whether a sample was trained on; which samples a client's first message was made of; the labels behind
+        the gradients that a party gets.
+    shadows : int
+        Runs on other samples that membership inference is calibrated with, even.
+    samples : int
+        Samples whose membership is guessed, at most; half of them are members.
+    """
+
+    kinds: tuple[Kind, ...] = Field(min_length=1)
+    shadows: int = Field(default=64, ge=4)
+    samples: int = Field(default=2000, ge=4)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        return {"kinds": given} if isinstance(given, list | tuple) else given
+
+    @model_validator(mode="after")
+    def _check(self) -> AttackSpec:
+        if len(set(self.kinds)) < len(self.kinds):
+            raise UserError(f"attacks: each at most once, given {', '.join(self.kinds)}")
+        if self.shadows % 2:
+            raise UserError(
+                f"attacks.shadows: half of them have a sample, so an even number; given {self.shadows}"
+            )
+        return self

@@ -1,0 +1,1 @@
+"""Attacks on runs: what somebody who sees what is released learns about the data."""

@@ -1,0 +1,60 @@
+"""The attacks that a run asks for, and the measures made of them.
+
+Each attack repeats the run, or variants of it, and looks at what arrives. Nothing of it is sent, counted or
+released: the figures are made from private data for the researcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from harness.metrics import ATTACKED
+from harness.simulation.attacks.inversion import inversion
+from harness.simulation.attacks.labels import labels
+from harness.simulation.attacks.membership import membership
+from harness.simulation.attacks.roc import Estimate
+from harness.simulation.build import Setup
+from harness.simulation.simulation import Simulation
+
+
+def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """Carry out the attacks that a run asks for.
+
+    Parameters
+    ----------
+    setup : Setup
+        The run, with calibrated noise.
+    run, number : Simulation, int
+        Where its final state is.
+
+    Returns
+    -------
+    figures : dict
+        Measures of `harness.metrics.ATTACKED`; those that do not apply are missing.
+    details : dict
+        By attack: these with intervals, numbers of samples, and bounds that the run's epsilon implies.
+    """
+    asked = setup.spec.attacks
+    if asked is None:
+        return {}, {}
+    attacks: dict[str, Callable[[], dict[str, Any] | None]] = {
+        "membership": partial(membership, setup, run, number, asked.shadows, asked.samples),
+        "inversion": partial(inversion, setup),
+        "labels": partial(labels, setup),
+    }
+    details = {str(name): attacks[name]() for name in asked.kinds}
+    figures: dict[str, float] = {}
+    for found in details.values():
+        for name, value in (found or {}).items():
+            if name in ATTACKED:
+                figures[name] = value.value if isinstance(value, Estimate) else value
+    known = {name: found for name, found in details.items() if found is not None}
+    return figures, {
+        name: {key: _plain(value) for key, value in found.items()} for name, found in known.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value._asdict() if isinstance(value, Estimate) else value
