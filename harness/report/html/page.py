@@ -18,6 +18,7 @@ from harness.report.data.provenance import commands_of
 from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Cell, Results
+from harness.report.plots.attacks import attacks
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.clients import named_clients
 from harness.report.plots.curves import curves, learning_curves
@@ -75,6 +76,11 @@ PICTURES = {
     "curves": ("Learning curves", ""),
     "accuracy-bytes": ("What accuracy costs", ""),
     "accuracy-epsilon": ("What privacy costs", ""),
+    "attacks": (
+        "What attackers find out",
+        "Attacks on what the runs released, with knowledge that an attacker may lack. That they fail "
+        "says nothing of better ones; an epsilon bounds all.",
+    ),
     "fairness": (
         "How groups and clients fare",
         "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
@@ -143,9 +149,9 @@ def write_report(
     -------
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
-        ``overview``, ``pareto``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``fairness``, ``ranks``,
-        ``tuning``, ``clients`` and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and ``tuned`` as
-        ``.md`` and ``.csv``, and figures ``MEASURE-AGAINST``.
+        ``overview``, ``pareto``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``attacks``, ``fairness``,
+        ``ranks``, ``tuning``, ``clients`` and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and
+        ``tuned`` as ``.md`` and ``.csv``, and figures ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -169,6 +175,7 @@ def write_report(
         "curves": learning_curves(results, folder / "curves", along=spec.along),
         "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes"),
         "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon"),
+        "attacks": attacks(results, folder / "attacks", spec.by),
         "fairness": fairness(results, folder / "fairness"),
         "ranks": rank_diagram(results, folder / "ranks", spec.by),
         "tuning": tuning_curves(results, folder / "tuning"),

@@ -1,0 +1,160 @@
+"""What protection costs and what it keeps from attackers: a measure against what attacks find out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results
+from harness.report.data.specs import largest_ratio
+from harness.report.data.tidy import shared_key
+from harness.report.plots.figure import COLORS, MARKERS, Pictures, canvas, extrapolated, keep_apart, save
+from harness.report.tables.text import quantity, words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from harness.storage.store import RunRecord
+
+#: Measure -> what is on the axis, and the value of an attacker who learns nothing; None: measured beside it.
+DRAWN: dict[str, tuple[str, float | str]] = {
+    "lira_auc": ("membership by the final model (LiRA, AUC)", 0.5),
+    "transcript_auc": ("membership by messages (AUC)", 0.5),
+    "inversion_error": ("error of reconstructed samples\n(1: as good as the mean of all)", 1.0),
+    "labels_accuracy": ("labels inferred by a party (share)", "labels_blind"),
+}
+KINDS = ("nothing", "pruned units", "dropped entries", "coarser numbers", "local noise", "central noise",
+         "distributed noise", "noise for a record", "several")  # fmt: skip
+PANELS_A_ROW = 2
+MOST_PANELS = 8
+FEWEST = 3  # cells of a panel
+
+
+class Point(NamedTuple):
+    """A cell: its name, the kind of its protection, and mean and spread of both measures."""
+
+    name: str
+    kind: str
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+
+def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
+    """Draw what attackers find out against a measure of the model, a panel for each attack and task.
+
+    Points are means over seeds, with bars of one sample standard deviation. A dashed line is an attacker who learns
+    nothing. Axes point so that better protected cells are lower and better models further right.
+
+    Parameters
+    ----------
+    records : Iterable[RunRecord]
+        Run records; only finished runs are drawn.
+    path : Path
+        Where to write, without suffix.
+    by : str
+        The measure of the model.
+
+    Returns
+    -------
+    tuple[Path, Path] or None
+        The PNG and the SVG; None without a task with three cells that were attacked.
+    """
+    tasks: dict[str, list[Cell]] = {}
+    for cell in Results.of(records).cells:
+        tasks.setdefault(shared_key(cell.records[0], ("privacy", "compression")), []).append(cell)
+    panels = []
+    for cells in tasks.values():
+        for measure in DRAWN:
+            found = [cell for cell in cells if cell.values(measure) and cell.values(by)]
+            if len(found) >= FEWEST:
+                panels.append((measure, found))
+    if not panels:
+        return None
+    shown = panels[:MOST_PANELS]
+    rows = math.ceil(len(shown) / PANELS_A_ROW)
+    with canvas((13.5, 4.4 * rows + 0.9)) as figure:
+        axes = figure.subplots(rows, PANELS_A_ROW, squeeze=False).flat
+        for ax, (measure, cells) in zip(axes, shown, strict=False):
+            _draw(ax, measure, cells, by)
+        for ax in list(axes)[len(shown) :]:
+            ax.set_axis_off()
+        figure.draw_without_rendering()  # finds where everything stands
+        for ax in figure.axes[: len(shown)]:
+            keep_apart(ax)
+        kinds = {
+            text: handle
+            for ax in figure.axes
+            for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend([kinds[k] for k in KINDS if k in kinds], [k for k in KINDS if k in kinds],
+                      loc="outside lower center", ncols=len(kinds), fontsize=8)  # fmt: skip
+        note = "means over seeds, bars: one standard deviation; dashed: an attacker who learns nothing"
+        note += f"; {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
+        more = extrapolated(cell for _, cells in shown for cell in cells)
+        return save(figure, path, "; ".join(filter(None, [note, more])))
+
+
+def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
+    points = [_point(cell, measure, by) for cell in cells]
+    for place, kind in enumerate(KINDS):
+        own = [point for point in points if point.kind == kind]
+        if not own:
+            continue
+        style: Any = {"color": COLORS[(place - 1) % len(COLORS)] if place else "#333333", "label": kind}
+        ax.errorbar(
+            [p.x[0] for p in own],
+            [p.y[0] for p in own],
+            xerr=[p.x[1] for p in own],
+            yerr=[p.y[1] for p in own],
+            linestyle="",
+            marker=MARKERS[place],
+            elinewidth=0.7,
+            **style,
+        )
+        line = {"arrowstyle": "-", "color": style["color"], "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+        for point in own:
+            ax.annotate(point.name, (point.x[0], point.y[0]), xytext=(0, 9), textcoords="offset points",
+                        fontsize=7, ha="center", va="center", color=style["color"], arrowprops=line)  # fmt: skip
+    text, blind = DRAWN[measure]
+    level = blind if isinstance(blind, float) else fmean(v for c in cells for v in c.values(blind).values())
+    ax.axhline(level, color="#666666", linestyle="--", linewidth=0.9)
+    if better_is_higher(measure):
+        ax.invert_yaxis()
+    ax.set_xlabel(words(by))
+    ax.set_ylabel(text)
+    first = cells[0]
+    steps = first.given.get("algorithm.local_steps")
+    beside = f", {steps} local steps of {first.given.get('algorithm.batch_size')}" if steps else ""
+    ax.set_title(f"{first.given.get('data.name', '')} · {first.algorithm}{beside}", pad=8)
+
+
+def _point(cell: Cell, measure: str, by: str) -> Point:
+    return Point(*_protection(cell), _spread(cell, by), _spread(cell, measure))
+
+
+def _spread(cell: Cell, measure: str) -> tuple[float, float]:
+    values = list(cell.values(measure).values())
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def _protection(cell: Cell) -> tuple[str, str]:
+    """Return name and kind of a cell's protection."""
+    claim, compression = cell.privacy(), cell.spec.get("compression") or {}
+    parts: list[tuple[str, str]] = []
+    if claim is not None:
+        epsilon = claim.get("epsilon_total")
+        known = epsilon is not None and epsilon != "inf" and math.isfinite(float(epsilon))
+        placed = "noise for a record" if claim["unit"] == "record" else f"{claim['placement']} noise"
+        parts.append((f"ε {quantity(float(epsilon or 0), 2)}" if known else "clip", placed))
+    for name, kind in (("alpha", "pruned units"), ("beta", "dropped entries")):
+        if ratio := largest_ratio(compression.get(name)):
+            parts.append((f"{100 * ratio:.3g} %", kind))
+    if compression.get("codec") not in (None, "float32", "float64"):
+        parts.append((str(compression["codec"]), "coarser numbers"))
+    if not parts:
+        return "none", "nothing"
+    return " ".join(name for name, _ in parts), parts[0][1] if len(parts) == 1 else "several"
