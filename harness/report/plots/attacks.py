@@ -77,10 +77,10 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
     shown = panels[:MOST_PANELS]
     rows = math.ceil(len(shown) / PANELS_A_ROW)
     with canvas((13.5, 4.4 * rows + 0.9)) as figure:
-        axes = figure.subplots(rows, PANELS_A_ROW, squeeze=False).flat
+        axes = list(figure.subplots(rows, PANELS_A_ROW, squeeze=False).flat)
         for ax, (measure, cells) in zip(axes, shown, strict=False):
             _draw(ax, measure, cells, by)
-        for ax in list(axes)[len(shown) :]:
+        for ax in axes[len(shown) :]:
             ax.set_axis_off()
         figure.draw_without_rendering()  # finds where everything stands
         for ax in figure.axes[: len(shown)]:
