@@ -235,6 +235,7 @@ def load(
     label: str | None = None,
     sensitive: str | Sequence[str] | None = None,
     client: str | None = None,
+    user: str | None = None,
     keep_sensitive: bool | None = None,
     normalize: str | None = None,
     missing: str | None = None,
@@ -255,6 +256,8 @@ def load(
         Sensitive attribute (tables and csv); several are crossed. See the readers for names and defaults.
     client : str, optional
         Column that says who holds a sample (csv only); it is no feature.
+    user : str, optional
+        Column that names the user of a sample (csv only); it is no feature.
     keep_sensitive : bool, optional
         Whether columns that state it remain features (tables and csv); default True.
     normalize : {"standard", "half", "none"}, optional
@@ -277,7 +280,7 @@ def load(
         given.update(address)
         name = "csv"
     arguments = {
-        "path": path, "label": label, "sensitive": sensitive, "client": client,
+        "path": path, "label": label, "sensitive": sensitive, "client": client, "user": user,
         "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
         "task": task,
     }  # fmt: skip

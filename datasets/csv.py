@@ -22,7 +22,7 @@ MISSING_MARKS = ("", "?", "NA", "NaN", "nan")
 MISSING = ("error", "drop", "fill")
 
 # Query keys of an address ``csv:PATH?KEY=VALUE&...``.
-ADDRESS_KEYS = ("label", "sensitive", "client", "keep_sensitive", "missing", "drop")
+ADDRESS_KEYS = ("label", "sensitive", "client", "user", "keep_sensitive", "missing", "drop")
 
 
 def parse_address(address: str) -> tuple[str, dict[str, str | bool | list[str]]]:
@@ -57,6 +57,7 @@ def read_csv(
     label: str | None = None,
     sensitive: str | Sequence[str] | None = None,
     client: str = "",
+    user: str = "",
     keep_sensitive: bool = True,
     missing: str = "error",
     drop: str | Sequence[str] = (),
@@ -74,6 +75,8 @@ def read_csv(
         Column of the sensitive attribute; several are crossed.
     client : str
         Column that says who holds a sample, for the partition ``natural``; it is no feature.
+    user : str
+        Column that names the user of a sample, for privacy of users inside clients; it is no feature.
     keep_sensitive : bool
         Whether sensitive columns remain features.
     missing : {"error", "drop", "fill"}
@@ -97,12 +100,12 @@ def read_csv(
     attributes, dropped = _names(sensitive), _names(drop)
     if label is None:
         raise DataError(f"{path}: say which column is the label; {nearest('', text)}")
-    for column in (label, *attributes, *dropped, *([client] if client else [])):
+    for column in (label, *attributes, *dropped, *filter(None, (client, user))):
         if column not in text:
             raise DataError(f"{path} has no column {column!r}; {nearest(column, text)}")
-    if label in (*attributes, client) or {label, *attributes, client} & set(dropped):
+    if label in (*attributes, client, user) or {label, *attributes, client, user} & set(dropped):
         raise DataError(
-            f"{path}: the label cannot be sensitive or the client, and none of them can be dropped"
+            f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
         )
     table = {name: _cells(path, name, cells) for name, cells in text.items() if name not in dropped}
     table = _treat_missing(path, table, label, missing)
@@ -111,7 +114,7 @@ def read_csv(
         table,
         label=label,
         sensitive=attributes,
-        apart={client} | (set() if keep_sensitive else {*attributes}),
+        apart={client, user} | (set() if keep_sensitive else {*attributes}),
         client=client,
         source=f"csv ({path.name})",
         digest=hashlib.sha256(raw).hexdigest(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -83,6 +84,8 @@ class Federation:
         Names of the clients; empty if they have none.
     mean, std : float
         Of numbers to predict, which are standardized; 0 and 1 if they are not.
+    users : Tensor or None
+        Number of the user of every sample of the pool, ``(n,)`` int64, if users inside clients are told apart.
     """
 
     pool: Batch
@@ -95,6 +98,7 @@ class Federation:
     names: tuple[str, ...] = ()
     mean: float = 0.0
     std: float = 1.0
+    users: Tensor | None = None
 
     @property
     def clients(self) -> int:
@@ -123,6 +127,24 @@ class Federation:
         index = self.splits["train"]
         size = self.pool.x[:1].nbytes * index.numel()
         return self.pool.at(index) if index.ndim == 2 and size <= KEPT else None
+
+    def by_user(self, split: str, most: int) -> Tensor:
+        """Return places of the users' samples in a split, ``(C, U, most)``, -1 = padding; do not modify it.
+
+        Of users with more samples the first ones are taken.
+        """
+        assert self.users is not None
+        if (split, most) not in self._by_user:
+            rows = [_grouped(self.users[own[own >= 0]], most) for own in self.splits[split]]
+            table = torch.full((len(rows), max(1, *(len(row) for row in rows)), most), -1)
+            for own, row in zip(table, rows, strict=True):
+                own[: len(row)] = row
+            self._by_user[split, most] = table
+        return self._by_user[split, most]
+
+    @cached_property
+    def _by_user(self) -> dict[tuple[str, int], Tensor]:
+        return {}
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Federation:
         """Return the federation with samples on a device, features and weights of a floating type.
@@ -153,6 +175,7 @@ def federate(
     drop_negatives: float = 0.0,
     selection: float = 0.0,
     selection_rng: np.random.Generator | None = None,
+    user: str | None = None,
 ) -> Federation:
     """Partition a data set among clients and split every client's samples into training and test samples.
 
@@ -189,6 +212,8 @@ def federate(
     selection_rng : numpy.random.Generator, optional
         Draws the samples of ``selection`` instead of ``rng``: a share of all samples, stratified by class, before
         anything else. Runs with other ``rng`` then hold out the same samples, and train and test on none of them.
+    user : str, optional
+        Raw column that names the user of a sample. It is no feature, and each user is at one client.
 
     Returns
     -------
@@ -243,6 +268,7 @@ def federate(
         position, owner = position[~chosen], owner[~chosen]
     train = index_of(position, owner, len(parts))
     splits = {"train": train, **splits}
+    users = None if user is None else _users(dataset, user, splits)
 
     rows = np.unique(np.concatenate([index[index >= 0] for index in splits.values()]))
     limited = "" if len(rows) == len(labels) else f", {len(rows)} of {len(labels)} samples"
@@ -250,10 +276,9 @@ def federate(
         place = np.full(len(labels) + 1, -1)
         place[rows] = np.arange(len(rows))
         splits, train = {name: place[index] for name, index in splits.items()}, place[train]
-        dataset = _rows(dataset, torch.from_numpy(rows))
-    dataset = _without(
-        dataset, [*partition.hides, *(c for h in partition.hides for c in dataset.reveals.get(h, ()))]
-    )
+        dataset, users = _rows(dataset, torch.from_numpy(rows)), None if users is None else users[rows]
+    hidden = [*partition.hides, *([] if user is None else [user])]
+    dataset = _without(dataset, [*hidden, *(c for h in hidden for c in dataset.reveals.get(h, ()))])
     x, public = _standardized(dataset, train[train >= 0]) if standardize else (dataset.x, ())
     y, mean, std = dataset.y, 0.0, 1.0
     if standardize and not dataset.classes:
@@ -272,6 +297,7 @@ def federate(
         names=partition.names(samples),
         mean=mean,
         std=std,
+        users=None if users is None else torch.from_numpy(users),
     )
 
 
@@ -352,6 +378,41 @@ def stack(federations: Sequence[Federation]) -> Federation:
             row[:, : index.shape[-1]] = index
         splits[name] = rows
     return replace(moved[0], splits=splits)
+
+
+def _users(dataset: Dataset, column: str, splits: Mapping[str, Positions]) -> NDArray[np.int64]:
+    """Return the number of the user of every sample, ``(n,)``, each of whom is at one client."""
+    if column not in dataset.columns:
+        near = difflib.get_close_matches(column, dataset.columns, n=1, cutoff=0.0)
+        raise FederationError(
+            f"unknown column of users {column!r}; {f'nearest: {near[0]}' if near else 'the data have no columns'}"
+        )
+    names, users = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
+    at = np.full(len(names), -1)
+    for index in splits.values():
+        for client, row in enumerate(index):
+            here = np.unique(users[row[row >= 0]])
+            elsewhere = here[(at[here] >= 0) & (at[here] != client)]
+            if len(elsewhere):
+                raise FederationError(
+                    f"user {str(names[elsewhere[0]])!r} of column {column!r} has samples at clients "
+                    f"{at[elsewhere[0]]} and {client}, so no epsilon of one client covers all of them; use a "
+                    "partition that keeps users together (natural, by a column of which users are parts)"
+                )
+            at[here] = client
+    return users.astype(np.int64)
+
+
+def _grouped(users: Tensor, most: int) -> Tensor:
+    """Return the places of each user's first samples, ``(U, most)``, padded with -1."""
+    order = users.argsort(stable=True)
+    counts = torch.unique(users, return_counts=True)[1]
+    starts = counts.cumsum(0) - counts
+    within = torch.arange(len(users)) - starts.repeat_interleave(counts)
+    table = torch.full((len(counts), most), -1)
+    kept = within < most
+    table[torch.arange(len(counts)).repeat_interleave(counts)[kept], within[kept]] = order[kept]
+    return table
 
 
 def _held_out(dataset: Dataset, test: float | Literal["official"]) -> NDArray[np.bool_]:

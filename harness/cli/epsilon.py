@@ -113,7 +113,7 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--releases-per-round", type=int, default=1, metavar="N", help="from one draw (default: 1)"
     )
-    to.add_argument("--unit", choices=("client", "record"), default="client", help="whom it protects")
+    to.add_argument("--unit", choices=("client", "record", "user"), default="client", help="whom it protects")
     to.add_argument(
         "--placement",
         choices=("central", "local", "distributed"),

@@ -68,8 +68,8 @@ class DataSpec(Section):
         Column of the label (csv).
     sensitive : str, list of str or None
         Sensitive attribute, if there is a choice; several are crossed.
-    client : str or None
-        Column that says who holds a sample (csv).
+    client, user : str or None
+        Columns that say who holds a sample, and which of its users it is about (csv); they are no features.
     keep_sensitive, normalize, missing, drop
         Options of the loader, see `datasets.catalog.load`.
     binary : {"halves"} or None
@@ -84,6 +84,7 @@ class DataSpec(Section):
     label: str | None = None
     sensitive: str | tuple[str, ...] | None = None
     client: str | None = None
+    user: str | None = None
     keep_sensitive: bool | None = None
     normalize: Literal["standard", "half", "none"] | None = None
     missing: Literal["error", "drop", "fill"] | None = None

@@ -180,16 +180,20 @@ class RunSpec(Section):
 
     def _sampled(self, privacy: PrivacySpec) -> PrivacySpec:
         """Fill in how units are sampled, and the adjacency that follows."""
-        if privacy.unit == "record":
+        if privacy.unit != "client":
             # All parties of a vertical problem know who is in a batch, so sampling amplifies nothing.
             vertical = PROBLEMS[self.problem["kind"]].kind == "vertical"
+            if vertical and privacy.unit == "user":
+                raise UserError(
+                    "privacy.unit: parties of a vertical problem hold columns of the same people; use unit record"
+                )
             possible = {"sampling": ("poisson",), "adjacency": ("zero-out", "add-remove")}
             if vertical:
                 possible = {"sampling": ("full",), "adjacency": ("replace",)}
             for name, allowed in possible.items():
                 if getattr(privacy, name) not in (None, *allowed):
                     raise UserError(
-                        f"privacy.{name}: unit record is accounted by {' or '.join(allowed)} in problem "
+                        f"privacy.{name}: unit {privacy.unit} is accounted by {' or '.join(allowed)} in problem "
                         f"{self.problem['kind']}, given {getattr(privacy, name)}; remove privacy.{name}"
                     )
             if vertical and privacy.noise != "shared":

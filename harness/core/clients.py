@@ -113,7 +113,7 @@ class Clients(Cohort):
         self._secret = privacy is not None and privacy.secret_cohorts
         self._nominal: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> its public size
         self._records: Records | None = None
-        if privacy is not None and privacy.unit == "record":
+        if privacy is not None and privacy.by_gradient:
             self._records = Records(privacy, problem, self.ledger)
 
     def batches(
@@ -165,6 +165,8 @@ class Clients(Cohort):
         keys = torch.tensor([rng.key(one, "batch", stream, self.round) for one in entropy])
         keys = keys[:, None].expand(len(entropy), ids.shape[-1]).flatten()
         who = torch.zeros_like(ids) if aligned else ids
+        if records is not None and records.users:  # users are drawn, not samples
+            counts = records.counts(self.federation, split)[ids]
         each = steps if isinstance(steps, Tensor) else None
         steps = int(steps.max()) if isinstance(steps, Tensor) else steps
         draw = draw_batches if records is None else records.draw
@@ -180,6 +182,8 @@ class Clients(Cohort):
             redact = records.redaction(stream, order, num_steps, counts, self.federation, split, batch_size)
         elif self.counts_private:
             redact = partial(self._sized, batch_size)
+        if records is not None and not records.public:
+            order = records.places(order, self.federation, split, ids)
         positions = look_up(order, self._members(held, ids)).to(pool.x.device)
         return Batches(
             pool,
@@ -251,6 +255,10 @@ class Clients(Cohort):
             raise Incompatible(
                 "local_epochs: numbers of samples are private, and the number of steps in an epoch depends on "
                 "them; use local_steps"
+            )
+        if work.local_steps is None and self._records is not None and self._records.users:
+            raise Incompatible(
+                "local_epochs: under unit user a batch is of users, and an epoch of samples; use local_steps"
             )
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
@@ -398,8 +406,8 @@ class Clients(Cohort):
         samples = batch._replace(
             **records.of(batch).batch._asdict()
         )  # keeps the server's fields of a PartyBatch
-        spec = records.privacy.spec
-        clipped = partial(self._rows.clipped_sums, norm=records.privacy.bound(), ghost=spec.ghost)
+        options: Any = {"norm": records.privacy.bound(), "ghost": records.privacy.spec.ghost}
+        clipped = partial(self._rows.clipped_sums, group=records.each, **options)
         sums = self._of_models(clipped, points, samples, by, objective, self._times(batch))
         mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)
         return records.noised(sums, batch, call, names=self.names, round=self.round, ids=self.ids, mask=mask)
@@ -516,7 +524,7 @@ class Clients(Cohort):
         if self._records is None:
             return members * public_size(self._nominal.get(batch.weight, self._batch_size))
         drawn = self._records.of(batch)
-        return drawn.divisor.long() * drawn.active.unsqueeze(-1) * members
+        return self._records.each * drawn.divisor.long() * drawn.active.unsqueeze(-1) * members
 
     def _shown(self, batch: Batch, axes: int) -> Batch:
         """Return a batch to measure the operations on, one slot wide where the width is private."""

@@ -289,7 +289,7 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
 def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
     """Raise Incompatible if the run treats something about the clients' data as public."""
     taken = list(federation.public)
-    if spec.privacy is not None and spec.privacy.unit == "record":
+    if spec.privacy is not None and spec.privacy.unit != "client":
         if spec.privacy.record_rate is None:
             taken.append("numbers of samples, as the rate at which a record is drawn")
     elif algorithm.local_steps is None:
@@ -315,7 +315,12 @@ def identify(spec: RunSpec) -> str:
 
 def data_key(spec: RunSpec) -> str:
     """Return the settings that decide the partitioned data of a run."""
-    return f"{task(spec)} {spec.model_dump_json(include={'data', 'partition', 'seed'})}"
+    return f"{task(spec)} {_user(spec) or ''} {spec.model_dump_json(include={'data', 'partition', 'seed'})}"
+
+
+def _user(spec: RunSpec) -> str | None:
+    """Return the column of users inside clients, if they are protected."""
+    return None if spec.privacy is None else spec.privacy.user
 
 
 def task(spec: RunSpec) -> Literal["classification", "regression"]:
@@ -345,6 +350,7 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
     options["drop_negatives"] = data.drop_negatives
     if part.selection_seed is not None:
         options["selection_rng"] = rng.numpy_stream(part.selection_seed, "selection")
+    options["user"] = _user(spec)
     federation = federate(dataset, deal, 1 if vertical else part.clients, generator, **options)
     if not vertical:
         return federation

@@ -45,7 +45,7 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
     """
     if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
         return Calibrated(setup, None)
-    record = setup.privacy is not None and setup.privacy.unit == "record"
+    record = setup.privacy is not None and setup.privacy.by_gradient
     setup = _draft(setup)
     dry = dry or dry_run(setup, everybody=record)
     each = [

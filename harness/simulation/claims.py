@@ -49,7 +49,8 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
     distributed = privacy.placement == "distributed"
     return {
         "unit": privacy.unit,
-        **({"protects": FEATURES} if vertical and privacy.unit == "record" else {}),
+        **({"protects": FEATURES} if vertical and privacy.by_gradient else {}),
+        **({"user": privacy.spec.user, "user_records": privacy.user_records} if privacy.spec.user else {}),
         "placement": privacy.placement,
         "clip": privacy.clip,
         "adjacency": privacy.adjacency,
@@ -70,6 +71,9 @@ def public_information(setup: Setup) -> list[str]:
     if privacy is None:
         return federation
     public = [*federation, *([] if privacy.counts_private else [SAMPLES]), *PUBLIC]
+    if privacy.unit == "user":
+        public += [] if privacy.counts_private else ["numbers of users of the clients"]
+        public.append("that every user is at one client")
     if not privacy.strict:
         public.append(SIMULATOR)
     if setup.problem.kind == "vertical":
@@ -78,6 +82,6 @@ def public_information(setup: Setup) -> list[str]:
     secret = privacy.secret_cohorts
     public += [] if secret and privacy.strict else [TIME]
     # Actual counts would tell who is in a secret cohort, the messages before their noise, or the size of a batch.
-    expected = privacy.costs_expected or privacy.unit == "record"
+    expected = privacy.costs_expected or privacy.by_gradient
     public.append(f"bytes and operations{', as expected values' if expected else ''}")
     return [*public, *([] if secret else ["who takes part in which round"])]

@@ -105,7 +105,7 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
 
     run = Simulation.from_setup(setup, clients=ClientsOfRun, channel=partial(DryChannel, stages=StagesOfRun))
     privacy, begun, most = setup.privacy, run.cost.state(), 0
-    record = privacy is not None and privacy.unit == "record"
+    record = privacy is not None and privacy.by_gradient
     by_appearance = record and setup.problem.kind == "vertical"
     secret = privacy is not None and privacy.secret_cohorts
     averaged = privacy is not None and privacy.costs_expected and count == "expected"

@@ -174,7 +174,7 @@ class Simulation:
         self.start = self._draw_start() if start is None else dict(start)
         self.names = tuple(names or self._default_names(compressions, cohort, balanced))
         self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names)
-        persons = self._vertical and self.privacy is not None and self.privacy.unit == "record"
+        persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
         units = int(self._training.counts().max()) if persons else self.total
         self.ledger = Ledger(units, self._runs)
         self.ledger.begin()
@@ -517,7 +517,7 @@ class Simulation:
         banded = privacy is not None and privacy.spec.mechanism == "banded"
         if self._in_parts is not None:
             return self._in_parts and not banded
-        joint = privacy is not None and (privacy.clip == "adaptive" or privacy.unit == "record" or banded)
+        joint = privacy is not None and (privacy.clip == "adaptive" or privacy.by_gradient or banded)
         joint = joint or self.compression.joins
         return self.algorithm.meta.parts and self.rows.mode == "loop" and not joint
 

@@ -55,7 +55,7 @@ def obstacle(setup: Setup) -> str | None:
         return "clients are run in a loop"
     if setup.compression.alpha != 0.0:
         return "every run prunes its own model"
-    if setup.privacy is not None and setup.privacy.unit == "record":
+    if setup.privacy is not None and setup.privacy.by_gradient:
         return "every run has its own sampling rate of records"
     if setup.compression.rank is not None:
         return "factors of matrices round by where they lie in memory"

@@ -97,9 +97,17 @@ def clipped(parts: Sequence[Tensor], limit: Limit) -> list[Tensor]:
 
 
 def clipped_sums(
-    loss: Callable[..., Tensor], points: tuple[Tensor, ...], batch: Batch, by: Points, norm: float
+    loss: Callable[..., Tensor],
+    points: tuple[Tensor, ...],
+    batch: Batch,
+    by: Points,
+    norm: float,
+    group: int = 1,
 ) -> list[Tensor]:
-    """Return each client's sum of clipped gradients of its samples, ``(C, n)`` by every moving point."""
+    """Return each client's sum of clipped gradients of its samples, ``(C, n)`` by every moving point.
+
+    Of ``group`` neighboring samples, a user's, the mean is clipped.
+    """
     moving = by or tuple(range(len(points)))
 
     def of_sample(points: tuple[Tensor, ...], sample: Batch) -> tuple[Tensor, ...]:
@@ -112,7 +120,10 @@ def clipped_sums(
     def of_client(points: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
         each = torch.func.vmap(of_sample, (None, 0))(points, batch)
         present = (batch.weight > 0.5).unsqueeze(-1)
-        return tuple(torch.where(present, part, 0.0).sum(0) for part in clipped(each, norm))
+        real = [torch.where(present, part, 0.0) for part in each]
+        number = present.unflatten(0, (-1, group)).sum(1).clamp(min=1)
+        means = [part.unflatten(0, (-1, group)).sum(1) / number for part in real]
+        return tuple(part.sum(0) for part in clipped(means, norm))
 
     entries = batch.weight.shape[-1] * sum(points[place].shape[-1] for place in moving)
     at_once = max(1, LARGEST // entries)

@@ -304,13 +304,20 @@ class Witness(Clients):
         made = super().batches(work, **options)
         if self._records is not None and not self._records.public:
             size = batch_size or (work.batch_size if work is not None else None) or math.inf
-            rates = (size / self._samples(split).clamp(min=1).double()).clamp(max=1.0)
+            records = self._records
+            counts = (
+                records.counts(self.federation, split)[self.ids] if records.users else self._samples(split)
+            )
+            rates = (size / counts.clamp(min=1).double()).clamp(max=1.0)
             public = self._records.privacy.spec.record_rate
             stream = f"{split} {stream}"
             self._rates[stream] = rates if public is None else torch.full_like(rates, public)
             held = self.take(self.federation.splits[split])
             for row, client in enumerate(self.ids.tolist()):
                 mine, rate = held[row][held[row] >= 0], float(self._rates[stream][row])
+                if records.users:  # known by their first samples
+                    first = self.federation.by_user(split, records.each)[client, :, 0]
+                    mine = held[row][first[first >= 0]]
                 for step in range(self._seen[stream, client], int(made.num_steps[row])):
                     members = torch.isin(mine.to(made.positions.device), made.positions[step, row])
                     self._transcript.draw("batch", rate, client, members.cpu())
@@ -334,7 +341,7 @@ class Witness(Clients):
         if self.pruned is not None:
             (model,) = self.pruned.models
             problem, at = model.problem, tuple(map(model.take, points))
-        clean = clipped_sums(objective(problem), at, real, by, bound)
+        clean = clipped_sums(objective(problem), at, real, by, bound, self._records.each)
         if self.pruned is not None:
             clean = [
                 torch.where(model.mask, model.put(part, one), torch.nan) if model.inside(one) else part

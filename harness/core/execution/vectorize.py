@@ -158,6 +158,7 @@ class Rows:
         *,
         norm: float,
         ghost: bool = False,
+        group: int = 1,
     ) -> tuple[Tensor, ...]:
         """Return each row's sum of per-sample gradients, each clipped to a joint norm.
 
@@ -170,6 +171,8 @@ class Rows:
         ghost : bool
             Whether to do it without a gradient for each sample (`harness.core.execution.ghost`). The sums differ by
             rounding, and in samples whose derivatives are not finite.
+        group : int
+            Number of neighboring samples whose mean gradient is clipped as one.
         """
         places = by or tuple(range(len(points)))
         points = [point.detach() for point in points]
@@ -180,7 +183,7 @@ class Rows:
             )
             if all(bool(part.isfinite().all()) for part in found):  # else leave out the samples that are not
                 return found
-        one = _clipped_sum(loss, places, norm)
+        one = _clipped_sum(loss, places, norm, group)
         sums: tuple[Tensor, ...] = self.map(one, axes, tuple(points), batch)
         return sums
 
@@ -287,17 +290,19 @@ def _kept(cache: dict[object, T], key: object, make: Callable[[], T]) -> T:
 
 
 @lru_cache(maxsize=64)  # the same object every time, because it may be recorded
-def _clipped_sum(loss: Callable[..., Tensor], places: Points, norm: float) -> Callable[..., Any]:
+def _clipped_sum(
+    loss: Callable[..., Tensor], places: Points, norm: float, group: int = 1
+) -> Callable[..., Any]:
     """Return one client's sum of clipped gradients as a function of ``(points, batch)``."""
 
     def one(points: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
-        def single(moving: Sequence[Tensor], sample: Any) -> Tensor:
-            every = _with(points, places, moving)
-            return loss(*every, type(sample)(*(part.unsqueeze(0) for part in sample)))
+        def single(moving: Sequence[Tensor], samples: Any) -> Tensor:
+            return loss(*_with(points, places, moving), samples)
 
         moving = tuple(points[place] for place in places)
-        every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(moving, batch)
-        return clipped_sum(every, norm, batch.weight > 0.5)
+        groups = type(batch)(*(part.unflatten(0, (-1, group)) for part in batch))
+        every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(moving, groups)
+        return clipped_sum(every, norm, (groups.weight > 0.5).any(-1))
 
     return one
 

@@ -75,6 +75,8 @@ class Records:
 
     def __init__(self, privacy: Privacy, problem: Problem, ledger: Ledger) -> None:
         self.privacy = privacy
+        self.users = privacy.user_records is not None
+        self.each = privacy.user_records or 1  # slots of a batch that one draw fills
         self.public = privacy.sampling == "full"  # the members of a batch are public
         self._ledger = ledger
         self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> its private side
@@ -98,6 +100,20 @@ class Records:
             return sampling.draw_batches
         return partial(sampling.draw_poisson_batches, rate=self.privacy.spec.record_rate)
 
+    def counts(self, federation: Federation, split: str) -> Tensor:
+        """Return how many records, or users, may be drawn at each client, ``(total,)``."""
+        if not self.users:
+            return federation.counts(split)
+        return (federation.by_user(split, self.each)[..., 0] >= 0).sum(-1)
+
+    def places(self, order: Tensor, federation: Federation, split: str, ids: Tensor) -> Tensor:
+        """Return the samples ``(S, C, n)`` of what was drawn, ``(S, C, B)``; -1 = padding."""
+        if not self.users:
+            return order
+        table = federation.by_user(split, self.each)[ids]
+        rows = table[torch.arange(len(ids))[:, None], order.clamp(min=0)]
+        return torch.where(order.unsqueeze(-1) >= 0, rows, -1).flatten(-2)
+
     def redaction(
         self,
         stream: str,
@@ -117,7 +133,7 @@ class Records:
         order, num_steps : Tensor
             Sample numbers returned by `draw`, and steps of each client, ``(..., C, 1)``.
         counts : Tensor
-            Samples of each client, ``(..., C)``.
+            Records or users of each client, ``(..., C)``.
         federation, split : Federation, str
             Whose samples are drawn, and from which of its splits.
         batch_size : int or None
@@ -167,7 +183,7 @@ class Records:
                     "counts of samples are private; give it"
                 )
             return self.privacy.spec.record_rate, torch.tensor(batch_size)
-        name, samples = f"{split} {batch_size}", federation.counts(split)
+        name, samples = f"{split} {batch_size}", self.counts(federation, split)
         if batch_size is not None and bool((samples > batch_size).any()):
             rates = (batch_size / samples.double().clamp(min=1)).clamp(max=1.0)
             self._ledger.rates[name] = rates.cpu().numpy()

@@ -18,8 +18,10 @@ from privacy.discrete import MOST_BITS
 
 Clip = float | tuple[float, ...] | Literal["adaptive"]
 Adjacency = Literal["replace", "add-remove", "zero-out"]
+Unit = Literal["client", "record", "user"]
 Placement = Literal["local", "central", "distributed"]
 Sampling = Literal["poisson", "without-replacement", "fixed", "full"]
+USER_RECORDS = 8
 DISTRIBUTED = ("bits", "dropouts", "aggregation")  # settings of that placement
 SECRET: tuple[str, ...] = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
 
@@ -34,8 +36,13 @@ class PrivacySpec(Section):
 
     Attributes
     ----------
-    unit : {"client", "record"}
-        Unit of protection: all of a client's data, or one record.
+    unit : {"client", "record", "user"}
+        Unit of protection: all of a client's data, one record, or all records of one user inside a client.
+    user : str or None
+        With unit user, the column that names the user of a record. Every user is at one client. Users are drawn as
+        records are, ``batch_size`` of them on average, and contribute the mean gradient of their records.
+    user_records : int or None
+        With unit user, how many of a user's training records are used, at most; default 8.
     placement : {"local", "central", "distributed"}
         Who adds noise: each client to its messages; the server to the average; or the clients together, each a
         share of it, to a sum of integers that is all the server learns (secure aggregation). Has no default,
@@ -101,7 +108,9 @@ class PrivacySpec(Section):
         seed. Such a run cannot be repeated.
     """
 
-    unit: Literal["client", "record"] = "client"
+    unit: Unit = "client"
+    user: str | None = None
+    user_records: int | None = Field(default=None, ge=1)
     placement: Placement | None = None
     clip: float | tuple[float, ...] | Literal["adaptive"] = 10.0
     epsilon: float | None = Field(default=None, gt=0)
@@ -145,7 +154,12 @@ class PrivacySpec(Section):
             raise UserError(
                 f"privacy.{named[0]}: must be between {1 / LARGEST:g} and {LARGEST:g}, given {given}"
             )
-        if self.unit == "record":
+        if (self.unit == "user") != (self.user is not None) or (self.user_records and self.unit != "user"):
+            raise UserError(
+                "privacy.user: unit user needs the column that names the user of a record, privacy.user; other "
+                "units take neither user nor user_records"
+            )
+        if self.unit != "client":
             self._check_record()
         else:
             self._check_client()
@@ -176,7 +190,7 @@ class PrivacySpec(Section):
             )
 
     def _check_banded(self) -> None:
-        if self.unit == "record" or self.placement != "central":
+        if self.unit != "client" or self.placement != "central":
             raise UserError(
                 "privacy.mechanism: banded noise is the server's, for averages of clients; it needs unit client "
                 "and placement central"
@@ -190,18 +204,20 @@ class PrivacySpec(Section):
     def _check_record(self) -> None:
         for name in ("server_clip", "noise_cohort"):
             if getattr(self, name) is not None:
-                raise UserError(f"privacy: unit record does not support {name}")
+                raise UserError(f"privacy: unit {self.unit} does not support {name}")
         if (
             self.placement in ("central", "distributed")
             or isinstance(self.clip, tuple | str)
             or self.sampling in ("without-replacement", "fixed")
         ):
             raise UserError(
-                "privacy: unit record protects every local gradient, with one clip norm and Poisson batches; "
+                f"privacy: unit {self.unit} protects every local gradient, with one clip norm and Poisson batches; "
                 "omit placement and sampling and give clip as a number"
             )
         if self.epsilon_nominal is not None:
-            raise UserError("privacy: unit record does not support epsilon_nominal")
+            raise UserError(f"privacy: unit {self.unit} does not support epsilon_nominal")
+        if self.ghost and self.unit == "user":
+            raise UserError("privacy.ghost: is for unit record; a user's gradient is a mean over records")
         if (self.adjacency == "add-remove") != (self.record_rate is not None):
             raise UserError(
                 "privacy.record_rate: adjacency add-remove of records needs a public rate at which batches are "
@@ -311,16 +327,26 @@ class Privacy:
         **settings
             Further fields of `PrivacySpec`.
         """
-        record = settings.get("unit") == "record"
+        record = settings.get("unit", "client") != "client"
         usual = "replace" if sampling != "poisson" else "zero-out" if record else "add-remove"
         placement = {} if record else {"placement": "central" if sampling in SECRET else "local"}
         given = {"adjacency": usual, "sampling": sampling, **placement, **settings}
         return cls(PrivacySpec(noise_multiplier=noise_multiplier, **given), noise_multiplier, rate)
 
     @property
-    def unit(self) -> Literal["client", "record"]:
+    def unit(self) -> Unit:
         """Unit of protection."""
         return self.spec.unit
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether every local gradient is protected (units record and user) instead of messages."""
+        return self.unit != "client"
+
+    @property
+    def user_records(self) -> int | None:
+        """Largest number of records of a user; None where records are protected one by one."""
+        return (self.spec.user_records or USER_RECORDS) if self.unit == "user" else None
 
     @property
     def placement(self) -> Placement:

@@ -28,7 +28,7 @@ DRAWN: dict[str, tuple[str, float | str]] = {
     "labels_accuracy": ("labels inferred by a party (share)", "labels_blind"),
 }
 KINDS = ("nothing", "pruned units", "dropped entries", "coarser numbers", "local noise", "central noise",
-         "distributed noise", "noise for a record", "several")  # fmt: skip
+         "distributed noise", "noise for a record", "noise for a user", "several")  # fmt: skip
 PANELS_A_ROW = 2
 MOST_PANELS = 8
 FEWEST = 3  # cells of a panel
@@ -148,7 +148,8 @@ def _protection(cell: Cell) -> tuple[str, str]:
     if claim is not None:
         epsilon = claim.get("epsilon_total")
         known = epsilon is not None and epsilon != "inf" and math.isfinite(float(epsilon))
-        placed = "noise for a record" if claim["unit"] == "record" else f"{claim['placement']} noise"
+        own = claim["unit"] != "client"
+        placed = f"noise for a {claim['unit']}" if own else f"{claim['placement']} noise"
         parts.append((f"ε {quantity(float(epsilon or 0), 2)}" if known else "clip", placed))
     for name, kind in (("alpha", "pruned units"), ("beta", "dropped entries")):
         if ratio := largest_ratio(compression.get(name)):

@@ -16,7 +16,11 @@ PLACEMENTS = {
     "local": "each client adds the noise itself",
     "distributed": "clients add shares of the noise to integers, of which the server learns only the sum",
 }
-UNITS = {"client": "one client with all its data", "record": "one record of a client"}
+UNITS = {
+    "client": "one client with all its data",
+    "record": "one record of a client",
+    "user": "one user inside a client, with all records there",
+}
 CHANGES = {
     "replace": "replaced",
     "add-remove": "added or removed",
@@ -35,7 +39,7 @@ def in_words(claim: Mapping[str, Any]) -> str:
     """Describe a privacy statement in a sentence or two."""
     placement, unit = str(claim.get("placement")), str(claim.get("unit"))
     change, sampling = str(claim.get("adjacency")), str(claim.get("sampling"))
-    who = "records of a batch" if unit == "record" else "participants"
+    who = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants")
     noise = f"noise is correlated over {claim['bands']} rounds; " if "bands" in claim else ""
     if claim.get("dropouts"):
         noise += f"it holds without the noise of {claim['dropouts']:.0%} of a cohort; "
@@ -59,7 +63,7 @@ def _exposed(claim: Mapping[str, Any]) -> str:
         return ""
     one, number = person_or_client(claim), claim.get("unit_most")
     text = f" It is that of {one} {number}; the median {one} has {middle:.3g}."
-    return text + (f" {loudest(f'{one} {number}')}" if claim.get("unit") == "record" else "")
+    return text + (f" {loudest(f'{one} {number}')}" if claim.get("unit") in ("record", "user") else "")
 
 
 def uneven(largest: Any, middle: Any) -> bool:
