@@ -13,7 +13,7 @@ from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio
 from harness.report.data.tidy import shared_key
 from harness.report.plots.figure import COLORS, MARKERS, Pictures, canvas, extrapolated, keep_apart, save
-from harness.report.tables.text import quantity, words
+from harness.report.tables.text import words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,7 @@ DRAWN: dict[str, tuple[str, float | str]] = {
 }
 KINDS = ("nothing", "pruned units", "dropped entries", "coarser numbers", "local noise", "central noise",
          "distributed noise", "noise for a record", "noise for a user", "several")  # fmt: skip
+PALETTE = ("#333333", *(color for color in COLORS if color != "#333333"), "#999933", "#AA4499")
 PANELS_A_ROW = 2
 MOST_PANELS = 8
 FEWEST = 3  # cells of a panel
@@ -82,16 +83,17 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
             _draw(ax, measure, cells, by)
         for ax in axes[len(shown) :]:
             ax.set_axis_off()
+        handles = {
+            text: handle
+            for ax in axes[: len(shown)]
+            for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
+        kinds = [kind for kind in KINDS if kind in handles]
+        shown_kinds = [handles[kind] for kind in kinds]
+        figure.legend(shown_kinds, kinds, loc="outside upper left", ncols=len(kinds), fontsize=8)
         figure.draw_without_rendering()  # finds where everything stands
         for ax in figure.axes[: len(shown)]:
             keep_apart(ax)
-        kinds = {
-            text: handle
-            for ax in figure.axes
-            for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend([kinds[k] for k in KINDS if k in kinds], [k for k in KINDS if k in kinds],
-                      loc="outside lower center", ncols=len(kinds), fontsize=8)  # fmt: skip
         note = "means over seeds, bars: one standard deviation; dashed: an attacker who learns nothing"
         note += f"; {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
         more = extrapolated(cell for _, cells in shown for cell in cells)
@@ -104,7 +106,7 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
         own = [point for point in points if point.kind == kind]
         if not own:
             continue
-        style: Any = {"color": COLORS[(place - 1) % len(COLORS)] if place else "#333333", "label": kind}
+        style: Any = {"color": PALETTE[place], "label": kind}
         ax.errorbar(
             [p.x[0] for p in own],
             [p.y[0] for p in own],
@@ -128,7 +130,8 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     ax.set_ylabel(text)
     first = cells[0]
     steps = first.given.get("algorithm.local_steps")
-    beside = f", {steps} local steps of {first.given.get('algorithm.batch_size')}" if steps else ""
+    size = first.given.get("algorithm.batch_size")
+    beside = f", {steps} local step{'' if str(steps) == '1' else 's'} of {size} samples" if steps else ""
     ax.set_title(f"{first.given.get('data.name', '')} · {first.algorithm}{beside}", pad=8)
 
 
@@ -150,7 +153,7 @@ def _protection(cell: Cell) -> tuple[str, str]:
         known = epsilon is not None and epsilon != "inf" and math.isfinite(float(epsilon))
         own = claim["unit"] != "client"
         placed = f"noise for a {claim['unit']}" if own else f"{claim['placement']} noise"
-        parts.append((f"ε {quantity(float(epsilon or 0), 2)}" if known else "clip", placed))
+        parts.append((f"ε {float(f'{epsilon:.2g}'):,g}" if known else "clip", placed))
     for name, kind in (("alpha", "pruned units"), ("beta", "dropped entries")):
         if ratio := largest_ratio(compression.get(name)):
             parts.append((f"{100 * ratio:.3g} %", kind))

@@ -303,11 +303,17 @@ def labels(cells: Sequence[Cell]) -> list[str]:
     """Describe the protection of cells in words, with the placement of noise where they are equal otherwise."""
     texts = [label(cell) for cell in cells]
     return [
-        f"{text}, {(cell.spec.get('privacy') or {}).get('placement')} noise"
-        if texts.count(text) > 1
-        else text
+        f"{text}, {_whose(cell)}" if texts.count(text) > 1 else text
         for cell, text in zip(cells, texts, strict=True)
     ]
+
+
+def _whose(cell: Cell) -> str:
+    """Return who adds noise, or for whose protection where that is less than a client."""
+    asked = cell.spec.get("privacy") or {}
+    if asked.get("unit", "client") != "client":
+        return f"unit {asked['unit']}"
+    return f"{asked.get('placement')} noise"
 
 
 def _family(cell: Cell) -> str:

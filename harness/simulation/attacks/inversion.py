@@ -93,7 +93,8 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
         _compared(best[each * n : each * (n + 1)], tries[each * n + each - 1][0].labels, truth, inside)
         for n, truth in enumerate(truths)
     ]
-    means = {name: float(np.mean([one[name] for one in figures])) for name in figures[0]}
+    names = dict.fromkeys(name for one in figures for name in one)
+    means = {name: float(np.mean([one[name] for one in figures if name in one])) for name in names}
     return {"victims": len(truths), "samples": float(np.mean([len(truth.y) for truth in truths])), **means}
 
 
