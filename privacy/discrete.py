@@ -46,7 +46,10 @@ Array = NDArray[np.float64]
 Uniforms = Callable[[int], Array]  # gives so many numbers in [0, 1)
 
 MOST_BITS = 20  # of a coordinate; the noise is drawn from a table of as many numbers as it may take
-WRAPS = 1e-6  # bound on the expected number of coordinates of a release that are wrapped around
+WRAPS = (
+    1e-6  # bound on the expected number of coordinates of a release that are wrapped around, as if rounding
+)
+# were independent of length; wrapping costs accuracy, not privacy
 GROWTH = 1.01  # of the noise, by which the number of bits is chosen
 ROUNDING = math.exp(-0.5)  # beta: bound on the probability that a rounded vector is too long
 TRIES = 64  # to round a vector so that it is not too long
@@ -146,7 +149,8 @@ def _grid(z: float, factor: float, clients: int, length: int, bits: int, dropout
         if high > 1e6 * low:
             raise ValueError(
                 f"{bits} bits a coordinate cannot hold the sum of {clients} messages of {length} coordinates with "
-                f"noise multiplier {z:.4g}; give more"
+                f"noise multiplier {z:.4g}; "
+                + ("give more" if bits < MOST_BITS else "use less noise, a larger cohort or a smaller model")
             )
     return at(lowest(lambda step: at(step)[1], low / 2, high, 1e-9 * high))[0]
 

@@ -30,7 +30,18 @@ from harness.storage.store import Store
 
 MAX_ROWS = 60  # of a status; more runs are counted by algorithm
 CELL = (
-    *("data", "model", "algorithm", "alpha", "beta", "unit", "placement", "adjacency", "sampling"),
+    *(
+        "data",
+        "model",
+        "algorithm",
+        "alpha",
+        "beta",
+        "unit",
+        "placement",
+        "mechanism",
+        "adjacency",
+        "sampling",
+    ),
     *(
         "noise_multiplier",
         "noise_to_signal",
@@ -55,7 +66,7 @@ EXPENDABLE = (
         "bytes_down",
         "unit",
     ),
-    *("clients", "noise_multiplier", "placement", "runs", "reason", "model", "rounds"),
+    *("clients", "noise_multiplier", "mechanism", "placement", "runs", "reason", "model", "rounds"),
 )
 
 

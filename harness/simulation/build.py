@@ -211,10 +211,12 @@ def prepare(
     privacy = draft(spec, federation)
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
+    # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
+    unattacked = spec.model_copy(update={"attacks": None}).identity(federation.digest)
     return Setup(
         spec=spec,
-        id=(id := spec.identity(federation.digest)),
-        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
+        id=spec.identity(federation.digest),
+        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else unattacked,
         privacy=privacy,
         compression=spec.compression,
         algorithm=algorithm,

@@ -25,8 +25,8 @@ SIMULATOR = (
     f"{' and '.join(f'{split}_*' for split in sorted(ELSEWHERE.keys() - TESTED))} metrics, stationarity, distance, "
     "outer_loss, "
     f"errors of embeddings ({', '.join(ERRORS)}; also those of single parties), message diagnostics, predictions "
-    "of models that clients keep to themselves: computed from private data for the researcher, without noise; "
-    "strict leaves them out or refuses the run"
+    "of models that clients keep to themselves, figures of attacks: computed from private data for the "
+    "researcher, without noise; strict leaves them out or refuses the run"
 )
 
 # Scope of a claim about records in vertical problems.

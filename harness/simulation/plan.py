@@ -237,7 +237,16 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         known.trials[kind] = trial(setup)  # calibrated: the first run of a kind has made its counts
     privacy, measured = counts.privacy, known.trials[kind]
     columns = (
-        *("unit", "placement", "adjacency", "sampling", "epsilon_release", "epsilon_total", "epsilon_median"),
+        *(
+            "unit",
+            "placement",
+            "mechanism",
+            "adjacency",
+            "sampling",
+            "epsilon_release",
+            "epsilon_total",
+            "epsilon_median",
+        ),
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {

@@ -89,7 +89,7 @@ class PrivacySpec(Section):
         more noise than without rounding.
     dropouts : float or None
         With distributed placement, share of a cohort, in [0, 1), whose noise may be missing because they dropped
-        out or are dishonest; the others add so much more. Default: 0.
+        out or are dishonest, rounded down to whole clients; the others add so much more. Default: 0.
     aggregation : {"secagg", "secagg+", "ideal"} or None
         With distributed placement, the protocol of the sum, for its bytes (`compression.secure_sum`); ideal counts
         the integers only. Default: secagg.
@@ -187,6 +187,10 @@ class PrivacySpec(Section):
             raise UserError(
                 "privacy: placement distributed supports neither adaptive clip norms, banded noise nor "
                 "epsilon_nominal"
+            )
+        if math.inf in (self.clip if isinstance(self.clip, tuple) else (self.clip,)):
+            raise UserError(
+                "privacy.clip: placement distributed needs a finite clip norm, the unit of its integers"
             )
 
     def _check_banded(self) -> None:

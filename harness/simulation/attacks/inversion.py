@@ -30,7 +30,7 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import rng
-from harness.simulation.attacks.tap import tapped
+from harness.simulation.attacks.tap import shared_model, step_of, tapped
 from harness.simulation.build import Setup
 
 VICTIMS = 4
@@ -63,10 +63,15 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
     if problem.kind != "erm" or problem.predict is None or setup.algorithm.meta.pooled:
         return None
     run, tape = tapped(setup)
+    before = shared_model(run)
     run.step()
-    if tape.model is None or not tape.messages or tape.positions is None:
+    after = shared_model(run)
+    if before is None or after is None or tape.model is None or not tape.messages or tape.positions is None:
         return None
     message, places, model = tape.messages[0], federation.splits["train"], tape.model
+    rows, gradient = step_of(message, model, after)
+    step = float(getattr(setup.algorithm, "lr", 1.0) or 1.0) * (setup.algorithm.local_steps or 1)
+    scale = 1.0 if gradient else step
     inside = federation.pool.at(places[places >= 0]).x
     members = message.taking_part.nonzero().flatten().tolist()[:VICTIMS]
     drawn = [tape.positions[:, member] for member in members]
@@ -74,7 +79,7 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
     count = min([MOST, *(len(truth.y) for truth in truths)])
     tries: list[list[Try]] = []  # one list for each client, with its labels and without
     for member, truth in zip(members, truths, strict=True):
-        row = (message.rows if message.rows.ndim == 1 else message.rows[member]).to(model)
+        row = rows if rows.ndim == 1 else rows[member]
         stream = rng.stream(setup.spec.seed, "attack", "inversion", int(message.ids[member]))
         starts = _starts(setup, row, inside, count, stream)
         known = [
@@ -82,7 +87,7 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
             *([_labels(row, len(federation.classes), count)] if federation.classes else []),
         ]
         tries += [[Try(one, row, start, how) for start in starts for how in (False, True)] for one in known]
-    found, cosines = _descend(setup, model, [one for some in tries for one in some], inside)
+    found, cosines = _descend(setup, model, [one for some in tries for one in some], inside, scale)
     best = []
     for some in tries:  # the first ones are this list's
         own, found = found[: len(some)], found[len(some) :]
@@ -125,13 +130,14 @@ def _starts(
     return starts
 
 
-def _descend(setup: Setup, model: Tensor, tries: Sequence[Try], inside: Tensor) -> tuple[Tensor, Tensor]:
+def _descend(
+    setup: Setup, model: Tensor, tries: Sequence[Try], inside: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
     """Return the samples of all attempts ``(A, n, ...)``, and the cosines of their gradients and the messages."""
     low, high = float(inside.min()), float(inside.max())
     labels, messages = torch.stack([one.labels for one in tries]), torch.stack([one.message for one in tries])
     x = torch.stack([one.start for one in tries]).requires_grad_()
     scaled = torch.tensor([one.scaled for one in tries])
-    scale = float(getattr(setup.algorithm, "lr", 1.0) or 1.0) * (setup.algorithm.local_steps or 1)
     ones = torch.ones(labels.shape[1], dtype=x.dtype)
     groups = torch.zeros(labels.shape[1], dtype=torch.int64)
     lengths = messages.norm(dim=-1).clamp(min=TINY)
@@ -143,8 +149,7 @@ def _descend(setup: Setup, model: Tensor, tries: Sequence[Try], inside: Tensor) 
         return made
 
     def cosine(made: Tensor) -> Tensor:
-        # A message is a step against the gradient, or the gradient.
-        product = (made * messages).sum(-1).abs()
+        product = -(made * messages).sum(-1)  # steps go against the gradient
         along: Tensor = product / (made.norm(dim=-1).clamp(min=TINY) * lengths)
         return along
 

@@ -6,6 +6,7 @@ released: the figures are made from private data for the researcher.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,8 @@ from harness.simulation.attacks.membership import membership
 from harness.simulation.attacks.roc import Estimate
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
+
+log = logging.getLogger(__name__)
 
 
 def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, float], dict[str, Any]]:
@@ -44,7 +47,7 @@ def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, floa
         "inversion": partial(inversion, setup),
         "labels": partial(labels, setup),
     }
-    details = {str(name): attacks[name]() for name in asked.kinds}
+    details = {str(name): _tried(name, attacks[name]) for name in asked.kinds}
     figures: dict[str, float] = {}
     for found in details.values():
         for name, value in (found or {}).items():
@@ -58,3 +61,12 @@ def attacked(setup: Setup, run: Simulation, number: int) -> tuple[dict[str, floa
 
 def _plain(value: Any) -> Any:
     return value._asdict() if isinstance(value, Estimate) else value
+
+
+def _tried(name: str, attack: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Carry out an attack; an error is recorded instead of ending a run that is finished but for it."""
+    try:
+        return attack()
+    except Exception as error:
+        log.warning("attack %s: %s: %s", name, type(error).__name__, error)
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}

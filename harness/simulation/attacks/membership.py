@@ -19,6 +19,7 @@ https://arxiv.org/abs/2312.03262.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,7 +34,7 @@ from torch import Tensor
 from datasets.federation import Batch, Federation
 from harness.core import rng
 from harness.simulation.attacks.roc import FALSE, area, detection, largest_rate
-from harness.simulation.attacks.tap import shared_model, tapped
+from harness.simulation.attacks.tap import shared_model, step_of, tapped
 from harness.simulation.build import Setup
 from harness.simulation.evaluation import applied
 from harness.simulation.simulation import Simulation
@@ -43,6 +44,7 @@ from privacy.attacker import detection_bound
 
 Array = NDArray[np.float64]
 CANDIDATES = "candidates"  # name of a split
+FEWEST = 4  # shadow runs for which likelihood ratios are told
 STEP = 0.01  # of the model, along a message
 TINY = 1e-30
 
@@ -69,32 +71,50 @@ def membership(setup: Setup, run: Simulation, number: int, shadows: int, most: i
     most : int
         Number of samples to attack, half of them members, at most.
     """
-    no_model = shared_model(run, number) is None or setup.problem.predict is None
-    if no_model or setup.algorithm.meta.pooled or setup.problem.kind == "vertical":
+    problem, meta = setup.problem, setup.algorithm.meta
+    if (
+        problem.predict is None
+        or problem.kind == "vertical"
+        or meta.pooled
+        or shared_model(run, number) is None
+    ):
         return None
     pairs = draw_pairs(setup, most // 2)
+    if not len(pairs.client):
+        return None
     index, member = candidates(setup.federation, pairs)
     watched = replace(setup.federation, splits={**setup.federation.splits, CANDIDATES: index})
     target = log_odds(setup, watched, run, number)
-    made, inside = [], []
+    found: dict[int, tuple[Array, NDArray[np.bool_]]] = {}
     for some in _stacks(setup, shadows):
-        setups, taken = zip(*(shadow(setup, pairs, one) for one in some), strict=True)
-        try:
-            simulation = Simulation.from_setup(stack_setups(setups))
-            for _ in range(setup.spec.rounds):
-                simulation.step()
-        except Diverged:
-            continue
-        for place, coin in enumerate(taken):
-            made.append(log_odds(setup, watched, simulation, place))
-            inside.append(_flags(pairs, setup.federation, coin))
-    if not made:
-        return None
-    odds, within = np.stack(made), np.stack(inside)
-    scores = {"lira": lira(target, odds, within), "rmia": rmia(target, odds)}
+        found |= _trained(setup, watched, pairs, some)
+    kept = [number for number in found if number ^ 1 in found]  # of a pair both, or samples lack one side
+    scores: dict[str, Array] = {}
+    if len(kept) >= FEWEST:
+        odds, within = np.stack([found[n][0] for n in kept]), np.stack([found[n][1] for n in kept])
+        scores = {"lira": lira(target, odds, within), "rmia": rmia(target, odds)}
     if (moved := transcript(setup, watched)) is not None:
         scores["transcript"] = moved
-    return {"shadows": len(made), **_figures(scores, member, run, number)}
+    return {"shadows": len(kept), **_figures(scores, member, run, number)}
+
+
+def _trained(
+    setup: Setup, watched: Federation, pairs: Pairs, numbers: Sequence[int]
+) -> dict[int, tuple[Array, NDArray[np.bool_]]]:
+    """Train shadow runs side by side; return log odds and who was trained on, without runs that diverge."""
+    setups, coins = zip(*(shadow(setup, pairs, number) for number in numbers), strict=True)
+    run = Simulation.from_setup(stack_setups(setups))
+    try:
+        for _ in range(setup.spec.rounds):
+            run.step()
+    except Diverged:
+        alone = (_trained(setup, watched, pairs, [number]) for number in numbers)
+        return {} if len(numbers) == 1 else {key: value for one in alone for key, value in one.items()}
+    flags = (_flags(pairs, setup.federation, coin) for coin in coins)
+    return {
+        number: (log_odds(setup, watched, run, place), flag)
+        for place, (number, flag) in enumerate(zip(numbers, flags, strict=True))
+    }
 
 
 def _stacks(setup: Setup, shadows: int) -> list[Sequence[int]]:
@@ -199,9 +219,14 @@ def rmia(target: Array, odds: Array) -> Array:
 
 
 def transcript(setup: Setup, watched: Federation) -> Array | None:
-    """Return how fast log odds rise along what a sample's client sent, or along averages if only they are seen."""
-    problem = setup.problem
+    """Return how fast log odds rise along what a sample's client sent, or along averages if only they are seen.
+
+    None where test samples are dealt at random (``test: official``): labels would tell them from a client's own.
+    """
+    problem, partition = setup.problem, setup.spec.partition
     assert problem.predict is not None
+    if partition is not None and partition.test == "official":
+        return None
     run, tape = tapped(setup)
     index = watched.splits[CANDIDATES]
     owner, place = torch.nonzero(index >= 0, as_tuple=True)
@@ -211,16 +236,16 @@ def transcript(setup: Setup, watched: Federation) -> Array | None:
         model = shared_model(run)
         tape.clear()
         run.step()
-        if model is None or not tape.messages:
+        after = shared_model(run)
+        if model is None or after is None or not tape.messages:
             continue
         message = tape.messages[0]
-        if message.rows.ndim == 1:
-            score += _raised(problem.predict, model, message.rows, batch)
+        rows, _ = step_of(message, model, after)
+        if rows.ndim == 1:
+            score += _raised(problem.predict, model, rows, batch)
             seen = True
             continue
-        for client, row, here in zip(
-            message.ids.tolist(), message.rows, message.taking_part.tolist(), strict=True
-        ):
+        for client, row, here in zip(message.ids.tolist(), rows, message.taking_part.tolist(), strict=True):
             own = owner == client
             if here and bool(own.any()):
                 score[own] += _raised(problem.predict, model, row, Batch(*(part[own] for part in batch)))
@@ -254,7 +279,10 @@ def _figures(
     claim = run.statement(number)
     if claim is not None and claim["epsilon_total"] != "inf" and "noise_cohort" not in claim:
         epsilon = float(claim["epsilon_total"])
-        bound, others = partial(detection_bound, epsilon, claim["delta"]), figures["others"]
+        delta, others = claim["delta"], figures["others"]
+        if claim["adjacency"] != "replace":  # a sample is exchanged for another: two steps, in and out
+            epsilon, delta = 2 * epsilon, (1 + math.exp(min(epsilon, 700.0))) * delta
+        bound = partial(detection_bound, epsilon, min(delta, 1.0))
         figures["ceiling"] = {text: bound(false) for text, false in FALSE.items()}
         sampled = {text: largest_rate(others, false) for text, false in FALSE.items()}
         figures["ceiling_sampled"] = {text: bound(rate) for text, rate in sampled.items()}

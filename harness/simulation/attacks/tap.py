@@ -122,6 +122,12 @@ class TapChannel(Channel):
         self._tape.note(self._clients, heard[0])
         return heard
 
+    def mix_changes(self, *rows: Tensor, **options: Any) -> Any:
+        """Send changes of rows to the neighbors, who then know the rows."""
+        heard = super().mix_changes(*rows, **options)
+        self._tape.note(self._clients, heard[0])
+        return heard
+
 
 class TapClients(Clients):
     """Clients that record which samples they draw."""
@@ -137,13 +143,36 @@ class TapClients(Clients):
 
 
 def tapped(setup: Setup) -> tuple[Simulation, Tape]:
-    """Return a repetition of a run whose messages are recorded."""
+    """Return a repetition of a run that records messages as long as its model."""
     tape = Tape(len(setup.start["x"]))
     kind = type("Tapped", (TapClients,), {"tape": tape})
     channel: Callable[..., Channel] = partial(TapChannel, tape=tape)
     run = Simulation.from_setup(setup, clients=kind, channel=channel, in_parts=False)
+    if (model := shared_model(run)) is not None:
+        tape.length = len(model)
     tape.clear()
     return run, tape
+
+
+def step_of(message: Seen, before: Tensor, after: Tensor) -> tuple[Tensor, bool]:
+    """Return what the senders of a message add to the model, and whether it was a gradient, against which they go.
+
+    Everybody sees the models before and after, ``(P,)``. What is nearer to the model than to zero is a model; what
+    points away from where the model went is a gradient.
+
+    Returns
+    -------
+    Tensor
+        Rows like the message's, of steps or of gradients with the sign changed.
+    bool
+        Whether they are gradients.
+    """
+    rows = message.rows.to(before)
+    if float((rows - before).norm()) < float(rows.norm()):
+        rows = rows - before
+    total = rows if rows.ndim == 1 else rows[message.taking_part].sum(0)
+    gradient = bool(total @ (after - before) < 0)
+    return (-rows if gradient else rows), gradient
 
 
 def shared_model(run: Simulation, number: int = 0) -> Tensor | None:

@@ -255,7 +255,7 @@ def test_a_file_of_ones_own_names_its_clients(tmp_path):
     assert federate(data, Natural(), None, np.random.default_rng(0)).clients == 300
     with pytest.raises(DataError, match="has no column 'hospitals'"):
         load(f"csv:{path}?label=ill&client=hospitals")
-    with pytest.raises(DataError, match="the label cannot be sensitive or the client"):
+    with pytest.raises(DataError, match="the label cannot be sensitive, the client or the user"):
         load(f"csv:{path}?label=ill&client=ill")
 
 

@@ -118,8 +118,8 @@ PRIVACY = [
         r"privacy\.server_clip: input should be greater than 0",
     ),
     (
-        {"placement": "local", "epsilon": 1, "unit": "user"},
-        r"privacy\.unit: input should be 'client' or 'record', given 'user'",
+        {"placement": "local", "epsilon": 1, "unit": "person"},
+        r"privacy\.unit: input should be 'client', 'record' or 'user', given 'person'",
     ),
     (
         {"epsilon": 1, "placement": "shuffle"},
