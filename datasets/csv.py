@@ -82,7 +82,7 @@ def read_csv(
     missing : {"error", "drop", "fill"}
         Treatment of empty cells (also ``?``, ``NA``, ``NaN``): refuse the file, drop the rows, or fill with the
         column's mean over all rows, which counts as public (numbers), or a separate category (text). A missing
-        label is never filled.
+        label, or user, is never filled.
     drop : str or sequence of str
         Columns to leave out, such as identifiers.
     task : {"classification", "regression"}
@@ -107,8 +107,12 @@ def read_csv(
         raise DataError(
             f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
         )
-    table = {name: _cells(path, name, cells) for name, cells in text.items() if name not in dropped}
-    table = _treat_missing(path, table, label, missing)
+    table = {
+        name: _cells(path, name, cells, text=name == user)
+        for name, cells in text.items()
+        if name not in dropped
+    }
+    table = _treat_missing(path, table, {label: "label", user: "user"}, missing)
     return encoded(
         f"csv:{path.name}",
         table,
@@ -164,12 +168,14 @@ def _read(path: Path) -> tuple[bytes, dict[str, pd.Series]]:
     return raw, {name: cells[i].iloc[1:] for i, name in enumerate(names)}
 
 
-def _cells(path: Path, name: str, column: pd.Series) -> Cells:
+def _cells(path: Path, name: str, column: pd.Series, *, text: bool = False) -> Cells:
     import pandas as pd  # slow to import; most data sets do without it
 
     missing = column.isin(MISSING_MARKS).to_numpy()
     if missing.all():
         raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
+    if text:
+        return Cells(column.to_numpy(object), missing)
     numbers = pd.to_numeric(column.mask(missing), errors="coerce").to_numpy(np.float64)
     if np.isnan(numbers[~missing]).any():
         return Cells(column.to_numpy(object), missing)
@@ -178,7 +184,9 @@ def _cells(path: Path, name: str, column: pd.Series) -> Cells:
     return Cells(numbers, missing)
 
 
-def _treat_missing(path: Path, table: Mapping[str, Cells], label: str, missing: str) -> dict[str, Cells]:
+def _treat_missing(
+    path: Path, table: Mapping[str, Cells], known: Mapping[str, str], missing: str
+) -> dict[str, Cells]:
     holes = {name: int(cells.missing.sum()) for name, cells in table.items() if cells.missing.any()}
     if missing == "drop":
         keep = ~np.logical_or.reduce([cells.missing for cells in table.values()])
@@ -191,8 +199,11 @@ def _treat_missing(path: Path, table: Mapping[str, Cells], label: str, missing: 
             f"{path} has missing cells in {listed}; choose missing=drop (leave out those rows) or "
             "missing=fill (mean of a numeric column, a category of its own in text)"
         )
-    if label in holes:
-        raise DataError(f"{path}: the label {label!r} is missing in {holes[label]} rows; it is never filled")
+    for name, what in known.items():
+        if name in holes:
+            raise DataError(
+                f"{path}: the {what} {name!r} is missing in {holes[name]} rows; it is never filled"
+            )
     return {name: _fill(cells) for name, cells in table.items()}
 
 

@@ -213,7 +213,8 @@ def federate(
         Draws the samples of ``selection`` instead of ``rng``: a share of all samples, stratified by class, before
         anything else. Runs with other ``rng`` then hold out the same samples, and train and test on none of them.
     user : str, optional
-        Raw column that names the user of a sample. It is no feature, and each user is at one client.
+        Raw column that names the user of a sample. It is no feature, each user is at one client, and all samples of
+        a user are in one split. Not with ``"official"`` or ``stratify``.
 
     Returns
     -------
@@ -231,6 +232,10 @@ def federate(
     """
     if test == "official" and stratify:
         raise FederationError("the official test samples are given: stratify needs test as a share")
+    if user is not None and (test == "official" or stratify):
+        raise FederationError(
+            "users are dealt whole to training and test samples: give test as a share, and no stratify"
+        )
     labels = dataset.strata
     groups = None if dataset.group is None else dataset.group.numpy()
     held_out = _held_out(dataset, test)
@@ -244,6 +249,7 @@ def federate(
     parts = partition(*samples, clients, rng)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     position = rest[np.concatenate(parts)]
+    users = None if user is None else _users(dataset, user, owner, position)
     splits: dict[str, Positions] = {}
     if test == "official":
         splits["test"] = _deal(kept[held_out[kept]], len(parts), rng)
@@ -253,7 +259,11 @@ def federate(
         if not 0 < share < 1:
             raise FederationError(f"{name} is {share}; give a share above 0 and below 1")
     if selection_rng is not None:
-        reserved = _reserved(labels, held_out, shares.pop("selection"), selection_rng)[position]
+        share = shares.pop("selection")
+        if users is None:
+            reserved = _reserved(labels, held_out, share, selection_rng)[position]
+        else:
+            reserved = _reserved_users(users, share, selection_rng)[position]
         splits["selection"] = index_of(position[reserved], owner[reserved], len(parts))
         position, owner = position[~reserved], owner[~reserved]
         empty = np.flatnonzero(np.bincount(owner, minlength=len(parts)) == 0)
@@ -263,12 +273,14 @@ def federate(
                 "client (at_least), or a smaller selection"
             )
     for name, share in shares.items():
-        chosen = _part(owner, _strata(labels, groups, stratify)[position], share, rng)
+        if users is None:
+            chosen = _part(owner, _strata(labels, groups, stratify)[position], share, rng)
+        else:
+            chosen = _whole_users(owner, users[position], share, rng)
         splits[name] = index_of(position[chosen], owner[chosen], len(parts))
         position, owner = position[~chosen], owner[~chosen]
     train = index_of(position, owner, len(parts))
     splits = {"train": train, **splits}
-    users = None if user is None else _users(dataset, user, splits)
 
     rows = np.unique(np.concatenate([index[index >= 0] for index in splits.values()]))
     limited = "" if len(rows) == len(labels) else f", {len(rows)} of {len(labels)} samples"
@@ -335,6 +347,8 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
         return [replace(federation, pool=pools[0]) for federation in federations]
     starts = np.cumsum([0, *(len(pool.y) for pool in pools)])
     pool = Batch(*(torch.cat(parts) for parts in zip(*pools, strict=True)))
+    firsts = [federations[slots.index(slot)].users for slot in range(len(pools))]
+    users = torch.cat([one for one in firsts if one is not None]) if firsts[0] is not None else None
     result = []
     moved: dict[tuple[int, int], Mapping[str, Tensor]] = {}  # shared splits are shifted once
     for slot, federation in zip(slots, federations, strict=True):
@@ -342,7 +356,7 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
         if key not in moved:
             parts = federation.splits.items()
             moved[key] = {name: torch.where(index >= 0, index + start, -1) for name, index in parts}
-        result.append(replace(federation, pool=pool, splits=moved[key]))
+        result.append(replace(federation, pool=pool, splits=moved[key], users=users))
     return result
 
 
@@ -380,7 +394,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
     return replace(moved[0], splits=splits)
 
 
-def _users(dataset: Dataset, column: str, splits: Mapping[str, Positions]) -> NDArray[np.int64]:
+def _users(dataset: Dataset, column: str, owner: Positions, position: Positions) -> NDArray[np.int64]:
     """Return the number of the user of every sample, ``(n,)``, each of whom is at one client."""
     if column not in dataset.columns:
         near = difflib.get_close_matches(column, dataset.columns, n=1, cutoff=0.0)
@@ -388,19 +402,32 @@ def _users(dataset: Dataset, column: str, splits: Mapping[str, Positions]) -> ND
             f"unknown column of users {column!r}; {f'nearest: {near[0]}' if near else 'the data have no columns'}"
         )
     names, users = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
-    at = np.full(len(names), -1)
-    for index in splits.values():
-        for client, row in enumerate(index):
-            here = np.unique(users[row[row >= 0]])
-            elsewhere = here[(at[here] >= 0) & (at[here] != client)]
-            if len(elsewhere):
-                raise FederationError(
-                    f"user {str(names[elsewhere[0]])!r} of column {column!r} has samples at clients "
-                    f"{at[elsewhere[0]]} and {client}, so no epsilon of one client covers all of them; use a "
-                    "partition that keeps users together (natural, by a column of which users are parts)"
-                )
-            at[here] = client
+    pairs = np.unique(np.stack([users[position], owner]), axis=1)
+    twice = np.flatnonzero(np.diff(pairs[0]) == 0)
+    if len(twice):
+        (who, one), other = pairs[:, twice[0]], pairs[1, twice[0] + 1]
+        raise FederationError(
+            f"user {str(names[who])!r} of column {column!r} has samples at clients {one} and {other}, so no "
+            "epsilon of one client covers all of them; use a partition that keeps users together (natural, by a "
+            "column of which users are parts)"
+        )
     return users.astype(np.int64)
+
+
+def _whole_users(
+    owner: Positions, users: NDArray[np.int64], share: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Choose a share of every client's users, and all their samples, ``(n,)`` bool."""
+    _, first, which = np.unique(users, return_index=True, return_inverse=True)
+    return _part(owner[first], np.zeros(len(first), np.int64), share, rng)[which]
+
+
+def _reserved_users(users: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose a share of all users, and all their samples, ``(n,)`` bool."""
+    total = int(users.max()) + 1
+    chosen = np.zeros(total, dtype=bool)
+    chosen[rng.permutation(total)[: max(1, round(share * total))]] = True
+    return chosen[users]
 
 
 def _grouped(users: Tensor, most: int) -> Tensor:

@@ -33,7 +33,7 @@ from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
 from harness.core.wire.compression_settings import Compression, steps_of
-from harness.core.wire.privacy_settings import PrivacySpec
+from harness.core.wire.privacy_settings import USER_RECORDS, PrivacySpec
 from harness.core.wire.section import Section
 from harness.problems import PROBLEMS
 
@@ -201,7 +201,11 @@ class RunSpec(Section):
                     "privacy.noise: per_client is for clients with records of their own; the parties of a vertical "
                     "problem share them; use shared"
                 )
-            given = {name: getattr(privacy, name) or allowed[0] for name, allowed in possible.items()}
+            given: dict[str, Any] = {
+                name: getattr(privacy, name) or usual[0] for name, usual in possible.items()
+            }
+            if privacy.unit == "user":
+                given["user_records"] = privacy.user_records or USER_RECORDS
             return privacy.model_copy(update=given)
         balanced = self.cohort is not None and self.cohort.kind == "balanced"
         usual = "poisson" if privacy.placement == "central" and not balanced else "fixed"

@@ -162,7 +162,8 @@ class Clients(Cohort):
             ids, counts, held, entropy = ids[0], counts[0], held[0], entropy[:1]
         elif self.axes > 1:
             self.mismatched_batches |= self._mismatched(counts, split, batch_size)
-        keys = torch.tensor([rng.key(one, "batch", stream, self.round) for one in entropy])
+        named = f"{split} {stream}" if records is not None and records.users else stream
+        keys = torch.tensor([rng.key(one, "batch", named, self.round) for one in entropy])
         keys = keys[:, None].expand(len(entropy), ids.shape[-1]).flatten()
         who = torch.zeros_like(ids) if aligned else ids
         if records is not None and records.users:  # users are drawn, not samples

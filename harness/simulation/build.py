@@ -179,6 +179,8 @@ def prepare(
         raise Incompatible(
             f"algorithm {algorithm.meta.name} distinguishes classes, and problem {kind.name} predicts numbers"
         )
+    if _user(spec) is not None and federation.users is None:
+        raise Incompatible(f"privacy.user: problem {kind.name} has its own data, without users")
     federation = federation.to(execution.device, dtype)
     start = viewed.init(rng.stream(spec.seed, "start"))
     mixing = None
@@ -278,6 +280,7 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
     fields = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
     key = (
         kind.build,
+        _user(spec),  # is no feature
         fields,
         digest,
         problem.constants,

@@ -125,7 +125,7 @@ def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tup
         if name != "train":
             own = (
                 index
-                if unit == "record"
+                if unit != "client"
                 else torch.cat([index, index.new_full((canaries, index.shape[1]), -1)])
             )
         elif unit == "client":
@@ -137,7 +137,10 @@ def _planted(federation: Federation, unit: str, canaries: int, seed: int) -> tup
             dealt[:canaries] = places
             own = torch.cat([index, dealt.view(each, len(index)).T], 1).sort(-1, descending=True).values
         splits[name] = own
-    return replace(federation, pool=merged, splits=splits), places
+    users = federation.users
+    if users is not None:  # each canary is a user of its own
+        users = torch.cat([users, users.max() + 1 + torch.arange(canaries)])
+    return replace(federation, pool=merged, splits=splits, users=users), places
 
 
 def _losses(run: Simulation, federation: Federation, places: Tensor) -> Tensor:

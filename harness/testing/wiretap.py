@@ -278,7 +278,7 @@ class Witness(Clients):
         self._made: Counter[tuple[str, int]] = Counter()  # gradients from each batch
         self._seen: Counter[tuple[str, int]] = Counter()  # batches of each stream and client
         privacy = transcript.privacy
-        if privacy.unit == "record" and self._records is None:
+        if privacy.by_gradient and self._records is None:
             transcript.wrong.append("clients compute without record-level privacy")
         if privacy.unit == "client" and privacy.sampling == "poisson" and self.round >= 0:
             drawn = self.ids[self.participation_mask.bool()]

@@ -301,8 +301,15 @@ def _clipped_sum(
 
         moving = tuple(points[place] for place in places)
         groups = type(batch)(*(part.unflatten(0, (-1, group)) for part in batch))
+        real = groups.weight > 0.5
+        if group > 1:  # an empty slot holds the group's first sample, or a stranger's would be in the mean
+            own = (
+                torch.where(real.view(*real.shape, *[1] * (part.ndim - 2)), part, part[:, :1])
+                for part in (groups.x, groups.y, groups.group)
+            )
+            groups = type(batch)(*own, *groups[3:])
         every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(moving, groups)
-        return clipped_sum(every, norm, (groups.weight > 0.5).any(-1))
+        return clipped_sum(every, norm, real.any(-1))
 
     return one
 

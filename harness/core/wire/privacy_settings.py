@@ -37,7 +37,7 @@ class PrivacySpec(Section):
     Attributes
     ----------
     unit : {"client", "record", "user"}
-        Unit of protection: all of a client's data, one record, or all records of one user inside a client.
+        Unit of protection: all of a client's data, one record, or all training records of one user inside a client.
     user : str or None
         With unit user, the column that names the user of a record. Every user is at one client. Users are drawn as
         records are, ``batch_size`` of them on average, and contribute the mean gradient of their records.

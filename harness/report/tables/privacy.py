@@ -19,7 +19,7 @@ PLACEMENTS = {
 UNITS = {
     "client": "one client with all its data",
     "record": "one record of a client",
-    "user": "one user inside a client, with all records there",
+    "user": "one user inside a client, with all training records",
 }
 CHANGES = {
     "replace": "replaced",
@@ -89,6 +89,6 @@ def exposure(frame: pd.DataFrame) -> list[str]:
             mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
             lines.append(
                 f"{row['algorithm']}: ε {row['epsilon_total']:.3g}{mark} is that of {who}, the median is "
-                f"{row['epsilon_median']:.3g}. {loudest(who) if row['dp_unit'] == 'record' else ''}".rstrip()
+                f"{row['epsilon_median']:.3g}. {loudest(who) if row['dp_unit'] != 'client' else ''}".rstrip()
             )
     return list(dict.fromkeys(lines))

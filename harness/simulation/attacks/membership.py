@@ -277,7 +277,9 @@ def _figures(
         figures[f"{name}_auc"] = area(inside, outside)
         figures |= {f"{name}_tpr_{text}": detection(inside, outside, false) for text, false in FALSE.items()}
     claim = run.statement(number)
-    if claim is not None and claim["epsilon_total"] != "inf" and "noise_cohort" not in claim:
+    # A shadow run exchanges samples, so users change and their numbers, which no epsilon for a user is about.
+    bounded = claim is not None and claim["epsilon_total"] != "inf" and "noise_cohort" not in claim
+    if claim is not None and bounded and claim["unit"] != "user":
         epsilon = float(claim["epsilon_total"])
         delta, others = claim["delta"], figures["others"]
         if claim["adjacency"] != "replace":  # a sample is exchanged for another: two steps, in and out

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from datasets.dataset import DataError
 from datasets.federation import FederationError
 from harness.config.run import read_spec
 from harness.core.execution.vectorize import Rows
@@ -177,3 +178,97 @@ def test_epochs_are_refused(visits):
     setup = prepare(spec_of(visits, algorithm={"name": "fedavg", "local_epochs": 1, "batch_size": 8}))
     with pytest.raises(Incompatible, match="an epoch of samples; use local_steps"):
         calibrated(setup)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1e30, -1e36])
+def test_nobody_else_is_moved_by_the_sample_that_empty_slots_hold(visits, value):
+    """Padding is a place in the pool, of somebody's sample: it was in the mean of every user with few records."""
+    algorithm = {"name": "fedavg", "local_steps": 1, "batch_size": 1000, "lr": 1.0}
+    setup = calibrated(prepare(spec_of(visits, {"noise_multiplier": 0.0}, algorithm=algorithm, rounds=1)))
+    federation = setup.federation
+    x = federation.pool.x.clone()
+    x[0] = value
+    other = replace(setup, federation=replace(federation, pool=federation.pool._replace(x=x)))
+    ends = []
+    for one in (setup, other):
+        run = Simulation.from_setup(one)
+        run.step()
+        ends.append(run.state.x)
+    users = (federation.by_user("train", 8)[..., 0] >= 0).sum(-1)
+    share = federation.counts() / federation.counts().sum()
+    assert float((ends[0] - ends[1]).norm()) <= float((share * 2 * 0.5 / users).max()) * (1 + 1e-5)
+
+
+def test_a_user_is_in_one_split(visits):
+    fields = {"partition": {"kind": "natural", "selection": 0.2}}
+    for partition in ({}, {"selection_seed": 3}):
+        federation = prepare(spec_of(visits, partition=fields["partition"] | partition)).federation
+        seen = [set(federation.users[index[index >= 0]].tolist()) for index in federation.splits.values()]
+        assert len(seen) == 3 and sum(map(len, seen)) == len(set.union(*seen)) == 3 * USERS
+        assert min(map(len, seen)) > 10
+
+
+def test_streams_of_two_splits_draw_users_apart(visits):
+    setup = calibrated(prepare(spec_of(visits)))
+    splits = setup.federation.splits
+    same = replace(setup.federation, splits={**splits, "validation": splits["train"]})
+    run = Simulation.from_setup(replace(setup, federation=same))
+    clients = run.clients(torch.arange(3), 0)
+    one, other = (
+        clients.batches(None, steps=20, batch_size=8, split=name) for name in ("train", "validation")
+    )
+    assert one.positions.shape != other.positions.shape or not torch.equal(one.positions, other.positions)
+
+
+def test_missing_users_are_refused_and_names_stay_text(visits, tmp_path):
+    head, *cells = [line.split(",") for line in visits.read_text().splitlines()]
+    ids = {name: 10**17 + number for number, name in enumerate({row[4] for row in cells})}
+    named = [",".join(row) for row in (head, *([*row[:4], str(ids[row[4]]), row[5]] for row in cells))]
+    path = tmp_path / "numbers.csv"
+    path.write_text("\n".join(named))
+    assert len(prepare(spec_of(path)).federation.users.unique()) == 3 * USERS
+    path.write_text("\n".join([*named, "0,0,0,site 0,,1"]))
+    data = {"name": "csv", "path": str(path), "label": "ill", "client": "site", "user": "person"}
+    with pytest.raises(DataError, match="the user 'person' is missing in 1 rows; it is never filled"):
+        prepare(spec_of(path, data=data | {"missing": "fill"}))
+
+
+def test_a_default_has_the_id_of_its_value(visits):
+    assert spec_of(visits) == spec_of(visits, {"user_records": 8})
+
+
+def test_runs_of_two_units_in_one_process_have_models_of_their_own(visits):
+    """The column of users is no feature if it is protected."""
+    plain = {"name": "csv", "path": str(visits), "label": "ill", "client": "site", "drop": ["person"]}
+    one = prepare(spec_of(visits, {"unit": "record", "user": None, "user_records": None}, data=plain))
+    two = prepare(spec_of(visits, {"user": "a"}, data=plain, partition={"kind": "natural"}))
+    assert one.federation.pool.x.shape[1] == 3 and two.federation.pool.x.shape[1] == 2
+    assert one.problem is not two.problem
+
+
+def test_problems_without_users_are_refused():
+    with pytest.raises(Incompatible, match="has its own data, without users"):
+        prepare(
+            read_spec(
+                {
+                    "problem": "random_quadratic",
+                    "algorithm": {"name": "local_sgda", "local_steps": 2, "batch_size": 2},
+                    "privacy": {"unit": "user", "user": "person", "epsilon": 1.0},
+                }
+            )
+        )
+
+
+def test_canaries_are_users_of_their_own(visits):
+    from harness.testing.canary_audit import _planted
+
+    setup = prepare(spec_of(visits))
+    planted, places = _planted(setup.federation, "user", 8, 0)
+    before = setup.federation.users
+    assert (
+        len(planted.users) == len(planted.pool.y)
+        and planted.splits["test"].shape == setup.federation.splits["test"].shape
+    )
+    assert len(set(planted.users[places].tolist())) == 8 and int(planted.users[places].min()) > int(
+        before.max()
+    )
