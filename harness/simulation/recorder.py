@@ -17,7 +17,6 @@ from harness.config.run import RunSpec
 from harness.config.run import versions as versions_of
 from harness.core.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
-from harness.simulation.attacks.measure import attacked
 from harness.simulation.build import Setup
 from harness.simulation.claims import public_information
 from harness.simulation.evaluation import solution
@@ -109,6 +108,8 @@ class Recorder:
         if lost and not (run.rows_private and run.keeps_models(number)):
             return False
         if last and self.setup.spec.attacks is not None:
+            from harness.simulation.attacks.measure import attacked  # imports parts of scipy that are slow
+
             figures, self._attacks = attacked(self.setup, run, number)
             metrics |= figures
         at = run.snapshot(number)

@@ -257,3 +257,23 @@ def test_a_plan_counts_the_search(tmp_path, capsys):
     tiny = ["--limit-hours", "1e-9"]
     assert suite(tmp_path, *tiny) == 2
     assert "--limit-hours: these runs take about" in " ".join(capsys.readouterr().err.split())
+
+
+def test_searches_that_differ_in_the_kind_of_noise_have_rows_of_their_own():
+    """They had one name, and the last one's choice stood in both rows."""
+    plain = {"placement": "central", "clip": 1, "epsilon": 4}
+    ways = [plain, plain | {"mechanism": "banded"}, plain | {"adjacency": "zero-out"}]
+    records = []
+    for number, privacy in enumerate(ways):
+        search = {
+            "number": number,
+            "paths": ["rounds"],
+            "epsilon": None,
+            "tune": TUNED["tune"] | {"halving": 3},
+        }
+        search["chosen"] = 0
+        search["trials"] = [{"settings": {"rounds": number + 1}, "values": [0.5], "tests": [0.5]}]
+        records.append(replace(undone(spec(privacy=privacy), "skipped", "no"), search=search))
+    (table,) = tuning_tables(records)
+    assert len(set(table.rows)) == 3
+    assert [table.places[row, "Chosen"].text for row in table.rows] == ["rounds=1", "rounds=2", "rounds=3"]

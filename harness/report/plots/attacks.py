@@ -47,8 +47,8 @@ class Point(NamedTuple):
 def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None:
     """Draw what attackers find out against a measure of the model, a panel for each attack and task.
 
-    Points are means over seeds, with bars of one sample standard deviation. A dashed line is an attacker who learns
-    nothing. Axes point so that better protected cells are lower and better models further right.
+    Points are means over seeds, with bars of one sample standard deviation. A dashed line is what guessing
+    gives. Axes point so that better protected cells are lower and better models further right.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
         figure.draw_without_rendering()  # finds where everything stands
         for ax in figure.axes[: len(shown)]:
             keep_apart(ax)
-        note = "means over seeds, bars: one standard deviation; dashed: an attacker who learns nothing"
+        note = "means over seeds, bars: one standard deviation; dashed: as good as guessing"
         note += f"; {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
         more = extrapolated(cell for _, cells in shown for cell in cells)
         return save(figure, path, "; ".join(filter(None, [note, more])))

@@ -83,13 +83,21 @@ def _names(found: Sequence[Searched]) -> list[str]:
         texts.append(_mechanism(cell) if len(mechanisms) > 1 else "")
         members[number] = cell.algorithm, [text for text in texts if text]
     own = telling(members)
-    return [" ".join([members[n][0], *map(without_section, own[n])]) for n in range(len(found))]
+    names = [" ".join([members[n][0], *map(without_section, own[n])]) for n in range(len(found))]
+    again = [names[:n].count(name) for n, name in enumerate(names)]
+    return [
+        name if not earlier else f"{name} ({earlier + 1})" for name, earlier in zip(names, again, strict=True)
+    ]
 
 
 def _mechanism(cell: Cell) -> str:
-    """Return unit and placement of a cell's privacy; empty without privacy."""
+    """Return unit, placement and kind of noise of a cell's privacy; empty without privacy."""
     asked = cell.spec.get("privacy")
-    return "/".join(filter(None, (asked.get("unit"), asked.get("placement")))) if asked else ""
+    if not asked:
+        return ""
+    kind = asked.get("mechanism", "independent")
+    parts = (asked.get("unit"), asked.get("placement"), kind if kind != "independent" else None)
+    return "/".join(filter(None, parts))
 
 
 def _settings(search: Searched) -> str:
