@@ -37,11 +37,13 @@ def test_one_sample_is_read_from_a_message_exactly():
     assert figures["inversion_labels"] == 1.0 and figures["inversion_psnr"] > 45
 
 
+@pytest.mark.slow
 def test_a_model_without_a_linear_layer_at_the_front_is_attacked_from_random_samples(monkeypatch):
     monkeypatch.setattr("harness.simulation.attacks.inversion._inputs", lambda *given: None)
     assert found(inversion, TASK)["inversion_error"] < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "protection",
     [
@@ -57,6 +59,7 @@ def test_messages_that_lack_most_or_are_noisy_show_little(protection):
     assert found(inversion, TASK, **protection)["inversion_error"] > 0.7
 
 
+@pytest.mark.slow
 def test_a_pruned_model_shows_a_sample_all_the_same():
     """Units that are left have gradients of the whole input."""
     assert found(inversion, TASK, compression={"alpha": 0.5})["inversion_error"] < 0.01

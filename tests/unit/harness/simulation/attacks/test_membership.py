@@ -156,6 +156,7 @@ def test_runs_that_cannot_be_repeated_or_looked_into_are_refused(setting):
         read_spec(TASK | {"privacy": privacy, "attacks": ["inversion"]})
 
 
+@pytest.mark.slow
 def test_attacks_change_nothing_of_a_run_and_their_figures_are_measures(tmp_path):
     fields = {
         "rounds": 2,
@@ -219,6 +220,7 @@ def test_changes_that_neighbors_hear_are_seen():
     assert "transcript_auc" in found
 
 
+@pytest.mark.slow
 def test_shadow_runs_that_diverge_leave_with_their_twins(monkeypatch):
     from harness.simulation.attacks import membership as module
     from harness.simulation.snapshot import Diverged
