@@ -9,7 +9,7 @@ and without a search the best on test samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from harness.core import rng
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
-from harness.report.data.results import Cell, Results
+from harness.report.data.results import Cell
 from harness.report.data.specs import part_name
 from harness.report.data.statistics import ALPHA
 from harness.report.data.tidy import shared_key
 
 if TYPE_CHECKING:
-    from harness.storage.store import RunRecord
+    pass
 
 OWN = [part for part in METHOD if part not in ("privacy", "compression")]
 RESAMPLES = 1000
@@ -72,13 +72,12 @@ class Ranks:
     left_out: tuple[str, ...]
 
 
-def ranks(records: Iterable[RunRecord], by: str) -> Ranks | None:
+def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
     """Return the ranks over federations; None with fewer than two tasks or three methods that they share."""
-    results = Results.of(records)
-    names = _names(results.cells)
+    names = _names(cells)
     blocks: dict[tuple[str, str], dict[str, tuple[float, dict[int, float]]]] = {}
     sign = -1 if better_is_higher(by) else 1
-    for cell in results.cells:
+    for cell in cells:
         values = {seed: sign * float(value) for seed, value in cell.values(by).items()}
         if values:
             own = blocks.setdefault(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.report.data.leaderboard import model_for
 from harness.report.data.ranks import Ranks, ranks
-from harness.report.data.results import Results
+from harness.report.data.results import Cell, Results
 from harness.report.plots.figure import COLORS, Pictures, canvas, save
 from harness.report.tables.text import words
 
@@ -38,12 +38,10 @@ def rank_diagram(records: Iterable[RunRecord], path: Path, by: str) -> Pictures 
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two tasks or three methods that all have.
     """
-    kinds: dict[str, list[RunRecord]] = {}
+    kinds: dict[str, list[Cell]] = {}
     for cell in Results.of(records).cells:
         user = model_for(cell) or ""
-        kinds.setdefault("each client" if user.startswith("each client") else "everybody", []).extend(
-            cell.records
-        )
+        kinds.setdefault("each client" if user.startswith("each client") else "everybody", []).append(cell)
     drawn = {user: one for user in sorted(kinds, reverse=True) if (one := ranks(kinds[user], by)) is not None}
     if not drawn:
         return None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.report import leaderboard
+from harness.report import Results, leaderboard
 from harness.report.data.ranks import critical_difference, ranks
 from harness.report.data.statistics import (
     bca,
@@ -137,13 +137,13 @@ def test_ranks_over_federations():
     """Two data sets; c is first in one and second in the other, d is in one only, ties share their ranks."""
     one = {"a": [0.5, 0.5], "b": [0.5, 0.5], "c": [0.9, 0.9], "d": [1.0, 1.0]}
     other = {"a": [0.8, 0.8], "b": [0.1, 0.1], "c": [0.7, 0.7]}
-    found = ranks(federations(one, other), "accuracy")
+    found = ranks(Results.of(federations(one, other)).cells, "accuracy")
     assert found.methods == ("c", "a", "b")
     assert found.means == pytest.approx((1.5, 1.75, 2.75))
     assert found.low is found.high is found.p is found.critical is None  # two seeds, two federations
     assert (found.federations, found.tasks, found.seeds, found.left_out) == (2, 2, 2, ("d",))
-    assert ranks(federations(one), "accuracy") is None  # one task
-    assert ranks(federations(one, other), "loss") is None
+    assert ranks(Results.of(federations(one)).cells, "accuracy") is None  # one task
+    assert ranks(Results.of(federations(one, other)).cells, "loss") is None
 
 
 def test_tasks_of_one_federation_count_once():
@@ -153,14 +153,14 @@ def test_tasks_of_one_federation_count_once():
     runs += [
         run for beta in (0.5, 0.9) for run in ranked(first, data={"name": "d0"}, compression=pruned(beta))
     ]
-    found = ranks(runs, "accuracy")
+    found = ranks(Results.of(runs).cells, "accuracy")
     assert (found.federations, found.tasks) == (2, 4)
     assert dict(zip(found.methods, found.means, strict=True)) == {"a": 2.0, "b": 1.5, "c": 2.5}
 
 
 def test_five_federations_are_tested():
     values = [{"a": [0.9], "b": [0.8], "c": [0.7]}] * 5
-    found = ranks(federations(*values), "accuracy")
+    found = ranks(Results.of(federations(*values)).cells, "accuracy")
     assert found.critical == pytest.approx(critical_difference(3, 5))
     assert found.p == pytest.approx(stats.friedmanchisquare([1] * 5, [2] * 5, [3] * 5).pvalue)
 
@@ -177,7 +177,7 @@ def test_equal_methods_on_correlated_tasks_are_seldom_told_apart():
                 own = 0.5 + 0.01 * (shared + random.normal(0, 1, 6))
                 values = {name: [value] for name, value in zip("abcdef", own.tolist(), strict=True)}
                 runs += ranked(values, data={"name": f"d{number}"}, compression=pruned(beta / 10))
-        found = ranks(runs, "accuracy")
+        found = ranks(Results.of(runs).cells, "accuracy")
         false.append(max(found.means) - min(found.means) > found.critical)
     assert np.mean(false) <= 0.15
 
@@ -187,7 +187,7 @@ def test_models_are_methods_and_problems_are_their_own_affair():
     one += ranked({"a": [0.95]}, model={"name": "mlp"})
     one += ranked({"e": [0.99]}, problem={"kind": "fair_classification"})
     other = ranked({"a": [0.5], "b": [0.6], "c": [0.7], "e": [0.8]}, compression=pruned(0.9))
-    found = ranks([*one, *other], "accuracy")
+    found = ranks(Results.of([*one, *other]).cells, "accuracy")
     assert dict(zip(found.methods, found.means, strict=True)) == {
         "e": 1.0,
         "c": 2.0,
@@ -205,17 +205,18 @@ def test_of_several_settings_a_search_chooses_and_not_the_test_samples():
 
     others = [done(spec(name), accuracy=value) for name, value in (("b", 0.6), ("c", 0.4))]
     other = ranked({"a": [0.5], "b": [0.6], "c": [0.7]}, data={"name": "d1"})
-    found = ranks([tuned(0.1, 0.9, 0.5), tuned(0.2, 0.8, 0.99), *others, *other], "accuracy")
+    records = [tuned(0.1, 0.9, 0.5), tuned(0.2, 0.8, 0.99), *others, *other]
+    found = ranks(Results.of(records).cells, "accuracy")
     assert dict(zip(found.methods, found.means, strict=True))["a"] == 2.5  # second of .6, .5, .4; third
 
 
 def test_intervals_of_ranks_come_from_seeds():
     values = np.random.default_rng(0).normal(0, 1, (3, 12))
     own = dict(zip("abc", values.tolist(), strict=True))
-    found = ranks(federations(own, own), "accuracy")
+    found = ranks(Results.of(federations(own, own)).cells, "accuracy")
     assert all(low < high for low, high in zip(found.low, found.high, strict=True))
     few = {name: values[:4] for name, values in own.items()}
-    assert ranks(federations(few, few), "accuracy").low is None
+    assert ranks(Results.of(federations(few, few)).cells, "accuracy").low is None
 
 
 def groups(*rates):
