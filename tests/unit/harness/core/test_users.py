@@ -112,6 +112,7 @@ def test_the_epsilon_is_far_below_that_of_a_group_of_records(visits):
     assert claim["epsilon_total"] < 0.6 * group
 
 
+@pytest.mark.slow
 def test_a_budget_is_met_and_the_audit_finds_nothing(visits):
     setup = calibrated(prepare(spec_of(visits, {"noise_multiplier": None, "epsilon": 3.0})))
     found = audit_transcript(of_setup(setup), setup.privacy)
@@ -120,6 +121,7 @@ def test_a_budget_is_met_and_the_audit_finds_nothing(visits):
     assert found["std_measured"] == pytest.approx(found["std_claimed"], rel=0.2)
 
 
+@pytest.mark.slow
 def test_records_that_are_clipped_one_by_one_are_found(visits, monkeypatch):
     """A user with six records would have six times the sensitivity."""
     setup = calibrated(prepare(spec_of(visits, {"noise_multiplier": 0.01})))

@@ -30,6 +30,7 @@ def found(attack, task, **fields):
     return attack(calibrated(prepare(read_spec(task | fields))))
 
 
+@pytest.mark.slow
 def test_one_sample_is_read_from_a_message_exactly():
     figures = found(inversion, TASK)
     assert figures["victims"] == 4 and figures["samples"] == 1
