@@ -27,6 +27,8 @@ from harness.report.tables.text import (
 
 SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")
+#: Of each attack the measure that tables show.
+ATTACKS = ("lira_auc", "rmia_auc", "transcript_auc", "inversion_error", "labels_accuracy")
 
 Row = Mapping[str, Any]
 
@@ -176,11 +178,12 @@ def _system(rows: Sequence[Row]) -> list[Column]:
 
 
 def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
-    """Return the measures to show: the usual ones, the ranking one, and the loss if a row has none of them."""
+    """Return the measures to show: the usual ones, the ranking one, the loss if a row has none, and attacks."""
     names = ["accuracy", "worst_client", "eqopp", "auroc", "mae", "r2", "stationarity"]
     bare = [row for row in rows if all(is_empty(row.get(f"{name}_mean")) for name in names)]
     names += ["loss"] if any(not is_empty(row.get("loss_mean")) for row in bare) else []
     names += [by] if by not in names else []
+    names += [name for name in ATTACKS if name != by]
     return [name for name in names if f"{name}_mean" in frame]
 
 

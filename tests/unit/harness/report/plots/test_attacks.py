@@ -1,6 +1,8 @@
 """The picture of what attackers find out."""
 
+from harness.report import leaderboard
 from harness.report.plots.attacks import attacks
+from harness.report.tables.columns import columns
 from tests.support.records import done, evaluation, private, spec
 from tests.unit.harness.report.plots.test_pictures import texts_in
 
@@ -30,3 +32,15 @@ def test_there_is_none_without_attacks_or_of_few_cells(tmp_path):
     assert attacks([point(0.9), point(0.8, epsilon=8.0)], tmp_path / "a", "accuracy") is None
     few = [point(0.9, lira_auc=0.7), point(0.8, epsilon=8.0, lira_auc=0.5)]
     assert attacks(few, tmp_path / "a", "accuracy") is None
+
+
+def test_tables_have_a_column_for_every_attack(tmp_path):
+
+    frame = leaderboard(
+        [point(0.9, lira_auc=0.7, inversion_error=0.0), point(0.8, epsilon=8.0, lira_auc=0.5)]
+    )
+    headings = [column.heading for column in columns(frame)]
+    assert "LiRA AUC" in headings and "Inversion error" in headings
+    assert "Transcript AUC" not in headings
+    plain = leaderboard([point(0.9), point(0.8, epsilon=8.0)])
+    assert "LiRA AUC" not in [column.heading for column in columns(plain)]
