@@ -134,6 +134,8 @@ def test_fewer_bits_need_more_noise_and_too_few_are_refused():
     assert noise == sorted(noise, reverse=True) and noise[0] > 1.05 * noise[-1]
     with pytest.raises(ValueError, match="4 bits a coordinate cannot hold the sum of 100 messages"):
         grid(4.0, 1.0, 100, 1024, 4)
+    with pytest.raises(ValueError, match="use less noise, a larger cohort or a smaller model"):
+        grid(1e6, 2.0, 10, 1024)
 
 
 def test_a_grid_chooses_the_fewest_bits_with_little_more_noise():
