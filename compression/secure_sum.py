@@ -56,8 +56,8 @@ def packed_bytes(length: int, bits: int) -> int:
 def neighbors(clients: int, protocol: Protocol) -> int:
     """Return how many others each client shares secrets with.
 
-    For ``secagg+`` the next even number from ``6 log2(clients)`` on. Bell et al. choose it by the number of
-    clients that drop out or collude; this is of the order of their table for a fifth of each.
+    For ``secagg+`` the next even number from ``6 log2(clients)`` on. Bell et al. prove that a multiple of the
+    logarithm is enough and choose it by the shares of clients that drop out or collude; the factor 6 is ours.
     """
     if protocol == "ideal":
         return 0

@@ -113,3 +113,10 @@ def index_of(position: Positions, owner: Positions, clients: int) -> Positions:
     column = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     index[owner[order], column] = position[order]
     return index
+
+
+def part_of(owner: Positions, strata: Positions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose a share of every client's samples, ``(n,)`` bool."""
+    sizes = np.bincount(owner)
+    take = np.minimum(np.maximum(np.rint(sizes * share).astype(np.int64), 1), sizes - 1)
+    return spread(owner, strata, take, rng)

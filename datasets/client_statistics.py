@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from datasets.dataset import tenths
-from datasets.federation import Federation, FederationError
+from datasets.dataset import FederationError, tenths
+from datasets.federation import Federation
 
 Counts = Mapping[str, tuple[int, ...]]
 PARTS = ("splits", "classes", "groups")

@@ -20,6 +20,10 @@ class DataError(ValueError):
     """Unavailable or unusable data; the message gives the reason and a remedy."""
 
 
+class FederationError(ValueError):
+    """Invalid settings of a federation, or data that do not fit them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A pool of samples with their metadata.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,18 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets.allocation import Positions, index_of, spread
+from datasets.allocation import Positions, index_of, part_of, spread
+from datasets.dataset import FederationError
 from datasets.partition import Partition, Samples
+from datasets.users import grouped, reserved_users, user_numbers, whole_users
 
 if TYPE_CHECKING:
     from datasets.dataset import Dataset
 
 
 KEPT = 2**26  # bytes of features that are kept in the order of the clients
-
-
-class FederationError(ValueError):
-    """Invalid settings of a federation, or data that do not fit them."""
 
 
 class Batch(NamedTuple):
@@ -135,7 +132,7 @@ class Federation:
         """
         assert self.users is not None
         if (split, most) not in self._by_user:
-            rows = [_grouped(self.users[own[own >= 0]], most) for own in self.splits[split]]
+            rows = [grouped(self.users[own[own >= 0]], most) for own in self.splits[split]]
             table = torch.full((len(rows), max(1, *(len(row) for row in rows)), most), -1)
             for own, row in zip(table, rows, strict=True):
                 own[: len(row)] = row
@@ -249,7 +246,7 @@ def federate(
     parts = partition(*samples, clients, rng)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     position = rest[np.concatenate(parts)]
-    users = None if user is None else _users(dataset, user, owner, position)
+    users = None if user is None else user_numbers(dataset, user, owner, position)
     splits: dict[str, Positions] = {}
     if test == "official":
         splits["test"] = _deal(kept[held_out[kept]], len(parts), rng)
@@ -263,7 +260,7 @@ def federate(
         if users is None:
             reserved = _reserved(labels, held_out, share, selection_rng)[position]
         else:
-            reserved = _reserved_users(users, share, selection_rng)[position]
+            reserved = reserved_users(users, share, selection_rng)[position]
         splits["selection"] = index_of(position[reserved], owner[reserved], len(parts))
         position, owner = position[~reserved], owner[~reserved]
         empty = np.flatnonzero(np.bincount(owner, minlength=len(parts)) == 0)
@@ -274,9 +271,9 @@ def federate(
             )
     for name, share in shares.items():
         if users is None:
-            chosen = _part(owner, _strata(labels, groups, stratify)[position], share, rng)
+            chosen = part_of(owner, _strata(labels, groups, stratify)[position], share, rng)
         else:
-            chosen = _whole_users(owner, users[position], share, rng)
+            chosen = whole_users(owner, users[position], share, rng)
         splits[name] = index_of(position[chosen], owner[chosen], len(parts))
         position, owner = position[~chosen], owner[~chosen]
     train = index_of(position, owner, len(parts))
@@ -394,54 +391,6 @@ def stack(federations: Sequence[Federation]) -> Federation:
     return replace(moved[0], splits=splits)
 
 
-def _users(dataset: Dataset, column: str, owner: Positions, position: Positions) -> NDArray[np.int64]:
-    """Return the number of the user of every sample, ``(n,)``, each of whom is at one client."""
-    if column not in dataset.columns:
-        near = difflib.get_close_matches(column, dataset.columns, n=1, cutoff=0.0)
-        raise FederationError(
-            f"unknown column of users {column!r}; {f'nearest: {near[0]}' if near else 'the data have no columns'}"
-        )
-    names, users = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
-    pairs = np.unique(np.stack([users[position], owner]), axis=1)
-    twice = np.flatnonzero(np.diff(pairs[0]) == 0)
-    if len(twice):
-        (who, one), other = pairs[:, twice[0]], pairs[1, twice[0] + 1]
-        raise FederationError(
-            f"user {str(names[who])!r} of column {column!r} has samples at clients {one} and {other}, so no "
-            "epsilon of one client covers all of them; use a partition that keeps users together (natural, by a "
-            "column of which users are parts)"
-        )
-    return users.astype(np.int64)
-
-
-def _whole_users(
-    owner: Positions, users: NDArray[np.int64], share: float, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Choose a share of every client's users, and all their samples, ``(n,)`` bool."""
-    _, first, which = np.unique(users, return_index=True, return_inverse=True)
-    return _part(owner[first], np.zeros(len(first), np.int64), share, rng)[which]
-
-
-def _reserved_users(users: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Choose a share of all users, and all their samples, ``(n,)`` bool."""
-    total = int(users.max()) + 1
-    chosen = np.zeros(total, dtype=bool)
-    chosen[rng.permutation(total)[: max(1, round(share * total))]] = True
-    return chosen[users]
-
-
-def _grouped(users: Tensor, most: int) -> Tensor:
-    """Return the places of each user's first samples, ``(U, most)``, padded with -1."""
-    order = users.argsort(stable=True)
-    counts = torch.unique(users, return_counts=True)[1]
-    starts = counts.cumsum(0) - counts
-    within = torch.arange(len(users)) - starts.repeat_interleave(counts)
-    table = torch.full((len(counts), most), -1)
-    kept = within < most
-    table[torch.arange(len(counts)).repeat_interleave(counts)[kept], within[kept]] = order[kept]
-    return table
-
-
 def _held_out(dataset: Dataset, test: float | Literal["official"]) -> NDArray[np.bool_]:
     """Return the mask of the source's test samples, which are not partitioned, ``(n,)``."""
     if test != "official":
@@ -510,13 +459,6 @@ def _strata(
             raise FederationError("stratify names 'group', but the data have no sensitive attribute")
         strata = strata * (groups.max() + 1) + groups
     return strata
-
-
-def _part(owner: Positions, strata: Positions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Choose a share of every client's samples, ``(n,)`` bool."""
-    sizes = np.bincount(owner)
-    take = np.minimum(np.maximum(np.rint(sizes * share).astype(np.int64), 1), sizes - 1)
-    return spread(owner, strata, take, rng)
 
 
 def _deal(position: Positions, clients: int, rng: np.random.Generator) -> Positions:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.client_statistics import ClientCounts, Counts, count
-from datasets.federation import Federation, FederationError
+from datasets.dataset import FederationError
+from datasets.federation import Federation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from datasets.allocation import index_of
-from datasets.federation import Federation, FederationError
+from datasets.dataset import FederationError
+from datasets.federation import Federation
 
 
 def balanced(

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from datasets.dataset import nearest
-from datasets.federation import Batch, Federation, FederationError
+from datasets.dataset import FederationError, nearest
+from datasets.federation import Batch, Federation
 from datasets.partition import PartitionError
 
 

@@ -190,24 +190,6 @@ def _cumulative(sigma: float) -> tuple[int, Array]:
     return -reach, np.cumsum(weights) / weights.sum()
 
 
-def sum_multiplier(sigma: float, sensitivity: float, clients: int, length: int) -> float:
-    """Return the noise multiplier of a sum, at least; 0 where sigma is too small to tell.
-
-    Parameters
-    ----------
-    sigma : float
-        Parameter of each client's noise.
-    sensitivity : float
-        L2 sensitivity of the sum to one client.
-    clients : int
-        Number of clients whose noise is in the sum.
-    length : int
-        Number of coordinates.
-    """
-    r, least = _least(clients, length)
-    return math.sqrt(max(0.0, clients * sigma**2 - r**2)) / sensitivity if sigma >= least else 0.0
-
-
 def discrete_gaussian(sigma: float, uniform: Array) -> NDArray[np.int64]:
     """Turn uniform numbers into integers with probabilities in proportion to ``exp(-k^2 / (2 sigma^2))``.
 

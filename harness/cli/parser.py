@@ -87,8 +87,7 @@ class Parser(argparse.ArgumentParser):
 def refusals() -> tuple[type[Exception], ...]:
     """Return the errors whose message is enough for a user; a function, as the parts that define them are large."""
     from compression import CompressionError
-    from datasets.dataset import DataError
-    from datasets.federation import FederationError
+    from datasets.dataset import DataError, FederationError
     from datasets.partition import PartitionError
     from datasets.topology import TopologyError
     from harness.simulation.snapshot import Diverged

@@ -1,4 +1,4 @@
-"""Measures of attacks, which `harness.simulation.attacks` computes: lower ones are better protected."""
+"""Measures of attacks, which `harness.simulation.attacks` computes; the direction is that of protection."""
 
 from __future__ import annotations
 

@@ -238,8 +238,8 @@ class Stages:
             )
         message.sent, lead = message.joint, message.copies.shape[:-1]
         sizes = self._distributed().sizes(self._inside(message).shape[-1])
-        for up, bytes in ((True, [one.up for one in sizes]), (False, [one.down for one in sizes])):
-            self.clients.cost.sent(torch.tensor(bytes).view(*lead, 1) * message.copies, up=up)
+        for up, each in ((True, [one.up for one in sizes]), (False, [one.down for one in sizes])):
+            self.clients.cost.sent(torch.tensor(each).view(*lead, 1) * message.copies, up=up)
 
     def discretize(self, message: Message) -> None:
         """Make integers with noise from the clipped messages."""

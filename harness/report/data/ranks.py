@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,6 @@ from harness.report.data.results import Cell
 from harness.report.data.specs import part_name
 from harness.report.data.statistics import ALPHA
 from harness.report.data.tidy import shared_key
-
-if TYPE_CHECKING:
-    pass
 
 OWN = [part for part in METHOD if part not in ("privacy", "compression")]
 RESAMPLES = 1000

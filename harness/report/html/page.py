@@ -79,7 +79,7 @@ PICTURES = {
     "attacks": (
         "What attackers find out",
         "Attacks on what the runs released, with knowledge that an attacker may lack. That they fail "
-        "says nothing of better ones; an epsilon bounds all.",
+        "says nothing of better ones; an epsilon bounds all on what it protects.",
     ),
     "fairness": (
         "How groups and clients fare",

@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio
 from harness.report.data.tidy import shared_key
-from harness.report.plots.figure import COLORS, MARKERS, Pictures, canvas, extrapolated, keep_apart, save
+from harness.report.plots.figure import (
+    COLORS,
+    MARKERS,
+    Pictures,
+    canvas,
+    extrapolated,
+    keep_apart,
+    mean_and_spread,
+    save,
+)
 from harness.report.tables.text import words
 
 if TYPE_CHECKING:
@@ -20,7 +29,7 @@ if TYPE_CHECKING:
 
     from harness.storage.store import RunRecord
 
-#: Measure -> what is on the axis, and the value of an attacker who learns nothing; None: measured beside it.
+#: Measure -> what is on the axis, and what guessing gives: a number, or the measure that holds it.
 DRAWN: dict[str, tuple[str, float | str]] = {
     "lira_auc": ("membership by the final model (LiRA, AUC)", 0.5),
     "transcript_auc": ("membership by messages (AUC)", 0.5),
@@ -136,12 +145,7 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
 
 
 def _point(cell: Cell, measure: str, by: str) -> Point:
-    return Point(*_protection(cell), _spread(cell, by), _spread(cell, measure))
-
-
-def _spread(cell: Cell, measure: str) -> tuple[float, float]:
-    values = list(cell.values(measure).values())
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+    return Point(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
 
 
 def _protection(cell: Cell) -> tuple[str, str]:

@@ -16,7 +16,8 @@ import torch
 from datasets import DataError, describe, load, natural
 from datasets.cache import SourceError
 from datasets.client_statistics import count, unpacked
-from datasets.federation import FederationError, federate
+from datasets.dataset import FederationError
+from datasets.federation import federate
 from datasets.natural_tables import NATURAL, RDATASETS, marked
 from datasets.partition import Natural, PartitionError
 from datasets.picture import picture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.dataset import Dataset
-from datasets.federation import FederationError, federate
+from datasets.dataset import Dataset, FederationError
+from datasets.federation import federate
 from datasets.partition import Iid, PartitionError
 from datasets.vertical import VERTICAL, Columns, Quadrants
 

@@ -18,11 +18,16 @@ from privacy.discrete import (
     rotate,
     rotate_back,
     rounded,
-    sum_multiplier,
 )
-from privacy.gaussian import gaussian_delta
+from privacy.gaussian import analytic_sigma, gaussian_delta
 
 NUMBERS = np.arange(-60, 61)
+
+
+def sum_multiplier(sigma, sensitivity, clients, length):
+    """Return the noise multiplier of a sum, at least; 0 where sigma is too small to tell."""
+    r, least = _least(clients, length)
+    return math.sqrt(max(0.0, clients * sigma**2 - r**2)) / sensitivity if sigma >= least else 0.0
 
 
 def masses(sigma):
@@ -178,3 +183,20 @@ def test_a_rotation_keeps_norms_and_can_be_undone():
 @pytest.mark.parametrize(("length", "padded"), [(1, 1), (2, 2), (3, 4), (650, 1024), (1024, 1024)])
 def test_lengths_are_padded_to_powers_of_two(length, padded):
     assert padded_length(length) == padded
+
+
+@pytest.mark.parametrize(("epsilon", "more"), [(0.5, 0.09), (2.0, 0.078), (8.0, 0.062)])
+def test_accounting_by_concentrated_privacy_takes_more_noise(epsilon, more):
+    """By Proposition 12 of Canonne, Kamath and Steinke 2020 at the best order; the module says 6 to 9 %."""
+    above = np.geomspace(1e-4, 1e4, 100_000)
+
+    def concentrated(z):
+        spent = (1 + above) / (2 * z * z) + np.log(above / (1 + above))
+        return float((spent - (math.log(1e-5) + np.log1p(above)) / above).min())
+
+    exact = analytic_sigma(epsilon, 1e-5, 1.0)
+    low, high = exact, 2 * exact
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if concentrated(middle) <= epsilon else (middle, high)
+    assert high / exact - 1 == pytest.approx(more, abs=0.003)

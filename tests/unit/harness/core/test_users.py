@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.dataset import DataError
-from datasets.federation import FederationError
+from datasets.dataset import DataError, FederationError
 from harness.config.run import read_spec
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible, UserError
@@ -51,6 +50,17 @@ def spec_of(visits, privacy=None, **fields):
         }
         | fields
     )
+
+
+def distance(setup, **changed):
+    """How far a round moves the model away if fields of the pool are other ones."""
+    pool = setup.federation.pool._replace(**changed)
+    ends = []
+    for one in (setup, replace(setup, federation=replace(setup.federation, pool=pool))):
+        run = Simulation.from_setup(one)
+        run.step()
+        ends.append(run.state.x)
+    return float((ends[0] - ends[1]).norm())
 
 
 def test_a_user_is_no_feature_and_is_drawn_with_all_records(visits):
@@ -142,15 +152,9 @@ def test_noise_and_batches_do_not_depend_on_what_a_user_holds(visits):
     y = federation.pool.y.clone()
     own = federation.splits["train"][1, places[places >= 0]]
     y[own] = 1 - y[own]
-    other = replace(setup, federation=replace(federation, pool=federation.pool._replace(y=y)))
-    ends = []
-    for one in (setup, other):
-        run = Simulation.from_setup(one)
-        run.step()
-        ends.append(run.state.x)
+    moved = distance(setup, y=y)
     users = int((federation.by_user("train", 8)[1, :, 0] >= 0).sum())
     share = float(federation.counts()[1] / federation.counts().sum())
-    moved = float((ends[0] - ends[1]).norm())
     assert 0 < moved <= share * 2 * 0.5 / users * (1 + 1e-9)
 
 
@@ -190,15 +194,10 @@ def test_nobody_else_is_moved_by_the_sample_that_empty_slots_hold(visits, value)
     federation = setup.federation
     x = federation.pool.x.clone()
     x[0] = value
-    other = replace(setup, federation=replace(federation, pool=federation.pool._replace(x=x)))
-    ends = []
-    for one in (setup, other):
-        run = Simulation.from_setup(one)
-        run.step()
-        ends.append(run.state.x)
+    moved = distance(setup, x=x)
     users = (federation.by_user("train", 8)[..., 0] >= 0).sum(-1)
     share = federation.counts() / federation.counts().sum()
-    assert float((ends[0] - ends[1]).norm()) <= float((share * 2 * 0.5 / users).max()) * (1 + 1e-5)
+    assert moved <= float((share * 2 * 0.5 / users).max()) * (1 + 1e-5)
 
 
 def test_a_user_is_in_one_split(visits):
