@@ -16,6 +16,7 @@ from rich.table import Column
 from harness.cli.console import figures, log
 from harness.config.run import RunSpec
 from harness.executors.scheduler import Outcome
+from harness.executors.suites import Follower
 from harness.simulation.status import RunStatus, Watch
 from harness.storage.store import Store
 
@@ -23,7 +24,7 @@ LINES = 8  # running runs that are shown
 REFRESH_SECONDS = 1.0
 
 
-class SuiteProgress:
+class SuiteProgress(Follower):
     """Progress of a suite on standard error: a live display on a terminal, else one line per finished run.
 
     Parameters
@@ -37,7 +38,7 @@ class SuiteProgress:
     """
 
     def __init__(self, title: str, store: Store, runs: Mapping[str, RunSpec]) -> None:
-        self.ends: Counter[str] = Counter()
+        self._ends: Counter[str] = Counter()
         self._runs, self._ids = runs, list(runs)
         self._watch = Watch(store, {id: spec.rounds for id, spec in runs.items()})
         self._began = time.monotonic()
@@ -58,21 +59,22 @@ class SuiteProgress:
 
     def finished(self, outcome: Outcome) -> None:
         """Record and report that a run has ended."""
+        label = name(self._runs[outcome.id])
         with self._lock:
             self._watch.end(outcome.id)
-            self.ends[outcome.status] += 1
+            self._ends[outcome.status] += 1
             if not log.is_terminal:
                 left = self._left(self._watch.under_way())
-                count = f"{self.ends.total()}/{len(self._runs)}"
-                log.print(f"{count} {outcome.id} {outcome.status}{left and ', '}{left}", markup=False)
+                count = f"{self._ends.total()}/{len(self._runs)}"
+                log.print(f"{count} {label} {outcome.status}{left and ', '}{left}", markup=False)
         if outcome.reason:
-            log.print(f"{outcome.id} {outcome.status}: {outcome.reason}", markup=False)
+            log.print(f"{label} ({outcome.id}) {outcome.status}: {outcome.reason}", markup=False)
 
     def refresh(self) -> None:
         """Update the display from the runs' files."""
         with self._lock:
             now = self._watch.under_way()
-            failed = f"{self.ends['failed']} failed" if self.ends["failed"] else ""
+            failed = f"{self._ends['failed']} failed" if self._ends["failed"] else ""
             hidden = f"{len(now) - LINES} more running" if len(now) > LINES else ""
             status = ", ".join(text for text in (self._left(now), failed, hidden) if text)
             self._bar.update(self._total, completed=self._watch.made(now), status=status)
@@ -114,9 +116,21 @@ class SuiteProgress:
 
 
 def name(spec: RunSpec) -> str:
-    """Return the label of a run."""
+    """Return the label of a run, such as ``fedavg on adult, epsilon 2, beta 0.9, seed 3``."""
     on = spec.data.name if spec.data else spec.problem["kind"]
-    return f"{spec.algorithm['name']} on {on}, seed {spec.seed}"
+    epsilon = spec.privacy.epsilon if spec.privacy else None
+    ratios = {name: getattr(spec.compression, name) for name in ("alpha", "beta")}
+    parts = [
+        f"{spec.algorithm['name']} on {on}",
+        *([] if epsilon is None else [f"epsilon {epsilon:g}"]),
+        *(
+            f"{name} {ratio:g}" if isinstance(ratio, float) else f"scheduled {name}"
+            for name, ratio in ratios.items()
+            if ratio
+        ),
+        f"seed {spec.seed}",
+    ]
+    return ", ".join(parts)
 
 
 def where(one: RunStatus) -> str:

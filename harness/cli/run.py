@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 import statistics
 from collections import Counter
@@ -13,18 +12,16 @@ from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite
 from harness.cli.console import figures, log, out, print_rows, progress_bar, short
-from harness.cli.progress import ago, amount
-from harness.cli.tuning import carry_out, in_suite, tuned
+from harness.cli.progress import SuiteProgress, ago, amount
 from harness.config import builtin
 from harness.config.run import RunSpec
-from harness.config.sweep import Combination
-from harness.config.tune import TuneSpec, runs_of
-from harness.core.registry import UserError, unknown
-from harness.executors.scheduler import choose, cores, run_one
-from harness.metrics import written_down
-from harness.simulation.build import Execution, identify, prepare
+from harness.config.tune import runs_of
+from harness.core.registry import UserError
+from harness.executors.scheduler import run_one
+from harness.executors.suites import Work, run_suite, within_limit
+from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
-from harness.simulation.plan import affordable, plan, vetted
+from harness.simulation.plan import plan
 from harness.simulation.status import overview
 from harness.storage.store import Store
 
@@ -113,44 +110,37 @@ def run_command(given: argparse.Namespace) -> int:
 
 def suite_command(given: argparse.Namespace) -> int:
     """Run a suite, or a sweep over one run, and write its report."""
-    execution, chosen = given_execution(given), given_suite(given)
-    report = chosen.report
-    stored = {
-        **report.stored(),
-        **({"metrics": plugged} if (plugged := written_down()) else {}),
-        **({"command": command} if (command := _suite_command(given)) else {}),
-    }
-    algorithms = {cell.spec.algorithm["name"] for cell in chosen.cells if cell.spec}
-    if report.baseline is not None and report.baseline not in algorithms:
-        raise unknown("baseline", report.baseline, algorithms)
-    executor = choose(given.executor, given.jobs, given.address, len(chosen.cells))
-    store = Store(given.out).open()
-    with log.status(f"checking {len(chosen.cells)} combinations"):
-        cells: Sequence[Combination] = vetted(chosen.cells)
-    workers = given.jobs or (1 if executor == "serial" else cores())
-    cells = _within_limit(given, cells, chosen.tune, workers, store, execution)
-    tuning: dict[str, Any] = {}
-    if chosen.tune is not None:
-        cells, tuning = tuned(given, chosen, chosen.tune, cells, store, execution)
-    listed = [in_suite(cell) for cell in cells]
-    content = {
-        "suite": chosen.name,
-        "profile": chosen.profile,
-        "title": chosen.title,
-        "report": stored,
-        **tuning,
-        "cells": listed,
-    }
-    store.write_suite(chosen.name, content)
-    runs = {str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec}
-    skipped, profile = len(cells) - len(runs), f" ({chosen.profile})" if chosen.profile else ""
-    log.print(f"suite {chosen.name}{profile}: {len(runs)} runs, {skipped} combinations skipped")
-    ends = carry_out(given, chosen.name, store, runs, execution)
-    if ends["running"]:
-        log.print(f"{ends['running']} runs are in another process; repeat the command when they are done")
+    suite = given_suite(given)
+    ends = run_suite(
+        suite,
+        given_work(given),
+        limit_hours=given.limit_hours,
+        trim=given.trim,
+        command=_suite_command(given),
+    )
     from harness.cli.report import write_all  # slow to import
 
-    write_all(store, chosen.name, report)
+    write_all(Store(given.out), suite.name, suite.report)
+    return exit_code(ends)
+
+
+def given_work(given: argparse.Namespace) -> Work:
+    """Return where runs are written and how they are computed."""
+    return Work(
+        given.out,
+        follow=SuiteProgress,
+        say=lambda text: log.print(text, markup=False),
+        busy=log.status,
+        jobs=given.jobs,
+        executor=given.executor,
+        address=given.address,
+        execution=given_execution(given),
+        retry=given.retry,
+    )
+
+
+def exit_code(ends: Counter[str]) -> int:
+    """Return 0 if all runs are done."""
     return 1 if ends["failed"] or ends["damaged"] or ends["running"] else 0
 
 
@@ -167,32 +157,10 @@ def _suite_command(given: argparse.Namespace) -> str | None:
     return " ".join([*parts, *(name for name, on in switches.items() if on), "--out DIR"])
 
 
-def _within_limit(
-    given: argparse.Namespace,
-    cells: Sequence[Combination],
-    tune: TuneSpec | None,
-    jobs: int = 1,
-    store: Store | None = None,
-    execution: Execution | None = None,
-) -> Sequence[Combination]:
-    """Apply --limit-hours and --trim; runs that have ended take no time."""
-    if given.limit_hours is None:
-        if given.trim:
-            raise UserError("--trim needs --limit-hours")
-        return cells
-    if not 0 < given.limit_hours < math.inf:
-        raise UserError(f"--limit-hours: a number above 0, given {given.limit_hours:g}")
-    final = ("done",) if store and given.retry else ("done", "failed")
-    ids = {identify(cell.spec) for cell in cells if store and cell.spec}
-    ended = {id for id in ids if store and store.folder(id).status in final}
-    fit = vetted(cells)
-    return affordable(fit, given.limit_hours, jobs, ended, given.trim, execution, runs_of(fit, tune))
-
-
 def plan_command(given: argparse.Namespace) -> int:
     """Print the estimated costs of runs."""
     chosen = given_suite(given)
-    cells = _within_limit(given, chosen.cells, chosen.tune)
+    cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
     rows = plan([*cells, *runs_of(cells, chosen.tune)])
     if given.json:
         print(json.dumps(rows, indent=1))

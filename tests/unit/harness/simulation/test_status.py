@@ -172,8 +172,17 @@ def test_without_a_terminal_every_finished_run_is_a_line(store, capsys):
         shown.begin([1])
         shown.finished(Outcome("id1", "failed", "out of luck"))
     first, second, reason = capsys.readouterr().err.split("\n")[:3]
-    assert re.fullmatch(r"1/2 id0 done, about 0:\d\d:\d\d left", first)
-    assert (second.split(",")[0], reason) == ("2/2 id1 failed", "id1 failed: out of luck")
+    assert re.fullmatch(r"1/2 fedavg on breast-cancer, seed 0 done, about 0:\d\d:\d\d left", first)
+    label = "fedavg on breast-cancer, seed 1"
+    assert second.startswith(f"2/2 {label} failed") and reason == f"{label} (id1) failed: out of luck"
+
+
+def test_a_label_names_budget_and_ratios_of_a_run():
+    private = {"privacy": {"placement": "central", "epsilon": 2, "clip": 1}}
+    scheduled = {"compression": {"alpha": [[0, 0.0], [5, 0.5]], "beta": 0.9}}
+    assert board_of.name(read_spec({**SPEC, **private, **scheduled, "seed": 3})) == (
+        "fedavg on breast-cancer, epsilon 2, scheduled alpha, beta 0.9, seed 3"
+    )
 
 
 def test_on_a_terminal_the_board_follows_the_files_by_itself(store, monkeypatch):

@@ -1,0 +1,269 @@
+"""Carrying out a suite: the search for settings, the runs, and what ``suite.json`` keeps of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.config.run import RunSpec, run_id, versions
+from harness.config.suite import Suite
+from harness.config.sweep import Combination
+from harness.config.tune import Search, TuneSpec, runs_of, searches, step_sizes
+from harness.core.registry import UserError, unknown
+from harness.executors.scheduler import Outcome, choose, cores, run_all
+from harness.executors.tuning import report_of, tune_all
+from harness.metrics import written_down
+from harness.simulation.build import Execution, data_digest, identify
+from harness.simulation.plan import affordable, vetted
+from harness.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """What is told how runs get on; this one does nothing with it."""
+
+    def begin(self, numbers: Sequence[int]) -> None:
+        """Note that runs have started."""
+
+    def finished(self, outcome: Outcome) -> None:
+        """Note that a run has ended."""
+
+
+Follow = Callable[[str, Store, Mapping[str, RunSpec]], AbstractContextManager[Follower]]
+
+
+@contextmanager
+def unfollowed(title: str, store: Store, runs: Mapping[str, RunSpec]) -> Iterator[Follower]:
+    """Follow nothing."""
+    yield Follower()
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where runs are written and how they are computed; results do not depend on the latter.
+
+    Attributes
+    ----------
+    root : Path
+        Results folder.
+    follow : Callable
+        Called with a title, the folder and the runs by id; its context follows them.
+    say, busy : Callable
+        Called with sentences for the user; the second returns a context that lasts while it is true.
+    progress : Callable, optional
+        Called after every round; serial executor only.
+    jobs, executor, address, execution, retry
+        As in `harness.executors.scheduler.run_all`.
+    """
+
+    root: Path
+    follow: Follow = unfollowed
+    say: Callable[[str], object] = log.info
+    busy: Callable[[str], AbstractContextManager[object]] = nullcontext
+    progress: Callable[[RunSpec, int, dict[str, Any]], None] | None = None
+    jobs: int | None = 1
+    executor: str | None = None
+    address: str | None = None
+    execution: Execution = field(default_factory=Execution)
+    retry: bool = False
+
+    def carry_out(self, title: str, runs: Mapping[str, RunSpec]) -> Counter[str]:
+        """Carry out runs, given by id, and return how many ended in which way."""
+        ends: Counter[str] = Counter()
+        with self.follow(title, Store(self.root), runs) as follower:
+
+            def report(outcome: Outcome) -> None:
+                ends[outcome.status] += 1
+                follower.finished(outcome)
+
+            run_all(
+                list(runs.values()),
+                self.root,
+                jobs=self.jobs,
+                executor=self.executor,
+                address=self.address,
+                execution=self.execution,
+                retry=self.retry,
+                begin=follower.begin,
+                report=report,
+                progress=self.progress,
+            )
+        return ends
+
+
+def run_suite(
+    suite: Suite,
+    work: Work,
+    *,
+    limit_hours: float | None = None,
+    trim: bool = False,
+    command: str | None = None,
+) -> Counter[str]:
+    """Carry out a suite, and return how many of its runs ended in which way.
+
+    Parameters
+    ----------
+    suite : Suite
+        The suite.
+    work : Work
+        Where and how.
+    limit_hours, trim : float, bool
+        As in `within_limit`.
+    command : str, optional
+        The command that makes the suite, for its report.
+
+    Raises
+    ------
+    UserError
+        If the suite cannot be carried out as asked; then nothing has been run.
+    """
+    algorithms = {cell.spec.algorithm["name"] for cell in suite.cells if cell.spec}
+    if suite.report.baseline is not None and suite.report.baseline not in algorithms:
+        raise unknown("baseline", suite.report.baseline, algorithms)
+    executor = choose(work.executor, work.jobs, work.address, len(suite.cells))
+    with work.busy(f"checking {len(suite.cells)} combinations"):
+        cells: Sequence[Combination] = vetted(suite.cells)
+    workers = work.jobs or (1 if executor == "serial" else cores())
+    store = Store(work.root).open()
+    cells = within_limit(cells, suite.tune, limit_hours, trim, workers, work)
+    tuning: dict[str, Any] = {}
+    if suite.tune is not None:
+        cells, tuning = _tuned(suite, suite.tune, cells, work)
+    listed = [_in_suite(cell) for cell in cells]
+    plugged = written_down()
+    report = {
+        **suite.report.stored(),
+        **({"metrics": plugged} if plugged else {}),
+        **({"command": command} if command else {}),
+    }
+    content = {"suite": suite.name, "profile": suite.profile, "title": suite.title, "report": report}
+    store.write_suite(suite.name, {**content, **tuning, "cells": listed})
+    runs = {str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec}
+    skipped, profile = len(cells) - len(runs), f" ({suite.profile})" if suite.profile else ""
+    work.say(f"suite {suite.name}{profile}: {len(runs)} runs, {skipped} combinations skipped")
+    ends = work.carry_out(suite.name, runs)
+    if ends["running"]:
+        work.say(f"{ends['running']} runs are in another process; repeat the command when they are done")
+    return ends
+
+
+def within_limit(
+    cells: Sequence[Combination],
+    tune: TuneSpec | None,
+    hours: float | None,
+    trim: bool,
+    jobs: int = 1,
+    work: Work | None = None,
+) -> Sequence[Combination]:
+    """Return the combinations that fit into a number of hours; runs that have ended take none.
+
+    Parameters
+    ----------
+    cells, tune : sequence of Combination, TuneSpec or None
+        The combinations, and how their settings are searched.
+    hours : float or None
+        The limit, if there is one.
+    trim : bool
+        Leave out seeds until the rest fits.
+    jobs : int
+        Number of workers.
+    work : Work, optional
+        Where runs may have ended already, and how they are computed.
+
+    Raises
+    ------
+    UserError
+        If the limit is no number above 0, is missing though `trim` needs it, or too small.
+    """
+    if hours is None:
+        if trim:
+            raise UserError("--trim needs --limit-hours")
+        return cells
+    if not 0 < hours < math.inf:
+        raise UserError(f"--limit-hours: a number above 0, given {hours:g}")
+    ended: set[str] = set()
+    if work is not None:
+        final = ("done",) if work.retry else ("done", "failed")
+        store, ids = Store(work.root), {identify(cell.spec) for cell in cells if cell.spec}
+        ended = {id for id in ids if store.folder(id).status in final}
+    fit = vetted(cells)
+    execution = None if work is None else work.execution
+    return affordable(fit, hours, jobs, ended, trim, execution, runs_of(fit, tune))
+
+
+def _tuned(
+    suite: Suite, tune: TuneSpec, cells: Sequence[Combination], work: Work
+) -> tuple[list[Combination], dict[str, Any]]:
+    """Search for the settings of a suite's combinations.
+
+    The runs of the search are a suite of their own, NAME-tuning.
+
+    Returns
+    -------
+    cells : list of Combination
+        With the chosen settings; combinations without a usable setting are skipped.
+    tuning : dict
+        What ``suite.json`` keeps.
+    """
+    name, found, store = f"{suite.name}-tuning", searches(cells, tune), Store(work.root)
+    listed: dict[str, dict[str, Any]] = {}
+    sizes = " + ".join(map(str, tune.sizes()))
+    work.say(f"tuning {suite.name}: {len(found)} searches of {sizes} runs by {tune.measure}")
+    if missed := _untuned(found):
+        work.say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
+
+    def start(specs: Sequence[RunSpec]) -> None:
+        fresh = {str(one["id"]): one for one in (_in_suite(Combination({}, spec)) for spec in specs)}
+        listed.update(fresh)
+        content = {"suite": name, "profile": suite.profile, "title": f"The search of {suite.name}"}
+        report = {**suite.report.stored(), "by": tune.measure, "baseline": None}
+        store.write_suite(
+            name, {**content, "report": report, "searches_for": suite.name, "cells": list(listed.values())}
+        )
+        if work.carry_out(f"tuning {suite.name}", dict(zip(fresh, specs, strict=True)))["running"]:
+            raise UserError(
+                "runs of the search are in another process; repeat the command when they are done"
+            )
+
+    tune_all(found, tune, store, start)
+    chosen: dict[int, Combination] = {}
+    for number, search in enumerate(found):
+        for cell, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
+            chosen[id(cell)] = replace(cell, search=number, **fields)
+    tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(found, tune)}}
+    return [chosen.get(id(cell), cell) for cell in cells], tuning
+
+
+def _untuned(found: Sequence[Search]) -> list[str]:
+    """Return the algorithms that have step sizes which are not searched, with these."""
+    missed: dict[str, list[str]] = {}
+    for search in found:
+        spec = search.cells[0].spec
+        assert spec is not None
+        names = [name.partition(".")[2] for name in step_sizes(spec) if name not in search.paths]
+        if names:
+            missed[str(spec.algorithm["name"])] = names
+    return [f"{name} {' '.join(names)}" for name, names in sorted(missed.items())]
+
+
+def _in_suite(cell: Combination) -> dict[str, Any]:
+    """Return what a suite records of a combination."""
+    searched = {} if cell.search is None else {"search": cell.search}
+    if cell.spec is None:
+        return {"id": None, "spec": {"seed": 0, **cell.given}, "reason": cell.reason, **searched}
+    spec, digest = cell.spec.model_dump(mode="json"), data_digest(cell.spec)
+    return {
+        "id": run_id(spec, digest, versions(spec)),
+        "spec": spec,
+        "reason": cell.reason,
+        "digest": digest,
+        "versions": versions(spec),
+        **searched,
+    }
