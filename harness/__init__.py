@@ -8,31 +8,51 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.api import (
+        Callback,
         Execution,
+        Report,
         RunRecord,
         RunSpec,
         Setup,
         Simulation,
+        StopEarly,
+        Study,
         UserError,
         leaderboard,
         load_plugin,
         load_results,
+        plan,
         prepare,
+        recommend,
         run,
+        suite,
+        sweep,
+        tune,
+        write_report,
     )
 
 __all__ = [
+    "Callback",
     "Execution",
+    "Report",
     "RunRecord",
     "RunSpec",
     "Setup",
     "Simulation",
+    "StopEarly",
+    "Study",
     "UserError",
     "leaderboard",
     "load_plugin",
     "load_results",
+    "plan",
     "prepare",
+    "recommend",
     "run",
+    "suite",
+    "sweep",
+    "tune",
+    "write_report",
 ]
 
 

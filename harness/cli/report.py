@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from harness.cli.console import log, out, print_rows, short
-from harness.cli.options import SECTIONS
 from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system
@@ -28,15 +26,15 @@ from harness.report import (
     write_latex,
     write_markdown,
     write_parquet,
-    write_report,
     write_tensorboard,
     write_tidy,
 )
 from harness.report.data.clients import clients_table
 from harness.report.data.recommendation import recommend
+from harness.report.folder import report_folder
 from harness.report.tables import recommendation
 from harness.report.tables.columns import rows_of
-from harness.storage.store import RunRecord, Store, no_collection
+from harness.storage.store import Store, no_collection
 
 
 @no_collection()
@@ -179,34 +177,8 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
 
 def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
     """Write the report of a suite or a folder, and print its summary and the paths."""
-    results = Results(store.some_records(name))
-    spec = results.ranked(spec)
-    first = {cell.key: next((run for run in cell.runs if run.record.id), None) for cell in results.cells}
-    commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
-    folder = store.root / (name or "all")
-    folder.mkdir(parents=True, exist_ok=True)
-    command = store.report_settings(name).get("command") if name else None
-    provenance = {"the whole suite": command} if command else {}
-    paths = write_report(results, folder, spec, commands=commands, provenance=provenance)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
-    print_summary(results, frame, spec.by, spec.baseline, out)
-    others = ", ".join(name for name in paths if name != "index.html" and not name.endswith(".svg"))
-    out.print(f"\nPage: {paths['index.html']}", markup=False)
-    out.print(f"Also in {folder}: {others}", markup=False, soft_wrap=False)
-
-
-def command_of(record: RunRecord) -> str:
-    """Return the command that reproduces a run."""
-    parts = ["python -m harness run"]
-    for name in SECTIONS:
-        value = record.spec.get(name)
-        if value is not None:
-            short = {k: v for k, v in value.items() if v is not None and v != [] and v != {}}
-            settings = short.pop("settings", {})
-            parts.append(f"--{name} {shlex.quote(json.dumps(short | settings))}")
-    for name in (name for name in ("rounds", "eval_every", "seed") if name in record.spec):
-        parts.append(f"--{name.replace('_', '-')} {record.spec[name]}")
-    for name in ("privacy", "compression", "precision"):
-        if record.spec.get(name) is not None:
-            parts.append(f"--set {shlex.quote(name + '=' + json.dumps(record.spec[name]))}")
-    return " ".join(parts)
+    made = report_folder(store, name, spec)
+    print_summary(made.results, made.leaderboard(), made.spec.by, made.spec.baseline, out)
+    others = ", ".join(name for name in made.files if name != "index.html" and not name.endswith(".svg"))
+    out.print(f"\nPage: {made.page}", markup=False)
+    out.print(f"Also in {made.folder}: {others}", markup=False, soft_wrap=False)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from datasets.federation import Federation, standardizes
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
 from harness.simulation.build import Execution, data_key, identify, load_once, prepare, task
+from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import Recorder
@@ -36,17 +36,14 @@ class Outcome:
     id : str
         Identity of the run.
     status : str
-        done, failed, running (in another process), or damaged and not to be repeated.
+        done, failed, stopped, running (in another process), or damaged and not to be repeated.
     reason : str or None
-        Why it failed, or is not repeated.
+        Why it failed, was stopped, or is not repeated.
     """
 
     id: str
     status: str
     reason: str | None = None
-
-
-Progress = Callable[[RunSpec, int, dict[str, Any]], None]
 
 
 def run_one(
@@ -55,7 +52,7 @@ def run_one(
     execution: Execution | None = None,
     *,
     retry: bool = False,
-    progress: Progress | None = None,
+    progress: Observe | None = None,
     save_predictions: bool = False,
 ) -> Outcome:
     """Carry out a run unless it is done already; errors are recorded in its folder."""
@@ -71,7 +68,7 @@ def run_together(
     execution: Execution | None = None,
     *,
     retry: bool = False,
-    progress: Progress | None = None,
+    progress: Observe | None = None,
     save_predictions: bool = False,
     patience: float = 0.0,
 ) -> list[Outcome]:
@@ -82,13 +79,18 @@ def run_together(
 
     Under ``privacy.secure_rng`` no round that is on record is repeated: with new noise it would be released twice
     and charged once. What asks for that is refused, and files stay as they are.
+
+    What ``progress`` raises is raised, unless it is `StopEarly`; interrupted runs keep their checkpoints.
     """
     outcomes: dict[int, Outcome] = {}
     for numbers in fitting(specs):
         some = [specs[number] for number in numbers]
-        ended = _run_group(
-            *(some, root, execution or Execution()), retry, progress, save_predictions, patience
-        )
+        try:
+            ended = _run_group(
+                *(some, root, execution or Execution()), retry, progress, save_predictions, patience
+            )
+        except CallbackError as error:
+            raise (error.__cause__ or error) from None
         outcomes |= zip(numbers, ended, strict=True)
     return [outcomes[number] for number in range(len(specs))]
 
@@ -117,7 +119,7 @@ def _run_group(
     root: Path,
     execution: Execution,
     retry: bool,
-    progress: Progress | None,
+    progress: Observe | None,
     save_predictions: bool,
     patience: float,
 ) -> list[Outcome]:
@@ -146,7 +148,7 @@ def _run_group(
     def carry_out(numbers: Sequence[int]) -> None:
         try:
             ends = simulate_all([ready[number] for number in numbers])
-        except Unwritable:
+        except (Unwritable, CallbackError):
             raise
         except Exception as error:
             if len(numbers) == 1:
@@ -163,8 +165,10 @@ def _run_group(
                 carry_out([number])
             return
         for number, end in zip(numbers, ends, strict=True):
-            lost = isinstance(end, Diverged)
-            outcomes[number] = Outcome(ids[number], "failed" if lost else "done", str(end) if lost else None)
+            status = (
+                "failed" if isinstance(end, Diverged) else "stopped" if isinstance(end, StopEarly) else "done"
+            )
+            outcomes[number] = Outcome(ids[number], status, None if status == "done" else str(end))
 
     with ExitStack() as claims:
         for number, folder in enumerate(folders):
@@ -179,7 +183,7 @@ def _run_group(
                 outcomes[number] = Outcome(ids[number], "done")
             elif status == "done" and spent:
                 raise UserError(f"--save-predictions: {folder.path} is finished and has none. {spent}")
-            elif status == "failed" and not (retry and not spent):
+            elif status in ("failed", "stopped") and not (retry and not spent):
                 outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}" if retry else reason)
             elif status == "damaged" and spent:
                 outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}")

@@ -17,16 +17,16 @@ from harness.config.run import RunSpec
 from harness.core.registry import UserError, unknown
 from harness.executors import EXECUTORS
 from harness.executors.forkserver import cores
-from harness.executors.local import Outcome, Progress, run_one, run_together
+from harness.executors.local import Outcome, run_one, run_together
 from harness.executors.processes import Processes
 from harness.executors.ray import Cluster
 from harness.simulation.build import Execution, identify
+from harness.simulation.callbacks import Observe
 from harness.simulation.stacking import LARGEST, chunks, stack_key
 from harness.storage.store import Store
 
 __all__ = [
     "Outcome",
-    "Progress",
     "choose",
     "cores",
     "run_all",
@@ -73,7 +73,7 @@ def run_all(
     retry: bool = False,
     begin: Begin | None = None,
     report: Report | None = None,
-    progress: Progress | None = None,
+    progress: Observe | None = None,
 ) -> list[Outcome]:
     """Carry out all runs.
 

@@ -20,6 +20,7 @@ from harness.executors.scheduler import Outcome, choose, cores, run_all
 from harness.executors.tuning import report_of, tune_all
 from harness.metrics import written_down
 from harness.simulation.build import Execution, data_digest, identify
+from harness.simulation.callbacks import Observe
 from harness.simulation.plan import affordable, vetted
 from harness.storage.store import Store
 
@@ -67,7 +68,7 @@ class Work:
     follow: Follow = unfollowed
     say: Callable[[str], object] = log.info
     busy: Callable[[str], AbstractContextManager[object]] = nullcontext
-    progress: Callable[[RunSpec, int, dict[str, Any]], None] | None = None
+    progress: Observe | None = None
     jobs: int | None = 1
     executor: str | None = None
     address: str | None = None
@@ -190,7 +191,7 @@ def within_limit(
         raise UserError(f"--limit-hours: a number above 0, given {hours:g}")
     ended: set[str] = set()
     if work is not None:
-        final = ("done",) if work.retry else ("done", "failed")
+        final = ("done",) if work.retry else ("done", "failed", "stopped")
         store, ids = Store(work.root), {identify(cell.spec) for cell in cells if cell.spec}
         ended = {id for id in ids if store.folder(id).status in final}
     fit = vetted(cells)

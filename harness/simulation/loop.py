@@ -10,8 +10,9 @@ from typing import Any
 
 from harness.simulation.build import Setup
 from harness.simulation.calibration import calibrate
+from harness.simulation.callbacks import CallbackError
 from harness.simulation.dry_run import expected_cost
-from harness.simulation.recorder import PendingCheckpoint, Progress, Recorder
+from harness.simulation.recorder import End, PendingCheckpoint, Progress, Recorder
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import join, split, stack_setups
@@ -42,24 +43,29 @@ def simulate(
 
     Raises
     ------
-    Diverged
-        If the state is no longer finite.
+    Diverged, StopEarly
+        If the state is no longer finite, or the progress function stops the run.
     """
     (end,) = simulate_all([Recorder(setup, folder, progress, predictions)])
-    if isinstance(end, Diverged):
+    if isinstance(end, Exception):
         raise end
     return end
 
 
-def simulate_all(recorders: Sequence[Recorder]) -> list[dict[str, Any] | Diverged]:
+def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     """Carry out one run or a stack of runs, which must have one signature and one `stack_point`.
 
-    A run that diverges is removed from the stack, and the others continue.
+    A run that diverges or is stopped is removed from the stack, and the others continue.
 
     Returns
     -------
-    list of dict or Diverged
+    list of dict, Diverged or StopEarly
         Content of each run's ``done.json``, or the reason why it has none.
+
+    Raises
+    ------
+    CallbackError
+        If a progress function raises something other than `StopEarly`.
     """
     setup, dry = calibrate(stack_setups([recorder.setup for recorder in recorders]))
     live, run, spec, rows = tuple(recorders), Simulation.from_setup(setup), setup.spec, setup.rows
@@ -77,9 +83,13 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[dict[str, Any] | Diverge
                     pending = PendingCheckpoint(live, setup, run.state_dict())
                     pending.save()
                 lost = [n for n, recorder in enumerate(live) if not recorder.evaluate(run, n)]
-                run, setup, live = _without(run, setup, live, lost)
-            for recorder in live:
-                recorder.report(run.round)
+                run, setup, live = _diverged(run, setup, live, lost)
+            stopped = [n for n, recorder in enumerate(live) if not recorder.report(run.round)]
+            if stopped:
+                PendingCheckpoint(live, setup, run.state_dict()).save()
+                for number in stopped:
+                    live[number].stop(run.round)
+                run, setup, live = _without(run, setup, live, stopped)
             if run.round == spec.rounds or not live:
                 break
             pending = PendingCheckpoint(live, setup, run.state_dict())
@@ -91,8 +101,8 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[dict[str, Any] | Diverge
             diverged = _advance(run, diagnose=_evaluated(run.round + 1, setup))
             for recorder in live:
                 recorder.spent += (time.perf_counter() - began) / len(live)
-            run, setup, live = _without(run, setup, live, diverged)
-    except KeyboardInterrupt:
+            run, setup, live = _diverged(run, setup, live, diverged)
+    except (KeyboardInterrupt, CallbackError):
         pending.save()
         raise
     finally:
@@ -116,14 +126,20 @@ def _advance(run: Simulation, *, diagnose: bool) -> Sequence[int]:
     return ()
 
 
-def _without(
-    run: Simulation, setup: Setup, live: tuple[Recorder, ...], lost: Sequence[int]
-) -> tuple[Simulation, Setup, tuple[Recorder, ...]]:
-    """Remove diverged runs from a stack; the others continue as if resumed from a checkpoint."""
-    if not lost:
-        return run, setup, live
+Stack = tuple[Simulation, Setup, tuple[Recorder, ...]]
+
+
+def _diverged(run: Simulation, setup: Setup, live: tuple[Recorder, ...], lost: Sequence[int]) -> Stack:
+    """Record that runs have diverged, and remove them."""
     for number in lost:
         live[number].fail(Diverged(run.round))
+    return _without(run, setup, live, lost)
+
+
+def _without(run: Simulation, setup: Setup, live: tuple[Recorder, ...], lost: Sequence[int]) -> Stack:
+    """Remove runs from a stack; the others continue as if resumed from a checkpoint."""
+    if not lost:
+        return run, setup, live
     kept = [number for number in range(len(live)) if number not in lost]
     if kept:
         point, others = run.state_dict(), stack_setups([setup.members[number] for number in kept])

@@ -18,6 +18,7 @@ from harness.config.run import versions as versions_of
 from harness.core.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
 from harness.simulation.build import Setup
+from harness.simulation.callbacks import CallbackError, StopEarly
 from harness.simulation.claims import public_information
 from harness.simulation.evaluation import solution
 from harness.simulation.simulation import Simulation
@@ -31,6 +32,7 @@ MAX_COUNTS = 20_000  # sample counts by client and class or group that are recor
 MOST_NAMED = 1_000  # clients with names up to which each has its results recorded
 
 Progress = Callable[[int, dict[str, Any]], None]
+End = dict[str, Any] | Diverged | StopEarly
 
 
 class Recorder:
@@ -55,11 +57,11 @@ class Recorder:
         Checkpoint of the folder.
     lines, spent : int, float
         Evaluations written, and seconds of computation so far; in a stack, the run's share of them.
-    end : dict or Diverged
-        Content of ``done.json``, or the divergence, once the run has ended.
+    end : dict, Diverged or StopEarly
+        Content of ``done.json``, or why there is none, once the run has ended.
     """
 
-    end: dict[str, Any] | Diverged
+    end: End
 
     def __init__(
         self,
@@ -145,10 +147,23 @@ class Recorder:
         strict = self.setup.privacy is not None and self.setup.privacy.strict
         return {} if self._secret and (strict or not last) else {"seconds": self.spent}
 
-    def report(self, round: int) -> None:
-        """Call the progress function."""
+    def report(self, round: int) -> bool:
+        """Call the progress function; return False if it stops the run.
+
+        Raises
+        ------
+        CallbackError
+            If it raises anything else.
+        """
         if self._progress:
-            self._progress(round, self._line)
+            try:
+                self._progress(round, self._line)
+            except StopEarly as error:
+                self.end = error
+                return False
+            except Exception as error:
+                raise CallbackError(str(error)) from error
+        return True
 
     @property
     def written(self) -> Checkpoint:
@@ -205,6 +220,13 @@ class Recorder:
         if self._folder:
             self._folder.fail({"reason": str(error), "round": error.round})
         self.end = error
+
+    def stop(self, round: int) -> None:
+        """Record that the run was stopped after a round."""
+        why = str(self.end)
+        if self._folder:
+            reason = f"stopped early in round {round}{why and ': '}{why}"
+            self._folder.fail({"status": "stopped", "reason": reason, "round": round})
 
 
 class PendingCheckpoint:

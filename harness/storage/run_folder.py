@@ -51,11 +51,11 @@ class RunFolder:
 
     @property
     def status(self) -> str:
-        """Done, failed, damaged, running, interrupted or missing; determined without writing."""
+        """Done, failed, stopped, damaged, running, interrupted or missing; determined without writing."""
         return self.standing()[0]
 
     def standing(self) -> tuple[str, str | None]:
-        """Return the status and, for a failed or damaged run, the reason; also while another process retries it."""
+        """Return the status and, for a failed, stopped or damaged run, the reason; also while it is retried."""
         return self.read()[:2]
 
     def read(self) -> tuple[str, str | None, dict[str, Any]]:
@@ -69,7 +69,9 @@ class RunFolder:
                 return self.read()
             if found:
                 return "damaged", _told(found), {}
-            return status, str(content["reason"]) if status == "failed" else None, content
+            if status == "failed":
+                return str(content.get("status", status)), str(content["reason"]), content
+            return status, None, content
         if not self.path.exists():
             return "missing", None, {}
         if self._held():
@@ -272,7 +274,7 @@ class RunFolder:
         self._tidy()
 
     def fail(self, reason: Mapping[str, Any]) -> None:
-        """Mark the run as failed."""
+        """Mark the run as failed, or as what ``status`` says."""
         self._end("failed.json", reason)
 
     def _end(self, name: str, content: Mapping[str, Any]) -> None:

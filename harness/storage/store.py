@@ -28,6 +28,7 @@ but not mounts with ``nolock``.
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import re
@@ -35,6 +36,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +68,9 @@ class RunRecord:
     spec : dict
         The validated spec.
     status : str
-        done, failed, damaged, skipped, running, interrupted or missing.
+        done, failed, stopped, damaged, skipped, running, interrupted or missing.
     reason : str or None
-        Why it failed or was skipped, or what is damaged.
+        Why it failed, was stopped or was skipped, or what is damaged.
     source : str
         Source of the data.
     rounds : list of dict
@@ -102,6 +104,24 @@ class RunRecord:
     versions: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """Show the run in a notebook: its parts, its end and the metrics of its last evaluation."""
+        last = self.rounds[-1] if self.rounds else {}
+        epsilon = (last.get("privacy") or {}).get("epsilon_total")
+        rows = {
+            "run": self.id,
+            **{name: json.dumps(part) for name, part in self.spec.items() if part is not None},
+            "status": self.status if self.reason is None else f"{self.status}: {self.reason}",
+            "data from": self.source,
+            **{name: value for name, value in last.items() if isinstance(value, int)},
+            **({} if epsilon is None else {"epsilon": epsilon}),
+            **{name: f"{value:.4g}" for name, value in last.get("metrics", {}).items() if value is not None},
+        }
+        cells = (
+            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items()
+        )
+        return f"<table>{''.join(cells)}</table>"
 
 
 class Store:

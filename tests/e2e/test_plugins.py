@@ -163,15 +163,16 @@ def test_runs_of_our_own_code_keep_their_names_beside_a_plugin():
 
 
 def test_an_interrupted_run_resumes_only_with_its_plugin(tmp_path, capsys):
-    def stop(round, line):
-        if round == 3:
-            raise KeyboardInterrupt
+    class Stop(harness.Callback):
+        def on_round(self, run, round, evaluation):
+            if round == 3:
+                raise KeyboardInterrupt
 
     long = RUN | {"rounds": 6}
     plugins.load([EXAMPLE])
     harness.run(long, tmp_path / "straight")
     with pytest.raises(KeyboardInterrupt):
-        harness.run(long, tmp_path / "out", progress=stop)
+        harness.run(long, tmp_path / "out", callbacks=[Stop()])
     assert len(list((tmp_path / "out").glob("runs/*/checkpoint.pt"))) == 1
     forget()
     command = ["run", "--spec", write(tmp_path / "run.yaml", long), "--out", str(tmp_path / "out")]

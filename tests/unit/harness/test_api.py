@@ -57,12 +57,13 @@ def test_a_mapping_a_file_and_a_checked_spec_are_one_run(tmp_path):
     path.write_text(yaml.safe_dump(SPEC))
     calls = []
 
-    def progress(round, line):
-        calls.append(round)
+    class Count(harness.Callback):
+        def on_round(self, run, round, evaluation):
+            calls.append(round)
 
     checked = harness.RunSpec.model_validate(SPEC)
     records = [
-        harness.run(one, tmp_path / "out", progress=progress) for one in (SPEC, str(path), path, checked)
+        harness.run(one, tmp_path / "out", callbacks=[Count()]) for one in (SPEC, str(path), path, checked)
     ]
     assert len({record.id for record in records}) == 1
     assert calls == [0, 1, 2, 3, 4]  # once: the others found it done
@@ -142,3 +143,75 @@ def test_a_plugin_is_loaded_for_python_too(tmp_path, registries):
     record = harness.run(SPEC | {"data": "wine", "algorithm": "local_momentum"}, tmp_path)
     assert record.status == "done" and "median_client" in record.final["metrics"]
     assert "median_client" in harness.load_results(tmp_path)
+
+
+def test_a_sweep_from_python_is_the_sweep_of_the_command_line(tmp_path, capsys):
+    over = {"algorithm.lr": [0.05, 0.1], "seed": range(2)}
+    made = harness.sweep(SPEC, over, tmp_path / "python", progress=False)
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(SPEC))
+    lists = ["--sweep", "algorithm.lr=0.05,0.1", "--sweep", "seed=0..1"]
+    assert main(["sweep", "--spec", str(path), *lists, "--jobs", "1", "--out", str(tmp_path / "line")]) == 0
+    records = Store(tmp_path / "line").records("sweep")
+    assert [(one.id, plain(one.final)) for one in made.records] == [
+        (one.id, plain(one.final)) for one in records
+    ]
+    assert made.ends == {"done": 4} and len(made.leaderboard()) == 2 and len(made.results()) == 12
+    assert "<table" in made._repr_html_() and "4 done" in made._repr_html_()
+
+
+def test_a_suite_by_content_takes_a_profile_and_other_values(tmp_path):
+    content = {"suite": "mine", "base": SPEC, "profiles": {"smoke": {"base": {"rounds": 1}}, "paper": {}}}
+    small = harness.suite(content, tmp_path, over={"seed": [5]}, progress=False)
+    assert [(one.spec["rounds"], one.spec["seed"]) for one in small.records] == [(1, 5)]
+    with pytest.raises(harness.UserError, match="profile"):
+        harness.suite(content, tmp_path, profile="papre")
+
+
+def test_a_plan_from_python_has_the_rows_of_the_command(capsys):
+    private = SPEC | {"privacy": {"placement": "central", "epsilon": 8, "clip": 1}}
+    frame = harness.plan(private, {"privacy.epsilon": [8, 2]})
+    assert list(frame["epsilon_total"].round(2)) == [8, 2] and (frame["noise_multiplier"] > 0).all()
+    content = {"suite": "mine", "base": private, "sweep": {"privacy.epsilon": [8, 2]}}
+    again = harness.plan(content)
+    assert list(again["bytes_up"]) == list(frame["bytes_up"]) and list(again["id"]) == list(frame["id"])
+
+
+@pytest.mark.slow
+def test_a_search_from_python_tells_what_it_chose(tmp_path):
+    made = harness.tune(
+        SPEC | {"partition": {**SPEC["partition"], "selection": 0.2}},
+        {"algorithm.lr": {"choice": [1e-6, 0.1]}},
+        tmp_path, over={"seed": range(2)}, budget=2, seeds=[100], progress=False,
+    )  # fmt: skip
+    assert list(made.chosen()["algorithm.lr"]) == [0.1, 0.1] and made.ends == {"done": 2}
+
+
+def test_a_recommendation_from_python_says_what_excludes(tmp_path):
+    made = harness.sweep(SPEC, {"algorithm.lr": [1e-6, 0.1], "seed": range(2)}, tmp_path, progress=False)
+    board = made.leaderboard()
+    line = (board["accuracy_mean"].min() + board["accuracy_mean"].max()) / 2
+    found = harness.recommend(tmp_path, [f"accuracy >= {line}"])
+    assert len(found) == 1 and found.attrs["said"]
+    none = harness.recommend(tmp_path, ["accuracy >= 2"])
+    assert none.empty and "accuracy >= 2" in " ".join(none.attrs["said"])
+    with pytest.raises(harness.UserError, match="a list of bounds"):
+        harness.recommend(tmp_path, "accuracy >= 2")
+
+
+@pytest.mark.slow
+def test_a_report_from_python_writes_what_the_command_writes(tmp_path, capsys):
+    made = harness.sweep(SPEC, {"seed": range(2)}, tmp_path, progress=False)
+    report = harness.write_report(tmp_path, "sweep", pivots=[("algorithm.name", "rounds")])
+    pages = report.page.read_bytes()
+    assert main(["report", str(tmp_path), "--suite", "sweep", "--pivot", "algorithm.name,rounds"]) == 0
+    assert report.page.read_bytes() == pages and {"pivot.md", "curves.svg"} <= report.files.keys()
+    assert "<svg" in report._repr_html_()
+    pd.testing.assert_frame_equal(report.leaderboard(), made.leaderboard())
+
+
+def test_a_run_shows_itself_in_a_notebook(tmp_path):
+    record = harness.run(SPEC | {"algorithm": {"name": "fedavg", "lr": 1e38}}, tmp_path)
+    shown = record._repr_html_()
+    assert "failed: " in shown and "diverged" in shown and "<script" not in shown
+    assert f"{record.rounds[0]['metrics']['accuracy']:.4g}" in shown

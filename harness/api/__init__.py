@@ -1,0 +1,38 @@
+"""The public Python interface: ``import harness``, then ``harness.run``, ``harness.sweep`` and so on.
+
+These names are stable; all other names in the packages may change between versions.
+"""
+
+from harness.api.making import Study, load_plugin, plan, prepare, run, suite, sweep, tune
+from harness.api.reading import leaderboard, load_results, recommend, write_report
+from harness.config.run import RunSpec
+from harness.core.registry import UserError
+from harness.report.folder import Report
+from harness.simulation.build import Execution, Setup
+from harness.simulation.callbacks import Callback, StopEarly
+from harness.simulation.simulation import Simulation
+from harness.storage.store import RunRecord
+
+__all__ = [
+    "Callback",
+    "Execution",
+    "Report",
+    "RunRecord",
+    "RunSpec",
+    "Setup",
+    "Simulation",
+    "StopEarly",
+    "Study",
+    "UserError",
+    "leaderboard",
+    "load_plugin",
+    "load_results",
+    "plan",
+    "prepare",
+    "recommend",
+    "run",
+    "suite",
+    "sweep",
+    "tune",
+    "write_report",
+]

@@ -1,0 +1,100 @@
+"""The report of a results folder."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from harness.config.report import ReportSpec
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
+from harness.report.html.page import write_report
+from harness.storage.store import RunRecord, Store
+
+SECTIONS = (
+    "algorithm",
+    "data",
+    "partition",
+    "problem",
+    "model",
+    "topology",
+    "cohort",
+)  # with options of their own
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report consists of.
+
+    Attributes
+    ----------
+    results : Results
+        The runs.
+    spec : ReportSpec
+        Its settings, completed.
+    folder : Path
+        Where it was written.
+    files : dict[str, Path]
+        File name to path, as `write_report` returns them.
+    """
+
+    results: Results
+    spec: ReportSpec
+    folder: Path
+    files: dict[str, Path]
+
+    @property
+    def page(self) -> Path:
+        """The HTML page."""
+        return self.files["index.html"]
+
+    def leaderboard(self) -> pd.DataFrame:
+        """Return the leaderboard, one row per cell."""
+        spec = self.spec
+        return leaderboard(self.results, spec.by, spec.baseline, spec.target, spec.system)
+
+    def _repr_html_(self) -> str:
+        """Show the pictures in a notebook."""
+        pictures = [path for name, path in self.files.items() if name.endswith(".svg")]
+        return "".join(f"<figure>{path.read_text(encoding='utf-8')}</figure>" for path in pictures)
+
+
+def report_folder(store: Store, suite: str | None, spec: ReportSpec) -> Report:
+    """Write the report of a suite, or of all runs of a folder into its folder ``all``.
+
+    Raises
+    ------
+    UserError
+        If there are no runs, or a setting is unknown.
+    """
+    results = Results(store.some_records(suite))
+    spec = results.ranked(spec)
+    first = {cell.key: next((run for run in cell.runs if run.record.id), None) for cell in results.cells}
+    commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
+    folder = store.root / (suite or "all")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = store.report_settings(suite).get("command") if suite else None
+    provenance = {"the whole suite": command} if command else {}
+    files = write_report(results, folder, spec, commands=commands, provenance=provenance)
+    return Report(results, spec, folder, files)
+
+
+def command_of(record: RunRecord) -> str:
+    """Return the command that reproduces a run."""
+    parts = ["python -m harness run"]
+    for name in SECTIONS:
+        value = record.spec.get(name)
+        if value is not None:
+            short = {k: v for k, v in value.items() if v is not None and v != [] and v != {}}
+            settings = short.pop("settings", {})
+            parts.append(f"--{name} {shlex.quote(json.dumps(short | settings))}")
+    for name in (name for name in ("rounds", "eval_every", "seed") if name in record.spec):
+        parts.append(f"--{name.replace('_', '-')} {record.spec[name]}")
+    for name in ("privacy", "compression", "precision", "attacks"):
+        if record.spec.get(name) is not None:
+            parts.append(f"--set {shlex.quote(name + '=' + json.dumps(record.spec[name]))}")
+    return " ".join(parts)
