@@ -30,6 +30,8 @@ def given_spec(given: argparse.Namespace) -> RunSpec:
 def given_content(given: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a run in file and options."""
     content: dict[str, Any] = read_yaml(given.spec) if given.spec else {}
+    if content.keys() >= {"id", "spec"}:  # the spec.json of a run
+        content = dict(mapping("spec", content["spec"]))
     for name in SECTIONS:
         if getattr(given, name) is not None:
             content[name] = parsed(getattr(given, name))

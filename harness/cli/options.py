@@ -149,8 +149,14 @@ def protection_options(to: argparse.ArgumentParser) -> None:
 
 
 def execution_options(to: argparse.ArgumentParser) -> None:
-    """Add the options that change how a run is computed, never its result."""
+    """Add where runs are written and how they are computed."""
     to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
+    computing_options(to)
+    to.add_argument("--retry", action="store_true", help="repeat failed runs")
+
+
+def computing_options(to: argparse.ArgumentParser) -> None:
+    """Add the options that change how a run is computed, never its result."""
     to.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     to.add_argument(
         "--vectorize",
@@ -159,7 +165,6 @@ def execution_options(to: argparse.ArgumentParser) -> None:
         help="run clients together (vmap) or one after another (loop)",
     )
     to.add_argument("--threads", type=int, default=1, help="torch threads per run (default: 1)")
-    to.add_argument("--retry", action="store_true", help="repeat failed runs")
 
 
 def stack(text: str) -> int | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.cli.options import (
+    computing_options,
     execution_options,
     jobs_options,
     protection_options,
@@ -185,6 +186,20 @@ def parser() -> argparse.ArgumentParser:
     status.add_argument("dir", type=Path, metavar="DIR")
     status.add_argument("--suite", help="only this suite's runs")
     status.add_argument("--json", action="store_true", help="print JSON")
+
+    for retried, meaning in (
+        (False, "finish what was interrupted or never begun"),
+        (True, "run again what failed"),
+    ):
+        again = command("retry" if retried else "resume", "folders", f"{meaning} in a results folder")
+        again.set_defaults(retry=retried)
+        again.add_argument("out", type=Path, metavar="DIR")
+        again.add_argument("--suite", help="only this suite's runs")
+        jobs_options(again)
+        computing_options(again)
+    merged = command("merge", "folders", "copy the runs and suites of results folders into one")
+    merged.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
+    merged.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that receives them")
 
     board = command(
         "leaderboard",

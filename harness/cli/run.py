@@ -135,7 +135,7 @@ def given_work(given: argparse.Namespace) -> Work:
         executor=given.executor,
         address=given.address,
         execution=given_execution(given),
-        retry=given.retry,
+        retry=getattr(given, "retry", False),
     )
 
 

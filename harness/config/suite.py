@@ -36,20 +36,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.config import builtin
-from harness.config.report import ReportSpec, read_report
+from harness.config.report import ReportSpec, read_report, read_stored
+from harness.config.run import read_spec
 from harness.config.sweep import Combination, assign, expand
 from harness.config.tune import TuneSpec, hold_out, read_tune
 from harness.config.yaml import bounded, mapping, read_yaml, shown
 from harness.core.registry import UserError, unknown
+from harness.storage.seals import read_sealed
 
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "tune", "report")
 PROFILE_FIELDS = ("base", "sweep", "tune")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also the name of its folder
+RECORD = "suite.json"  # what a results folder keeps of a suite
 RESERVED = ("all", "runs", "store.json")  # other names in a results folder
 
 
@@ -83,7 +86,7 @@ def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | N
     Parameters
     ----------
     name : str
-        A suite's name, or a YAML file.
+        A suite's name, a YAML file, or the ``suite.json`` of a results folder.
     profile : str
         One of its profiles.
     instead : Mapping, optional
@@ -97,7 +100,26 @@ def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | N
     path = Path(name)
     if not path.suffix:
         path = builtin.path_of(name)
+    if path.name == RECORD and path.exists():
+        if instead:
+            raise UserError(f"{path} lists its runs one by one; --sweep and --random change suite files")
+        return _recorded(path)
     return make_suite(read_yaml(path), profile, path.stem, instead)
+
+
+def _recorded(path: Path) -> Suite:
+    """Return the suite of a results folder: its runs, with the settings that a search chose."""
+    content, _ = read_sealed(path, "suite", "profile", "cells")
+    cells = [
+        Combination(cell["spec"], None, str(cell["reason"]))
+        if cell["id"] is None
+        else Combination({}, read_spec(cell["spec"]))
+        for cell in content["cells"]
+    ]
+    report, name = read_stored(content.get("report", {})), checked_name(content["suite"])
+    searched = (path for search in content.get("tuning", {}).get("searches", ()) for path in search["paths"])
+    report = replace(report, chosen=tuple(dict.fromkeys([*report.chosen, *searched])))
+    return Suite(name, str(content.get("title", name)), str(content["profile"]), tuple(cells), report)
 
 
 def make_suite(

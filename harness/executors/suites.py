@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.config.run import RunSpec, run_id, versions
+from datasets.dataset import DataError
+from harness.config.run import RunSpec, read_spec, run_id, versions
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import Search, TuneSpec, runs_of, searches, step_sizes
@@ -22,6 +23,7 @@ from harness.metrics import written_down
 from harness.simulation.build import Execution, data_digest, identify
 from harness.simulation.callbacks import Observe
 from harness.simulation.plan import affordable, vetted
+from harness.storage.seals import read_sealed
 from harness.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -153,6 +155,87 @@ def run_suite(
     if ends["running"]:
         work.say(f"{ends['running']} runs are in another process; repeat the command when they are done")
     return ends
+
+
+def recorded_runs(
+    store: Store, suite: str | None, statuses: Collection[str]
+) -> tuple[dict[str, dict[str, RunSpec]], dict[str, str]]:
+    """Return the runs of a folder that have some status, from what the folder says of them.
+
+    Parameters
+    ----------
+    store : Store
+        The folder.
+    suite : str or None
+        Only this suite's; None: all, also those in no suite.
+    statuses : collection of str
+        See `RunRecord.status`.
+
+    Returns
+    -------
+    runs : dict
+        Suite (empty for runs in none) -> id -> spec.
+    left : dict
+        Ids of those that cannot be made again under their id, and why.
+    """
+    found: dict[str, dict[str, RunSpec]] = {}
+    left: dict[str, str] = {}
+    for name, _, cell in store.cells(suite):
+        id = cell["id"]
+        if id is None or store.folder(id).status not in statuses:
+            continue
+        try:
+            spec = read_spec(cell["spec"])
+            if identify(spec) != id:
+                left[id] = "it was made by another version of the code, the data or a plugin"
+                continue
+        except (UserError, DataError) as error:
+            left[id] = str(error)
+            continue
+        found.setdefault(name, {})[id] = spec
+    return found, left
+
+
+def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[str]]:
+    """Carry out the runs of a folder that have not ended, or with ``work.retry`` those that have no result.
+
+    Parameters
+    ----------
+    work : Work
+        The folder, and how runs are computed.
+    suite : str, optional
+        Only this suite's runs.
+
+    Returns
+    -------
+    ends : Counter
+        How many ended in which way.
+    suites : list of str
+        Suites whose runs were made.
+
+    Raises
+    ------
+    UserError
+        If there is no such folder or suite.
+    """
+    store = Store(work.root)
+    if not work.root.exists():
+        raise UserError(f"no results folder {work.root}")
+    if suite is not None and not (work.root / suite / "suite.json").exists():
+        raise UserError(f"{work.root} holds no runs of suite {suite}")
+    statuses = ("failed", "stopped") if work.retry else ("interrupted", "missing", "damaged")
+    found, left = recorded_runs(store, suite, statuses)
+    for id, why in left.items():
+        work.say(f"run {id} is left as it is: {why}")
+    for path in sorted(work.root.glob("*-tuning/suite.json")):
+        name = read_sealed(path, "suite", "cells")[0].get("searches_for")
+        if name is not None and not (work.root / name / "suite.json").exists():
+            work.say(f"the search of suite {name} has not come to its end; repeat the command of the suite")
+    ends: Counter[str] = Counter()
+    for name, runs in found.items():
+        work.say(f"{name or 'runs in no suite'}: {len(runs)} runs")
+        ends += work.carry_out(name or "runs", runs)
+    return ends, [name for name in found if name]
 
 
 def within_limit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass
 from functools import lru_cache
@@ -363,9 +364,17 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
     return columns
 
 
-@lru_cache(maxsize=2)
 def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
-    """Load a data set, cached because the runs of a suite mostly share one."""
+    """Load a data set, cached because the runs of a suite mostly share one; a file that changed is read again."""
+    try:
+        now = os.stat(data.path) if data.path else None
+    except OSError:  # reading says what is wrong
+        now = None
+    return _load(data, task, now and (now.st_mtime_ns, now.st_size, now.st_ino))
+
+
+@lru_cache(maxsize=2)
+def _load(data: DataSpec, task: Literal["classification", "regression"], state: object) -> Dataset:
     options = data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"})
     read = load(**options, task=task)
     return read if data.binary is None else halves(read)

@@ -47,8 +47,8 @@ def _verdict(folder: RunFolder) -> Verdict:
     place = f"runs/{folder.path.name}"
     status, _ = folder.standing()
     faults = [f"{name} {fault}" for name, fault in folder.faults().items()] if status == "damaged" else []
-    if status in ENDS.values():
-        name = next(name for name, end in ENDS.items() if end == status)
+    name = next((name for name in ENDS if (folder.path / name).exists()), None)
+    if name is not None and status != "damaged":
         sealed = bool(read_sealed(folder.path / name)[1])
         if status == "done" and (folder.path / "predictions.csv").exists() and not folder.has_predictions:
             faults.append("predictions.csv is not sealed; --save-predictions writes it again")

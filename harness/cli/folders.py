@@ -1,0 +1,44 @@
+"""Commands ``resume``, ``retry`` and ``merge``."""
+
+from __future__ import annotations
+
+import argparse
+
+from harness.cli.console import log, out
+from harness.cli.run import exit_code, given_work
+from harness.config.report import read_stored
+from harness.executors.suites import carry_on
+from harness.storage.merge import merge
+from harness.storage.store import Store
+
+
+def resume_command(given: argparse.Namespace) -> int:
+    """Finish the runs of a folder that were interrupted or never begun, and write the reports anew."""
+    ends, suites = carry_on(given_work(given), given.suite)
+    if not ends:
+        what = "failed" if given.retry else "is unfinished"
+        log.print(f"nothing in {given.out} {what} that can be run", markup=False)
+        return 0
+    from harness.cli.report import write_all  # slow to import
+
+    store = Store(given.out)
+    for name in suites:
+        write_all(store, name, read_stored(store.report_settings(name)))
+    return exit_code(ends)
+
+
+retry_command = resume_command
+
+
+def merge_command(given: argparse.Namespace) -> int:
+    """Copy the runs and suites of folders into one; 1 if a run could not be copied."""
+    made = merge(given.dirs, given.out)
+    for place, why in made.left.items():
+        log.print(f"{place} is not copied: {why}", markup=False)
+    suites = f"; suites: {', '.join(made.suites)}" if made.suites else ""
+    out.print(
+        f"{given.out}: {made.copied} runs copied, {made.same} there already, {len(made.left)} left{suites}",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 1 if made.left else 0

@@ -1,0 +1,164 @@
+"""Merging of results folders: the runs of all, and their suites pooled by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.core.registry import UserError
+from harness.storage.files import make_folder, rename, sync_folder, writing
+from harness.storage.run_folder import FILES, Busy, RunFolder
+from harness.storage.seals import read_sealed
+from harness.storage.store import Store
+
+COPYING = ".copying"  # beginning of the name of a folder that is being copied
+
+
+@dataclass
+class Merged:
+    """What a merge did.
+
+    Attributes
+    ----------
+    copied, same : int
+        Runs that were copied, and runs that were there already.
+    left : dict[str, str]
+        Folders of runs that were not copied, and why.
+    suites : list of str
+        Suites that were written.
+    """
+
+    copied: int = 0
+    same: int = 0
+    left: dict[str, str] = field(default_factory=dict)
+    suites: list[str] = field(default_factory=list)
+
+
+def merge(sources: Sequence[Path], target: Path) -> Merged:
+    """Copy the runs and suites of results folders into one.
+
+    A run that is done replaces one that is not. Of two that are done and differ, that of the target stays. Suites
+    of one name are pooled; the target's title and report settings stay.
+
+    Parameters
+    ----------
+    sources : sequence of Path
+        Results folders; nothing in them is changed.
+    target : Path
+        Where their runs go; created if it does not exist.
+
+    Raises
+    ------
+    UserError
+        If a folder does not exist or has another format, or suites of one name were searched in different ways.
+    """
+    for source in sources:
+        if not source.exists():
+            raise UserError(f"no results folder {source}")
+        if target.exists() and source.samefile(target):
+            raise UserError(f"merge: {source} is the target")
+    stores = [Store(source) for source in sources]
+    into, made = Store(target), Merged()
+    pooled: dict[str, dict[str, Any]] = {}
+    for store in [into, *stores]:
+        for path in sorted(store.root.glob("*/suite.json")):
+            content, _ = read_sealed(path, "suite", "profile", "cells")
+            name = str(content["suite"])
+            pooled[name] = _pooled(pooled[name], content) if name in pooled else content
+    into.open()
+    for store in stores:
+        for folder in store.run_folders():
+            _merge_run(folder, into.folder(folder.path.name), made)
+    for name, content in pooled.items():
+        path = target / name / "suite.json"
+        if not path.exists() or read_sealed(path)[0] != content:
+            into.write_suite(name, content)
+            made.suites.append(name)
+    return made
+
+
+def _merge_run(source: RunFolder, target: RunFolder, made: Merged) -> None:
+    """Copy a run, unless the target has as much of it."""
+    mine, theirs = target.status, source.status
+    if theirs in ("running", "damaged"):
+        made.left[str(source.path)] = f"it is {theirs}"
+    elif mine == "running":
+        made.left[str(source.path)] = f"{target.path} is running"
+    elif mine == "done" and theirs == "done":
+        if _figures(source) == _figures(target):
+            made.same += 1
+        else:
+            made.left[str(source.path)] = f"{target.path} ended with other figures"
+    elif mine == "missing" or (theirs == "done" and mine != "done"):
+        _copy(source, target, made)
+    else:
+        made.same += 1
+
+
+def _copy(source: RunFolder, target: RunFolder, made: Merged) -> None:
+    """Copy a run's files; its folder appears when they are complete."""
+    runs = target.path.parent
+    with writing(runs):
+        make_folder(runs)
+    fresh = runs / f"{COPYING}-{target.path.name}"
+    try:
+        with source.claim():
+            with writing(fresh):
+                shutil.rmtree(fresh, ignore_errors=True)
+                fresh.mkdir()
+                for name in FILES:
+                    if (source.path / name).is_file():
+                        shutil.copy2(source.path / name, fresh / name)
+                sync_folder(fresh)
+            if target.path.exists():
+                with target.claim():
+                    for name in FILES:
+                        (target.path / name).unlink(missing_ok=True)
+                    for file in fresh.iterdir():
+                        rename(file, target.path / file.name)
+                fresh.rmdir()
+            else:
+                rename(fresh, target.path)
+            made.copied += 1
+    except Busy as error:
+        made.left[str(source.path)] = f"{error} is running"
+
+
+def _figures(folder: RunFolder) -> tuple[Any, ...]:
+    """Return what a run is, without what differs between executions."""
+    started, _ = read_sealed(folder.path / "spec.json")
+    return _plain(started), [_plain(line) for line in folder.rounds()], _plain(folder.end())
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name != "timing"}
+
+
+def _pooled(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Return a suite with the cells of another of its name."""
+    known = {_key(cell) for cell in mine["cells"]}
+    fresh = [cell for cell in theirs["cells"] if _key(cell) not in known]
+    if not fresh:
+        return mine
+    tunings = [content.get("tuning", {}) for content in (mine, theirs)]
+    if tunings[0].get("tune") != tunings[1].get("tune"):
+        raise UserError(
+            f"suite {mine['suite']}: its settings were searched in different ways; merge into another folder, or "
+            "run one of them with --name"
+        )
+    pooled = {**mine, "cells": [*mine["cells"], *fresh]}
+    if tunings[0]:
+        before = len(tunings[0]["searches"])
+        fresh = [{**cell, "search": cell["search"] + before} if "search" in cell else cell for cell in fresh]
+        searches = [*tunings[0]["searches"], *tunings[1]["searches"]]
+        pooled |= {"cells": [*mine["cells"], *fresh], "tuning": {**tunings[0], "searches": searches}}
+    return pooled
+
+
+def _key(cell: Mapping[str, Any]) -> str:
+    """Return what a cell is told by: the run's id, or the settings of a skipped combination."""
+    return str(cell["id"] or json.dumps(cell["spec"], sort_keys=True))

@@ -1,0 +1,195 @@
+"""Folders that live: finished later, repeated, merged, and run from their own files."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from harness.cli.parser import main
+from harness.config.run import read_spec
+from harness.executors.scheduler import run_one
+from harness.storage.store import Store
+from tests.support.written import written
+
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
+BASE = {
+    "data": "breast-cancer",
+    "partition": {"kind": "iid", "clients": 3},
+    "model": "logistic",
+    "algorithm": "fedavg",
+    "rounds": 4,
+    "eval_every": 2,
+}
+
+
+def suite(folder, name="mine", seeds=(0, 1), base=BASE, jobs="1", **more):
+    path = folder / "file.yaml"
+    path.write_text(yaml.safe_dump({"suite": name, "base": base, "sweep": {"seed": list(seeds)}, **more}))
+    return ["suite", str(path), "--jobs", jobs]
+
+
+def figures(root, name=None):
+    """Return what the runs of a folder are, without times."""
+    return {
+        record.id: [{k: v for k, v in line.items() if k != "timing"} for line in record.rounds]
+        for record in Store(root).records(name)
+    }
+
+
+def test_a_folder_resumes_without_the_command_that_made_it(tmp_path, capsys):
+    """Runs interrupted, never begun and damaged end as they would have; what was done is not touched."""
+    root = tmp_path / "out"
+    assert main([*suite(tmp_path, seeds=range(4)), "--out", str(root)]) == 0
+    straight, ids = figures(root), [record.id for record in Store(root).records("mine")]
+    shutil.rmtree(root / "runs" / ids[1])
+    lines = root / "runs" / ids[2] / "rounds.jsonl"
+    lines.write_text(lines.read_text().replace("0.9", "0.8", 1))
+
+    def stop(run, round, line):
+        if round == 3:
+            raise KeyboardInterrupt
+
+    shutil.rmtree(root / "runs" / ids[3])
+    with pytest.raises(KeyboardInterrupt):
+        run_one(read_spec(BASE | {"seed": 3}), root, progress=stop)
+    before = (root / "runs" / ids[0] / "done.json").stat().st_mtime_ns
+    (tmp_path / "file.yaml").unlink()
+    capsys.readouterr()
+    assert main(["resume", str(root), "--jobs", "1"]) == 0
+    assert "mine: 3 runs" in capsys.readouterr().err
+    assert figures(root) == straight
+    assert (root / "runs" / ids[0] / "done.json").stat().st_mtime_ns == before
+    assert main(["resume", str(root)]) == 0
+    assert "nothing in" in capsys.readouterr().err
+
+
+def test_retry_repeats_what_failed_and_nothing_else(tmp_path, capsys):
+    root = tmp_path / "out"
+    assert main([*suite(tmp_path), "--out", str(root)]) == 0
+    first, second = Store(root).records("mine")
+    straight = figures(root)
+    folder = Store(root).folder(first.id)
+    (folder.path / "done.json").unlink()
+    folder.fail({"reason": "bad luck"})
+    assert main(["resume", str(root), "--jobs", "1"]) == 0
+    assert Store(root).folder(first.id).status == "failed"
+    kept = (Store(root).folder(second.id).path / "done.json").stat().st_mtime_ns
+    assert main(["retry", str(root), "--suite", "mine", "--jobs", "1"]) == 0
+    assert figures(root) == straight
+    assert (Store(root).folder(second.id).path / "done.json").stat().st_mtime_ns == kept
+    assert main(["retry", str(root), "--suite", "other"]) == 2
+
+
+def test_runs_of_other_data_are_left_as_they_are(tmp_path, capsys):
+    """To make them under their ids is impossible: a repeated run would be another one."""
+    rows = [f"{i},{i % 7},{i % 2}" for i in range(60)]
+    table, root = tmp_path / "t.csv", tmp_path / "out"
+    table.write_text("\n".join(["a,b,y", *rows]))
+    base = BASE | {"data": {"name": "csv", "path": str(table), "label": "y"}}
+    assert main([*suite(tmp_path, base=base), "--out", str(root)]) == 0
+    first, _ = Store(root).records("mine")
+    (root / "runs" / first.id / "done.json").unlink()
+    table.write_text("\n".join(["a,b,y", *rows, "60,1,0"]))
+    assert main(["resume", str(root)]) == 0
+    assert f"run {first.id} is left as it is: it was made by another version" in capsys.readouterr().err
+    assert Store(root).folder(first.id).status == "interrupted" and len(Store(root).run_folders()) == 2
+
+
+def test_a_run_and_a_suite_are_repeated_from_their_own_files(tmp_path):
+    root, again = tmp_path / "out", tmp_path / "again"
+    assert main([*suite(tmp_path, report={"by": "auroc"}), "--out", str(root)]) == 0
+    first = Store(root).records("mine")[0]
+    spec = root / "runs" / first.id / "spec.json"
+    assert main(["run", "--spec", str(spec), "--out", str(tmp_path / "one")]) == 0
+    assert figures(tmp_path / "one") == {first.id: figures(root)[first.id]}
+    assert main(["suite", str(root / "mine" / "suite.json"), "--jobs", "1", "--out", str(again)]) == 0
+    assert figures(again, "mine") == figures(root, "mine")
+    assert Store(again).report_settings("mine")["by"] == "auroc"
+    assert main(["suite", str(root / "mine" / "suite.json"), "--sweep", "seed=7", "--out", str(again)]) == 2
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two folders of one suite, with seeds 0, 1 and 1, 2."""
+    for name, seeds in (("a", (0, 1)), ("b", (1, 2))):
+        assert main([*suite(tmp_path, seeds=seeds), "--out", str(tmp_path / name)]) == 0
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_merged_folders_are_one_folder(two, tmp_path, capsys):
+    """The runs of both, one cell of three seeds, and a report; the sources stay as they are."""
+    a, b = two
+    before = written(a), written(b)
+    out = tmp_path / "both"
+    capsys.readouterr()
+    assert main(["merge", str(a), str(b), "--out", str(out)]) == 0
+    assert "3 runs copied, 1 there already, 0 left; suites: mine" in capsys.readouterr().out
+    assert figures(out, "mine") == figures(a) | figures(b)
+    assert main(["leaderboard", str(out), "--suite", "mine", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["done"], row["seeds"]) == (3, 3)
+    assert main(["verify", "--results", str(out)]) == 0
+    assert (written(a), written(b)) == before
+    assert main(["merge", str(a), str(b), "--out", str(out)]) == 0
+    assert "0 runs copied, 4 there already" in capsys.readouterr().out
+
+
+def test_a_merge_replaces_no_figures_by_others(two, tmp_path, capsys):
+    a, b = two
+    (shared,) = {record.id for record in Store(a).records()} & {record.id for record in Store(b).records()}
+    folder = Store(b).folder(shared)
+    final = folder.end()
+    final["metrics"]["accuracy"] = 1.0
+    folder.finish(final)
+    kept = figures(a)[shared], Store(a).folder(shared).end()
+    assert main(["merge", str(b), "--out", str(a)]) == 1
+    assert "ended with other figures" in capsys.readouterr().err
+    assert (figures(a)[shared], Store(a).folder(shared).end()) == kept
+
+
+def test_a_finished_run_replaces_an_interrupted_one(two, capsys):
+    a, b = two
+    (shared,) = {record.id for record in Store(a).records()} & {record.id for record in Store(b).records()}
+    (a / "runs" / shared / "done.json").unlink()
+    assert main(["merge", str(b), "--out", str(a)]) == 0
+    assert Store(a).folder(shared).end() == Store(b).folder(shared).end()
+    (b / "runs" / shared / "done.json").unlink()
+    assert main(["merge", str(b), "--out", str(a)]) == 0
+    assert Store(a).folder(shared).status == "done"
+
+
+def test_a_merge_leaves_damaged_runs_where_they_are(two, tmp_path, capsys):
+    a, b = two
+    record = Store(b).records()[0]
+    lines = b / "runs" / record.id / "rounds.jsonl"
+    lines.write_text("")
+    assert main(["merge", str(a), str(b), "--out", str(tmp_path / "c")]) == 1
+    assert "it is damaged" in capsys.readouterr().err
+    nowhere = ["merge", str(a), str(tmp_path / "no"), "--out", str(tmp_path / "d")]
+    for given in (nowhere, ["merge", str(a), "--out", str(a)]):
+        assert main(given) == 2
+    assert not (tmp_path / "d").exists()
+
+
+def tuned(folder, seeds, budget=2):
+    search = {"settings": {"algorithm.lr": {"choice": [1e-6, 0.1]}}, "budget": budget, "seeds": [100]}
+    return suite(folder, seeds=seeds, base=BASE | {"partition": {"kind": "iid", "clients": 3, "selection": 0.2}},
+                 tune={**search})  # fmt: skip
+
+
+@pytest.mark.slow
+def test_searched_suites_are_pooled_with_their_searches(tmp_path, capsys):
+    for name, seeds in (("a", (0, 1)), ("b", (2,))):
+        assert main([*tuned(tmp_path, seeds), "--out", str(tmp_path / name)]) == 0
+    assert main(["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c")]) == 0
+    records = Store(tmp_path / "c").records("mine")
+    assert [record.search["number"] for record in records] == [0, 0, 1]
+    assert {record.spec["algorithm"]["lr"] for record in records} == {0.1}
+    assert main([*tuned(tmp_path, (3,), budget=1), "--out", str(tmp_path / "d")]) == 0
+    assert main(["merge", str(tmp_path / "a"), str(tmp_path / "d"), "--out", str(tmp_path / "e")]) == 2
+    assert "searched in different ways" in capsys.readouterr().err
+    again = ["suite", str(tmp_path / "a" / "mine" / "suite.json"), "--jobs", "1"]
+    assert main([*again, "--out", str(tmp_path / "f")]) == 0
+    assert figures(tmp_path / "f", "mine") == figures(tmp_path / "a", "mine")
