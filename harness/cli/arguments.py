@@ -17,6 +17,8 @@ from harness.config.yaml import cut, mapping, read, read_yaml
 from harness.core.registry import UserError
 from harness.simulation.build import Execution
 
+MOST_WORKERS = 1_000  # threads or processes; torch dies of a hundred thousand
+
 
 def given_spec(given: argparse.Namespace) -> RunSpec:
     """Return the run spec of file and options."""
@@ -114,8 +116,8 @@ def given_execution(given: argparse.Namespace) -> Execution:
     """Return the execution options, and set this process's torch threads."""
     for name in ("threads", "jobs"):
         count = getattr(given, name, None)
-        if count is not None and count < 1:
-            raise UserError(f"--{name} must be at least 1, given {count}")
+        if count is not None and not 1 <= count <= MOST_WORKERS:
+            raise UserError(f"--{name} must be from 1 to {MOST_WORKERS:,}, given {count}")
     torch.set_num_threads(given.threads)
     stack = getattr(given, "stack", None)
     return Execution(given.device, given.vectorize, given.threads, stack)

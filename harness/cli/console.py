@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+for name in ("stdout", "stderr"):
+    if getattr(sys, name) is None:  # closed by the caller: what is written goes nowhere
+        setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 log = Console(stderr=True, highlight=False, soft_wrap=True)  # wrapped paths cannot be copied
 

@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.cli.examples import epilog
+from harness.cli.names import shadowed
 from harness.cli.options import (
     computing_options,
     execution_options,
@@ -28,6 +30,7 @@ from harness.cli.options import (
 )
 from harness.core.registry import UserError, unknown
 
+SHELLS = ("bash", "zsh", "tcsh")
 LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
 VERSIONED = (
     "torch",
@@ -100,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         given = parser().parse_args(arguments)
+        if hidden := shadowed():
+            return _refused("; ".join(hidden))
         logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
         return _carry_out(given)
     except UserError as error:
@@ -152,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, module: str, help: str, do: str = "") -> Parser:
-        made: Parser = commands.add_parser(name, help=help, description=help)
+        made: Parser = commands.add_parser(name, help=help, description=help, **_with_examples(name))
         made.set_defaults(do=(module, f"{do or name}_command"))
         return made
 
@@ -246,6 +251,12 @@ def parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
 
+    diagnosed = command("doctor", "doctor", "say what this machine lacks, and the mend")
+    diagnosed.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="results folder that would be used"
+    )
+    diagnosed.add_argument("--json", action="store_true", help="print JSON")
+
     verified = command(
         "verify",
         "verify",
@@ -266,11 +277,13 @@ def parser() -> argparse.ArgumentParser:
 
     data = command("data", "catalog", "list and fetch data sets, draw partitions")
     what = data.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
-    listed = what.add_parser("list", help="list data sets and whether they can be loaded now")
+    listed = what.add_parser(
+        "list", help="list data sets and whether they can be loaded now", **_with_examples("data list")
+    )
     listed.add_argument("--json", action="store_true", help="print JSON")
-    fetched = what.add_parser("fetch", help="make data sets available")
+    fetched = what.add_parser("fetch", help="make data sets available", **_with_examples("data fetch"))
     fetched.add_argument("names", nargs="+", metavar="NAME")
-    drawn = what.add_parser("draw", help="draw the classes of every client")
+    drawn = what.add_parser("draw", help="draw the classes of every client", **_with_examples("data draw"))
     drawn.add_argument("file", type=Path, metavar="FILE.png|svg")
     spec_options(drawn)
 
@@ -292,6 +305,9 @@ def parser() -> argparse.ArgumentParser:
     )
     audited.add_argument("--json", action="store_true", help="print JSON")
 
+    completed = command("completion", "completion", "print the script that completes commands in a shell")
+    completed.add_argument("shell", choices=SHELLS)
+
     computed = command("epsilon", "epsilon", "privacy of a mechanism without a run, and of others' claims")
     computed.later = _epsilon_options
 
@@ -306,6 +322,20 @@ def parser() -> argparse.ArgumentParser:
                 help="file that registers algorithms, metrics, data sets or partitions (repeatable)",
             )
             one.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
+    return top
+
+
+def _with_examples(command: str) -> dict[str, Any]:
+    """Return the arguments that end a parser's help with examples, line by line."""
+    return {"epilog": epilog(command), "formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
+def filled() -> argparse.ArgumentParser:
+    """Return the parser with the options that commands add later."""
+    top = parser()
+    for action in top._subparsers._group_actions if top._subparsers else ():
+        for one in dict(action.choices or {}).values():
+            one.fill()
     return top
 
 

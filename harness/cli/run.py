@@ -161,7 +161,9 @@ def plan_command(given: argparse.Namespace) -> int:
     """Print the estimated costs of runs."""
     chosen = given_suite(given)
     cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
-    rows = plan([*cells, *runs_of(cells, chosen.tune)])
+    cells = [*cells, *runs_of(cells, chosen.tune)]
+    with log.status(f"planning {len(cells)} runs"):
+        rows = plan(cells)
     if given.json:
         print(json.dumps(rows, indent=1))
     else:

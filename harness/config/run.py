@@ -48,6 +48,7 @@ NAMES = {
 }  # fmt: skip
 PLUGGABLE = ("problem", "data", "partition")  # besides algorithms; metrics are no part of a run
 USUAL_PROBLEM = "classify"
+MOST_ROUNDS = 1_000_000
 
 
 class RunSpec(Section):
@@ -80,7 +81,7 @@ class RunSpec(Section):
     compression: Compression = Compression()
     cohort: CohortSpec | None = None
     topology: Named | None = None
-    rounds: int = Field(default=100, ge=1)
+    rounds: int = Field(default=100, ge=1, le=MOST_ROUNDS)
     eval_every: int = Field(default=10, ge=1)
     seed: int = Field(default=0, ge=0)
     precision: Literal["float32", "float64", "bfloat16"] | None = None

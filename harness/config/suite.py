@@ -100,7 +100,7 @@ def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | N
     path = Path(name)
     if not path.suffix:
         path = builtin.path_of(name)
-    if path.name == RECORD and path.exists():
+    if path.name == RECORD and (path.parent.parent / "store.json").exists():
         if instead:
             raise UserError(f"{path} lists its runs one by one; --sweep and --random change suite files")
         return _recorded(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from harness.core.registry import UserError
 
 MAX_DEPTH = 30  # levels of lists and sections
 MAX_VALUES = 200_000  # in total, as YAML aliases can expand a short file
+TOO_MANY = f"{{}}: at most {MAX_VALUES:,} values, counting what aliases expand to"
 MAX_BITS = 1_000  # of an integer, about the range of floats
 PLAIN = (str, bool, type(None))  # values without parts or bounds
 MAX_SHOWN = 200  # characters of a value in a message
@@ -34,7 +36,14 @@ def read(where: str, text: str) -> Any:
         If the text is not valid, too deep or too large.
     """
     try:
-        content = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            count = _expanded(node, {})
+            # Merges of merges would grow before the values they make can be counted.
+            content = None if node is None or count > MAX_VALUES else loader.construct_document(node)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:  # its text repeats what was given
         mark = error.problem_mark
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -46,6 +55,8 @@ def read(where: str, text: str) -> Any:
     # A value that does not fit its tag or form, such as the date 2001-13-45 or "!!bool perhaps".
     except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
         raise UserError(f"{where} is not valid YAML: {cut(f'{type(error).__name__}: {error}')}") from None
+    if count > MAX_VALUES:
+        raise UserError(TOO_MANY.format(where))
     bounded(where, content)
     return content
 
@@ -63,6 +74,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def _expanded(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """Return the number of values that a node stands for, with those of its aliases each time."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 0  # if it holds itself, which `bounded` refuses
+        parts = node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
+        known[id(node)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(node)]
+
+
 def bounded(where: str, content: Any, *, finite: bool = False) -> None:
     """Raise UserError if content is too deep or too large, or holds NaN or, with ``finite``, infinity."""
     left = [] if _small(content) else [(content, 0)]
@@ -75,7 +97,7 @@ def bounded(where: str, content: Any, *, finite: bool = False) -> None:
             if parts and depth == MAX_DEPTH:
                 raise UserError(f"{where}: at most {MAX_DEPTH} levels of lists and sections")
             if count > MAX_VALUES:
-                raise UserError(f"{where}: at most {MAX_VALUES:,} values, counting what aliases expand to")
+                raise UserError(TOO_MANY.format(where))
             left.extend((part, depth + 1) for part in parts if not _small(part))
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise UserError(f"{where}: an integer has at most {MAX_BITS} bits")

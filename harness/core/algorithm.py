@@ -22,6 +22,7 @@ from harness.core.wire.message import Known, plain
 from privacy import scale_to_norm
 
 S = TypeVar("S")
+MOST_SAMPLES = 1_000_000  # in a batch, and steps in a round: their indices are drawn at once
 SCHEDULE = ("lr_decay", "lr_schedule", "lr_period")  # fields that look like step sizes by name
 
 
@@ -125,8 +126,10 @@ class Algorithm:
             )
         for name in ("local_steps", "local_epochs", "batch_size"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"algorithm {self.meta.name}: {name} must be at least 1, given {value}")
+            if value is not None and not 1 <= value <= MOST_SAMPLES:
+                raise UserError(
+                    f"algorithm {self.meta.name}: {name} must be from 1 to {MOST_SAMPLES:,}, given {value}"
+                )
         if not 0 < self.lr_decay <= 1:
             raise UserError(
                 f"algorithm {self.meta.name}: lr_decay must be above 0 and at most 1, given {self.lr_decay}"

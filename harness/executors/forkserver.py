@@ -18,7 +18,8 @@ NO_WORKERS = re.compile(r"\s(-h|--help|--jobs[ =]1|--executor[ =](serial|ray))\s
 def likely(arguments: Sequence[str]) -> bool:
     """Guess whether a command line uses worker processes; a wrong guess costs a second."""
     line = f" {' '.join(arguments)} "
-    return arguments[:1] in (["suite"], ["sweep"]) and not NO_WORKERS.search(line) and cores() > 1
+    made = bool(arguments) and arguments[0] in ("suite", "sweep", "resume", "retry")
+    return made and not NO_WORKERS.search(line) and cores() > 1
 
 
 def cores() -> int:

@@ -13,6 +13,7 @@ from harness.config.report import ReportSpec
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.html.page import write_report
+from harness.storage.files import make_own_folder
 from harness.storage.store import RunRecord, Store
 
 SECTIONS = (
@@ -75,8 +76,7 @@ def report_folder(store: Store, suite: str | None, spec: ReportSpec) -> Report:
     spec = results.ranked(spec)
     first = {cell.key: next((run for run in cell.runs if run.record.id), None) for cell in results.cells}
     commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
-    folder = store.root / (suite or "all")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_own_folder(store.root, suite or "all")
     command = store.report_settings(suite).get("command") if suite else None
     provenance = {"the whole suite": command} if command else {}
     files = write_report(results, folder, spec, commands=commands, provenance=provenance)

@@ -117,6 +117,21 @@ def make_folder(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def make_own_folder(root: Path, name: str) -> Path:
+    """Make a folder within another and return it.
+
+    Raises
+    ------
+    UserError
+        If it is a link, which would lead what is written and deleted there to another place.
+    """
+    path = root / name
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; results are written to folders of their own. Remove it")
+    make_folder(path)
+    return path
+
+
 def sync(path: Path) -> None:
     """Wait until the content of a file is on the disk."""
     _sync(path)

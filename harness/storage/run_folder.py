@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 import pickle
 import time
 import zipfile
@@ -133,7 +134,9 @@ class RunFolder:
         """
         with writing(self.path):
             files.make_folder(self.path)
-            file = open(self.path / "claim", "a+", encoding="utf-8")  # noqa: SIM115
+            # A link is not followed: it would create a file wherever it leads.
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = open(os.open(self.path / "claim", flags, 0o666), "a+", encoding="utf-8")  # noqa: SIM115
         with file:
             until = time.monotonic() + patience
             while not _locked(file, fcntl.LOCK_EX):

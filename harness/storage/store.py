@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError
-from harness.storage.files import Damaged, make_folder, read_json, write_json, writing
+from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed, write_sealed
 
@@ -174,8 +174,8 @@ class Store:
 
     def write_suite(self, suite: str, content: Mapping[str, Any]) -> None:
         """Write the runs of a suite."""
-        with writing(self.root / suite) as folder:
-            make_folder(folder)
+        with writing(self.root / suite):
+            make_own_folder(self.root, suite)
         write_sealed(self.root / suite / "suite.json", content)
 
     def report_settings(self, suite: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ SECRET: tuple[str, ...] = ("poisson", "without-replacement")  # sampling of coho
 BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
+LARGEST_CLIP = 1e15  # its square and its noise still fit into float32
 
 
 class PrivacySpec(Section):
@@ -145,6 +146,11 @@ class PrivacySpec(Section):
         norms = self.clip if isinstance(self.clip, tuple) else (self.clip,)
         if not norms or any(not isinstance(norm, str) and not norm > 0 for norm in norms):
             raise UserError(f"privacy.clip: clip norms must be above 0, given {self.clip}")
+        if any(LARGEST_CLIP < norm < math.inf for norm in norms if norm != "adaptive"):
+            raise UserError(
+                f"privacy.clip: at most {LARGEST_CLIP:g}, above which its noise does not fit into float32; "
+                f"given {self.clip}"
+            )
         if self.noise_multiplier != 0 and any(norm == math.inf for norm in norms):
             raise UserError("privacy.clip: an infinite clip norm needs noise_multiplier 0")
         if self.delta < SMALLEST_DELTA:

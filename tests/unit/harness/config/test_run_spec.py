@@ -340,6 +340,17 @@ def test_an_unreadable_run_file_is_explained(tmp_path, text, says):
         read_yaml(tmp_path / "none.yaml")
 
 
+def test_merges_of_merges_are_refused_before_they_grow(tmp_path):
+    """Ten merges at each of 40 levels: 10 ** 40 values, which would never end."""
+    path = tmp_path / "run.yaml"
+    levels = (f"a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 10)}]}}" for i in range(40))
+    path.write_text("\n".join(["a0: &a0 {x: 1}", *levels]))
+    with pytest.raises(UserError, match="at most 200,000 values, counting what aliases expand to"):
+        read_yaml(path)
+    path.write_text("base: &base {rounds: 3}\nrun: {<<: *base, seed: 1}")
+    assert read_yaml(path)["run"] == {"rounds": 3, "seed": 1}
+
+
 def test_yaml_that_would_run_code_is_refused(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("data: !!python/object/apply:os.system ['true']")

@@ -1,0 +1,115 @@
+"""Command ``doctor``: what this machine lacks, and the mend."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import datasets.catalog
+from harness.cli.console import out, print_rows
+from harness.cli.names import shadowed, shared
+from harness.executors.forkserver import cores
+from harness.storage.environment import machine, versions
+from harness.storage.store import Busy, Store
+
+#: Package -> the extra that installs it, and what needs it.
+EXTRAS = {
+    "pyarrow": ("export", "Parquet and Arrow files"),
+    "tensorboard": ("export", "export --tensorboard"),
+    "ray": ("ray", "--executor ray"),
+    "optuna": ("tune", "samplers of Optuna in searches"),
+}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "firefox")
+LEAST_FREE = 2**30  # bytes on the disk
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    what, state : str
+        The thing, and "ok", "missing" (something optional) or "wrong".
+    about, mend : str
+        What was found, and what to do.
+    """
+
+    what: str
+    state: str
+    about: str
+    mend: str = ""
+
+
+def doctor_command(given: argparse.Namespace) -> int:
+    """Print what was found; 1 if something is wrong."""
+    found = list(findings(given.out))
+    if given.json:
+        print(json.dumps([one._asdict() for one in found], indent=1))
+    else:
+        print_rows([{"": one.what, "state": one.state, "found": one.about} for one in found], "fedfrontier")
+        for one in found:
+            if one.mend:
+                out.print(f"{one.what}: {one.mend}", markup=False, soft_wrap=True)
+    return 1 if any(one.state == "wrong" for one in found) else 0
+
+
+def findings(results: Path) -> Iterator[Finding]:
+    """Yield what was found; ``results`` is the results folder that would be used."""
+    about = versions()
+    yield Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in about.items()))
+    other = [*shadowed(), *shared()]
+    yield Finding("packages", "wrong" if other else "ok", f"{len(other)} hidden or mixed", "; ".join(other))
+    held = machine()
+    memory = f", {held['memory_gib']} GiB of memory" if "memory_gib" in held else ""
+    yield Finding("processor", "ok", f"{cores()} cores{memory}")
+    if torch.cuda.is_available():
+        yield Finding("GPU", "ok", torch.cuda.get_device_name(0))
+    else:
+        yield Finding("GPU", "missing", "none", "runs use the CPU, which is faster for small models")
+    for package, (extra, use) in EXTRAS.items():
+        if find_spec(package) is None:
+            yield Finding(package, "missing", use, f"pip install 'fedfrontier[{extra}]'")
+        else:
+            yield Finding(package, "ok", use)
+    absent = [str(row["name"]) for row in datasets.catalog.describe() if not row["available"]]
+    mend = "data fetch NAME downloads; data list --json says what to do offline" if absent else ""
+    yield Finding("data", "missing" if absent else "ok", f"not here: {', '.join(absent) or 'none'}", mend)
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    why = "" if browser else "pages of reports open in any browser, also on another machine"
+    yield Finding("browser", "ok" if browser else "missing", Path(browser).name if browser else "none", why)
+    yield from _folder(results)
+
+
+def _folder(results: Path) -> Iterator[Finding]:
+    """Look whether a results folder can be written and locked, in a folder beside it."""
+    place = next(path for path in (results.resolve(), *results.resolve().parents) if path.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            run = Store(Path(folder) / "results").open().folder("probe")
+            locked = False
+            with run.claim():
+                try:
+                    with Store(Path(folder) / "results").folder("probe").claim():
+                        pass
+                except Busy:
+                    locked = True
+    except OSError as error:
+        yield Finding(
+            "results", "wrong", f"{results} cannot be written", f"{error.strerror}; use another --out"
+        )
+        return
+    if not locked:
+        mend = "two processes could carry out one run; use a folder whose file system has locks (flock)"
+        yield Finding("results", "wrong", f"{results} has no file locks", mend)
+        return
+    free = shutil.disk_usage(place).free
+    state, mend = ("wrong", "free some, or use another --out") if free < LEAST_FREE else ("ok", "")
+    yield Finding("results", state, f"{results} can be written; {free / 2**30:.1f} GiB free", mend)

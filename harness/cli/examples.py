@@ -1,0 +1,62 @@
+"""Examples at the end of every command's ``--help``; a test parses each."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "run": (
+        "run --algorithm fedavg --data adult --clients 20 --rounds 50",
+        "run --algorithm '{name: scaffold, lr: 0.05}' --data breast-cancer "
+        "--set 'privacy={placement: central, epsilon: 8, clip: 1}'",
+        "run --spec results/runs/ID/spec.json --out elsewhere",
+    ),
+    "suite": (
+        "suite quickstart --out results",
+        "suite mine.yaml --sweep seed=0..9 --jobs 8",
+        "suite frontier --profile paper --limit-hours 8 --trim",
+    ),
+    "sweep": (
+        "sweep --algorithm fedavg --data adult --set 'privacy={placement: central, clip: 1}' "
+        "--sweep privacy.epsilon=null,8,2 --sweep seed=0..4",
+        "sweep --algorithm fedavg --data adult --random 'algorithm.lr={log_uniform: [0.01, 1]}' --draws 20",
+    ),
+    "plan": (
+        "plan quickstart",
+        "plan --algorithm fedavg --data adult --set 'privacy={placement: central, epsilon: 2, clip: 1}'",
+    ),
+    "status": ("status results", "status results --suite quickstart --json"),
+    "resume": ("resume results", "resume results --suite mine --jobs 8"),
+    "retry": ("retry results --suite mine",),
+    "merge": ("merge results theirs --out both", "merge theirs --out results"),
+    "leaderboard": (
+        "leaderboard results --suite quickstart --by auroc --baseline fedavg --csv table.csv",
+        "leaderboard results --where 'epsilon_total <= 2' --columns algorithm,accuracy_mean,bytes_up",
+    ),
+    "report": (
+        "report results --suite quickstart",
+        "report results --pivot algorithm.name,privacy.epsilon,auroc",
+    ),
+    "recommend": ("recommend results --where 'epsilon_total <= 2' --where 'auroc >= 0.8'",),
+    "export": ("export results --csv all.csv", "export results --tensorboard board"),
+    "doctor": ("doctor", "doctor --out /shared/results --json"),
+    "verify": ("verify --results results",),
+    "list": ("list algorithms", "list suites"),
+    "data": ("data list", "data fetch adult", "data draw clients.png --data digits --partition dirichlet"),
+    "data list": ("data list --json",),
+    "data fetch": ("data fetch adult breast-cancer",),
+    "data draw": (
+        "data draw clients.png --data digits --clients 5 --partition '{kind: dirichlet, alpha: 0.3}'",
+    ),
+    "check": ("check fedavg", "check mine --plugin mine.py --verbose"),
+    "audit": (
+        "audit --algorithm fedavg --data breast-cancer --set 'privacy={placement: central, epsilon: 8, clip: 1}'",
+    ),
+    "epsilon": (
+        "epsilon --noise-multiplier 1.1 --cohort 100/10000 --rounds 500 --sampling poisson",
+        "epsilon --for-epsilon 2 --cohort 10/100 --rounds 100",
+    ),
+    "completion": ('eval "$(fedfrontier completion bash)"', "completion zsh > ~/.zsh/_fedfrontier"),
+}
+
+
+def epilog(command: str) -> str:
+    """Return the examples of a command as its help shows them."""
+    lines = (line if line.startswith("eval") else f"python -m harness {line}" for line in EXAMPLES[command])
+    return "\n".join(["examples:", *(f"  {line}" for line in lines)])
