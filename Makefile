@@ -45,7 +45,7 @@ format: .venv/ready-to-test
 	touch .venv/ready
 
 .venv/ready-to-test: .venv/ready
-	$(INSTALL) --editable '.[dev,ray,export,tune]'
+	$(INSTALL) --editable '.[dev,ray,export,tune,mlflow]'
 	touch .venv/ready-to-test
 
 clean:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         run,
         suite,
         sweep,
+        track,
         tune,
         write_report,
     )
@@ -51,6 +52,7 @@ __all__ = [
     "run",
     "suite",
     "sweep",
+    "track",
     "tune",
     "write_report",
 ]

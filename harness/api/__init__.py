@@ -8,6 +8,7 @@ from harness.api.reading import leaderboard, load_results, recommend, write_repo
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
 from harness.report.folder import Report
+from harness.report.trackers import track
 from harness.simulation.build import Execution, Setup
 from harness.simulation.callbacks import Callback, StopEarly
 from harness.simulation.simulation import Simulation
@@ -33,6 +34,7 @@ __all__ = [
     "run",
     "suite",
     "sweep",
+    "track",
     "tune",
     "write_report",
 ]

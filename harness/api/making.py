@@ -20,7 +20,7 @@ from harness.config.tune import runs_of
 from harness.config.yaml import read_yaml
 from harness.core.registry import UserError
 from harness.executors.scheduler import Outcome, choose, run_one
-from harness.executors.suites import Follow, Follower, Work, run_suite, unfollowed
+from harness.executors.suites import Follower, Work, run_suite, unfollowed
 from harness.simulation import build
 from harness.simulation import plan as plans
 from harness.simulation.build import Execution, Setup
@@ -384,14 +384,14 @@ def _carry_out(
     made: Suite, out: str | Path, progress: bool, callbacks: Sequence[Callback], **options: Any
 ) -> Study:
     """Carry out a suite, watched by callbacks."""
-    observe = observed(callbacks)
     used = choose(options["executor"], options["jobs"], options["address"], len(made.cells))
-    if observe is not None and used != "serial":
+    if observed(callbacks) is not None and used != "serial":
         raise UserError(
             f"callbacks: rounds and evaluations are made in other processes by executor {used}, where nothing is "
             "called; use jobs=1, or override on_run_end only"
         )
-    work = Work(Path(out), follow=_follow(progress, callbacks), progress=observe, **options)
+    follow = _with_bar if progress else unfollowed
+    work = Work(Path(out), follow=follow, callbacks=tuple(callbacks), **options)
     before = torch.get_num_threads()
     torch.set_num_threads(work.execution.threads)
     try:
@@ -401,33 +401,21 @@ def _carry_out(
     return Study(Path(out), made.name, ends)
 
 
-def _follow(progress: bool, callbacks: Sequence[Callback]) -> Follow:
-    """Return what shows a bar and calls callbacks at the end of runs."""
-    if not progress and not callbacks:
-        return unfollowed
-
+@contextmanager
+def _with_bar(title: str, store: Store, runs: Mapping[str, RunSpec]) -> Iterator[Follower]:
+    """Show a bar of tqdm, which notebooks draw as one of theirs."""
     from tqdm.auto import tqdm
 
-    @contextmanager
-    def follow(title: str, store: Store, runs: Mapping[str, RunSpec]) -> Iterator[Follower]:
-        with tqdm(total=len(runs), desc=title, unit="run", disable=not progress) as bar:
-            yield _Bar(bar, store, runs, callbacks)
-
-    return follow
+    with tqdm(total=len(runs), desc=title, unit="run") as bar:
+        yield _Bar(bar)
 
 
 class _Bar(Follower):
-    """A bar of tqdm, and the callbacks at the end of runs."""
+    """Advances a bar at every end of a run."""
 
-    def __init__(
-        self, bar: Any, store: Store, runs: Mapping[str, RunSpec], callbacks: Sequence[Callback]
-    ) -> None:
-        self._bar, self._store, self._runs, self._callbacks = bar, store, runs, callbacks
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
 
     def finished(self, outcome: Outcome) -> None:
-        """Advance the bar and call the callbacks."""
+        """Advance the bar."""
         self._bar.update()
-        if self._callbacks:
-            record = self._store.record(outcome.id, self._runs[outcome.id].model_dump(mode="json"))
-            for one in self._callbacks:
-                one.on_run_end(record)

@@ -148,10 +148,23 @@ def protection_options(to: argparse.ArgumentParser) -> None:
     )
 
 
+def track_option(to: argparse.ArgumentParser) -> None:
+    """Add the tools that runs are written to."""
+    to.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="TOOL[:PLACE]",
+        help="write every run that ends to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or aim:REPOSITORY "
+        "(repeatable)",
+    )
+
+
 def execution_options(to: argparse.ArgumentParser) -> None:
     """Add where runs are written and how they are computed."""
     to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
     computing_options(to)
+    track_option(to)
     to.add_argument("--retry", action="store_true", help="repeat failed runs")
 
 

@@ -21,6 +21,7 @@ from harness.executors.scheduler import run_one
 from harness.executors.suites import Work, run_suite, within_limit
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
+from harness.simulation.callbacks import Callback
 from harness.simulation.plan import plan
 from harness.simulation.status import overview
 from harness.storage.store import Store
@@ -69,7 +70,7 @@ EXPENDABLE = (
 
 def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
-    spec, execution = given_spec(given), given_execution(given)
+    spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
     calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     store, id = Store(given.out).open(), identify(spec)
     with progress_bar() as bar:
@@ -86,6 +87,8 @@ def run_command(given: argparse.Namespace) -> int:
             progress=progress,
             save_predictions=given.save_predictions,
         )
+    for one in trackers:
+        one.on_run_end(store.record(id, spec.model_dump(mode="json")))
     if outcome.status != "done":
         log.print(f"{id} {outcome.status}: {outcome.reason or 'in another process'}", markup=False)
         return 2 if outcome.status == "damaged" else 1
@@ -135,8 +138,18 @@ def given_work(given: argparse.Namespace) -> Work:
         executor=given.executor,
         address=given.address,
         execution=given_execution(given),
+        callbacks=given_trackers(given),
         retry=getattr(given, "retry", False),
     )
+
+
+def given_trackers(given: argparse.Namespace) -> tuple[Callback, ...]:
+    """Return the callbacks that write runs to other tools."""
+    if not given.track:
+        return ()
+    from harness.report.trackers import track  # slow to import
+
+    return tuple(track(text) for text in given.track)
 
 
 def exit_code(ends: Counter[str]) -> int:

@@ -21,7 +21,7 @@ from harness.executors.scheduler import Outcome, choose, cores, run_all
 from harness.executors.tuning import report_of, tune_all
 from harness.metrics import written_down
 from harness.simulation.build import Execution, data_digest, identify
-from harness.simulation.callbacks import Observe
+from harness.simulation.callbacks import Callback, observed
 from harness.simulation.plan import affordable, vetted
 from harness.storage.seals import read_sealed
 from harness.storage.store import Store
@@ -60,8 +60,8 @@ class Work:
         Called with a title, the folder and the runs by id; its context follows them.
     say, busy : Callable
         Called with sentences for the user; the second returns a context that lasts while it is true.
-    progress : Callable, optional
-        Called after every round; serial executor only.
+    callbacks : sequence of Callback
+        What users have called; at rounds and evaluations with the serial executor only.
     jobs, executor, address, execution, retry
         As in `harness.executors.scheduler.run_all`.
     """
@@ -70,7 +70,7 @@ class Work:
     follow: Follow = unfollowed
     say: Callable[[str], object] = log.info
     busy: Callable[[str], AbstractContextManager[object]] = nullcontext
-    progress: Observe | None = None
+    callbacks: Sequence[Callback] = ()
     jobs: int | None = 1
     executor: str | None = None
     address: str | None = None
@@ -80,11 +80,16 @@ class Work:
     def carry_out(self, title: str, runs: Mapping[str, RunSpec]) -> Counter[str]:
         """Carry out runs, given by id, and return how many ended in which way."""
         ends: Counter[str] = Counter()
-        with self.follow(title, Store(self.root), runs) as follower:
+        store = Store(self.root)
+        with self.follow(title, store, runs) as follower:
 
             def report(outcome: Outcome) -> None:
                 ends[outcome.status] += 1
                 follower.finished(outcome)
+                if self.callbacks:
+                    record = store.record(outcome.id, runs[outcome.id].model_dump(mode="json"), title)
+                    for one in self.callbacks:
+                        one.on_run_end(record)
 
             run_all(
                 list(runs.values()),
@@ -96,7 +101,7 @@ class Work:
                 retry=self.retry,
                 begin=follower.begin,
                 report=report,
-                progress=self.progress,
+                progress=observed(self.callbacks),
             )
         return ends
 

@@ -226,9 +226,9 @@ class Store:
             raise UserError(f"{self.root} holds no runs" + (f" of suite {suite}" if suite else ""))
         return records
 
-    def record(self, id: str, spec: Mapping[str, Any]) -> RunRecord:
-        """Return one run, independent of its suite."""
-        return self._record("", "", {"id": id, "spec": spec})
+    def record(self, id: str, spec: Mapping[str, Any], suite: str = "") -> RunRecord:
+        """Return one run, as of a suite if one is named."""
+        return self._record(suite, "", {"id": id, "spec": spec})
 
     def records(self, suite: str | None = None) -> list[RunRecord]:
         """Return all runs: those of each suite (or of one), then runs without a suite; warn of damaged ones."""

@@ -64,7 +64,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
             writer = SummaryWriter(temporary)
             final: dict[str, float] = {}
             for line in record.rounds:
-                final = _figures(line)
+                final = figures_of(line)
                 for name, value in final.items():
                     writer.add_scalar(name, value, line["round"], walltime=line["timing"].get("seconds", 0.0))
             writer.add_text("spec", f"```\n{json.dumps(record.spec, indent=1)}\n```", walltime=0)
@@ -81,7 +81,7 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
     return written
 
 
-def _figures(line: Mapping[str, Any]) -> dict[str, float]:
+def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of an evaluation that can be drawn as curves."""
     claim = {k: v for k, v in (line.get("privacy") or {}).items() if k.startswith("epsilon_")}
     found = {name: line[name] for name in COUNTS if name != "round"} | claim
