@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Column = NDArray[Any]
+EXACT = 2.0**53  # from here on float64 holds no longer every whole number
 
 
 class DataError(ValueError):
@@ -163,7 +164,18 @@ def group_by(attributes: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:
         ``(n,)``, int64.
     names : tuple[str, ...]
         Sorted; crossed attributes are joined by " & ".
+
+    Raises
+    ------
+    DataError
+        If two combinations have one name, because a value holds " & ".
     """
+    combinations = dict.fromkeys(zip(*(column.tolist() for column in attributes), strict=True))
+    named: dict[str, tuple[str, ...]] = {}
+    for parts in combinations:
+        if named.setdefault(" & ".join(parts), parts) != parts:
+            both = f"{named[' & '.join(parts)]} and {parts}"
+            raise DataError(f"the crossed groups {both} have the same name; rename a value that holds ' & '")
     labels = np.array([" & ".join(parts) for parts in zip(*attributes, strict=True)])
     names, codes = np.unique(labels, return_inverse=True)
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
