@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 Column = NDArray[Any]
 EXACT = 2.0**53  # from here on float64 holds no longer every whole number
@@ -140,6 +144,12 @@ def halves(dataset: Dataset) -> Dataset:
     names = f"classes 0 to {count // 2 - 1}", f"classes {count // 2} to {count - 1}"
     source = f"{dataset.source} in two halves"
     return replace(dataset, y=(dataset.y >= count // 2).long(), classes=names, source=source)
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning once, although many runs may use the same data."""
+    log.warning(message)
 
 
 def nearest(given: str, allowed: Iterable[str]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
@@ -13,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets import arrow, csv
-from datasets.dataset import DataError, Dataset, nearest
+from datasets.dataset import DataError, Dataset, nearest, warn_once
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, encoded
-
-log = logging.getLogger(__name__)
 
 
 class Format(NamedTuple):
@@ -228,7 +224,7 @@ def _treat_missing(
         raise DataError(f"{path}: every row but {kept.sum()} has a missing cell; nothing is left")
     if causes:
         listed = ", ".join(f"{name!r} ({count})" for name, count in causes.items())
-        _warn(
+        warn_once(
             f"{path}: {len(kept) - kept.sum()} of {len(kept)} rows are left out, in which {listed} is missing"
         )
     return {
@@ -250,13 +246,7 @@ def _point_out_identifiers(path: Path, features: Mapping[str, Cells]) -> None:
         if len(values) < FEWEST or (cells.numeric and (values % 1).any()):
             continue
         if len(np.unique(values)) == len(values):
-            _warn(
+            warn_once(
                 f"{path}: the column {name!r} is another in every row and a feature; if it is an identifier, leave "
                 f"it out with drop={name}"
             )
-
-
-@cache
-def _warn(message: str) -> None:
-    """Log a warning once, although many runs may read the file."""
-    log.warning(message)
