@@ -14,6 +14,8 @@ import torch
 from datasets import DataError, load
 from datasets.federation import federate
 from datasets.partition import Iid, Natural
+from harness.config.fields import DataSpec
+from harness.simulation.build import load_once
 
 pa = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
@@ -254,6 +256,18 @@ def test_shards_that_do_not_go_together_are_refused(tmp_path):
     parquet.write_table(pa.table({"z": ["u", "v"], "y": [0, 1]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match="cannot be read as parquet"):
         load("parquet", path=tmp_path, label="y")
+
+
+def test_a_changed_file_of_a_folder_is_read_again(tmp_path):
+    """Nothing of the folder itself changes when a file in it is written over."""
+    for name in ("a", "b"):
+        parquet.write_table(pa.table({"x": [1, 2], "y": [0, 1]}), tmp_path / f"{name}.parquet")
+    spec = DataSpec.model_validate(f"parquet:{tmp_path}?label=y")
+    first = load_once(spec)
+    assert load_once(spec) is first
+    with (tmp_path / "b.parquet").open("wb") as file:
+        parquet.write_table(pa.table({"x": [3, 4], "y": [0, 1]}), file)
+    assert load_once(spec).x[:, 0].tolist() == [1, 2, 3, 4] and load_once(spec).digest != first.digest
 
 
 @pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])
