@@ -317,8 +317,8 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
     if task == "regression" and data.classes:
         able = [other for other, entry in CATALOG.items() if "task" in entry.options]
         raise DataError(
-            f"data set {name!r} has classes, no numbers to predict; {', '.join(able)} and "
-            f"{', '.join(FORMATS)} files have"
+            f"data set {name!r} has classes, no numbers to predict; {', '.join(able)} and files "
+            f"({', '.join(FORMATS)}) have"
         )
     if task == "classification" and not data.classes:
         raise DataError(f"data set {name!r} has numbers to predict and no classes; use problem: regression")
