@@ -14,7 +14,8 @@ from datasets.dataset import Column, DataError
 from datasets.encoding import Cells, Content, numbers
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
-MISSING_MARKS = ("", "?", "NA", "NaN", "nan")
+FIRST = 100  # cells of a column that are looked at before the others
+MISSING_MARKS = frozenset(("", "?", "NA", "NaN", "nan"))
 
 
 def read_columns(path: Path) -> Content:
@@ -36,7 +37,7 @@ def read_columns(path: Path) -> Content:
             io.StringIO(text),
             sep=max(",;\t", key=header.count),
             header=None,
-            dtype=str,
+            dtype=object,  # as text; pandas' own type of text takes longer
             keep_default_na=False,
             skipinitialspace=True,
         )
@@ -62,9 +63,12 @@ def read_columns(path: Path) -> Content:
 def _cells(what: str, column: NDArray[np.object_], text: bool) -> Cells:
     import pandas as pd  # slow to import; most data sets do without it
 
-    values: Column = np.array([cell.strip() for cell in column], dtype=object)
-    missing = np.array([cell in MISSING_MARKS for cell in values])
-    if text:
+    cells = [cell.strip() for cell in column.tolist()]
+    missing = np.array([cell in MISSING_MARKS for cell in cells])
+    values: Column = np.array(cells, dtype=object)
+    given = np.where(missing, np.nan, values)
+    head = given[~missing][:FIRST]  # most text is known by its first cells
+    if text or np.isnan(pd.to_numeric(head, errors="coerce").astype(np.float64)).any():
         return Cells(values, missing)
-    found = pd.to_numeric(np.where(missing, np.nan, values), errors="coerce").astype(np.float64)
+    found = pd.to_numeric(given, errors="coerce").astype(np.float64)
     return Cells(values, missing) if np.isnan(found[~missing]).any() else numbers(what, found, missing)

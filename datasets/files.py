@@ -227,9 +227,12 @@ def _treat_missing(
         warn_once(
             f"{path}: {len(kept) - kept.sum()} of {len(kept)} rows are left out, in which {listed} is missing"
         )
-    return {
-        name: _fill(Cells(cells.values[kept], cells.missing[kept])) for name, cells in table.items()
-    }, kept
+    left = {name: Cells(cells.values[kept], cells.missing[kept]) for name, cells in table.items()}
+    if empty := [name for name, cells in left.items() if cells.missing.all()]:
+        raise DataError(
+            f"{path}: the column {empty[0]!r} is empty in the rows that are left; leave it out with drop"
+        )
+    return {name: _fill(cells) for name, cells in left.items()}, kept
 
 
 def _fill(cells: Cells) -> Cells:
@@ -242,10 +245,10 @@ def _fill(cells: Cells) -> Cells:
 def _point_out_identifiers(path: Path, features: Mapping[str, Cells]) -> None:
     """Warn of features that are text or whole numbers and differ in every row."""
     for name, cells in features.items():
-        values = cells.values
-        if len(values) < FEWEST or (cells.numeric and (values % 1).any()):
+        values = cells.values.tolist()
+        if len(set(values[:FEWEST])) < FEWEST or (cells.numeric and (cells.values % 1).any()):
             continue
-        if len(np.unique(values)) == len(values):
+        if len(set(values)) == len(values):
             warn_once(
                 f"{path}: the column {name!r} is another in every row and a feature; if it is an identifier, leave "
                 f"it out with drop={name}"

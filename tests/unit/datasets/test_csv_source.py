@@ -140,6 +140,12 @@ def test_rows_without_a_label_are_left_out_and_counted(table, caplog):
     assert len(caplog.records) == 1, "said once, however many runs read the file"
 
 
+def test_a_column_without_a_cell_in_labelled_rows_is_refused(table):
+    """There is no mean to fill it with."""
+    with pytest.raises(DataError, match="'x' is empty in the rows that are left"):
+        load("csv", path=table("x,z,y\n,1,a\n,2,b\n3,4,\n"), label="y", missing="fill")
+
+
 def test_a_missing_user_is_never_filled(table):
     with pytest.raises(DataError, match=r"never filled: leave them out with missing\.person=drop"):
         load("csv", path=table(HOLES), label="y", user="person", missing="fill")
