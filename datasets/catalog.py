@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict, TypeVar
@@ -14,8 +14,8 @@ import torch
 
 from datasets import cifar, images, natural, shakespeare, tabular
 from datasets.cache import Found, Source, locate
-from datasets.csv import ADDRESS_KEYS, parse_address, read_csv
 from datasets.dataset import DataError, Dataset, nearest
+from datasets.files import FORMATS, KEYS, parse_address, read_table
 from datasets.natural_tables import NATURAL
 
 log = logging.getLogger(__name__)
@@ -157,8 +157,8 @@ ALIASES = {"credit": "german"}
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` accepts, besides addresses ``csv:PATH?label=..``."""
-    return (*CATALOG, "csv")
+    """Return the names that `load` accepts, besides addresses such as ``csv:PATH?label=..``."""
+    return (*CATALOG, *FORMATS)
 
 
 Read = TypeVar("Read", bound=Callable[..., Dataset])
@@ -238,8 +238,10 @@ def load(
     user: str | None = None,
     keep_sensitive: bool | None = None,
     normalize: str | None = None,
-    missing: str | None = None,
+    missing: str | Mapping[str, str] | None = None,
     drop: str | Sequence[str] | None = None,
+    text: str | Sequence[str] | None = None,
+    rare: int | None = None,
     task: Literal["classification", "regression"] | None = None,
 ) -> Dataset:
     """Load a data set from its first available source, which may download it into the cache.
@@ -247,25 +249,28 @@ def load(
     Parameters
     ----------
     name : str
-        One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``.
+        One of `names`, ``credit`` (the same as ``german``), or ``csv:PATH?label=..&sensitive=..``, likewise with
+        ``parquet`` or ``arrow``. What is said of files below is of these three; see `datasets.files.read_table`.
     path : str or Path, optional
         The user's copy; no other source is tried.
     label : str, optional
-        Column of the label (csv only).
+        Column of the label (files only).
     sensitive : str or sequence of str, optional
-        Sensitive attribute (tables and csv); several are crossed. See the readers for names and defaults.
+        Sensitive attribute (tables and files); several are crossed. See the readers for names and defaults.
     client : str, optional
-        Column that says who holds a sample (csv only); it is no feature.
+        Column that says who holds a sample (files only); it is no feature.
     user : str, optional
-        Column that names the user of a sample (csv only); it is no feature.
+        Column that names the user of a sample (files only); it is no feature.
     keep_sensitive : bool, optional
-        Whether columns that state it remain features (tables and csv); default True.
+        Whether columns that state it remain features (tables and files); default True.
     normalize : {"standard", "half", "none"}, optional
         For images. Default ``standard``: constants of the data set; ``none`` for digits, which has none.
-    missing : {"error", "drop", "fill"}, optional
-        Treatment of missing cells (csv only); default ``error``.
-    drop : str or sequence of str, optional
-        Columns to leave out (csv only).
+    missing : {"error", "drop", "fill"} or mapping of str to these, optional
+        Treatment of missing cells, of all columns or by column (files only); default ``error``.
+    drop, text : str or sequence of str, optional
+        Columns to leave out, and columns of numbers to read as text (files only).
+    rare : int, optional
+        Values of text features in fewer rows than this become "other" (files only).
     task : {"classification", "regression"}, optional
         Whether labels are classes, the default, or numbers.
 
@@ -275,14 +280,13 @@ def load(
         If a name or option is unknown, a file is damaged or wrong, or no source has the data.
     """
     given: dict[str, object] = {}
-    if name.startswith("csv:"):
-        given["path"], address = parse_address(name)
+    if (address := parse_address(name)) is not None:
+        name = address.pop("name")
         given.update(address)
-        name = "csv"
     arguments = {
         "path": path, "label": label, "sensitive": sensitive, "client": client, "user": user,
         "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
-        "task": task,
+        "text": text, "rare": rare, "task": task,
     }  # fmt: skip
     for key, value in arguments.items():
         if value is not None and given.setdefault(key, value) != value:
@@ -292,7 +296,7 @@ def load(
 
 def _load(name: str, options: dict[str, object]) -> Dataset:
     name = _known(name)
-    allowed = ("path", "task", *ADDRESS_KEYS) if name == "csv" else CATALOG[name].options
+    allowed = ("path", "task", *KEYS) if name in FORMATS else CATALOG[name].options
     task = options.get("task") if "task" in allowed else options.pop("task", None)
     for key in options:
         if key not in allowed:
@@ -302,10 +306,10 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
         path = Path(str(path)).expanduser()
         if not path.exists():
             raise DataError(f"data set {name!r}: the path {path} does not exist")
-    if name == "csv":
+    if name in FORMATS:
         if path is None:
-            raise DataError("data set 'csv' needs the path of a file: csv:PATH?label=COLUMN")
-        data = read_csv(path, **options)  # type: ignore[arg-type]
+            raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
+        data = read_table(name, path, **options)  # type: ignore[arg-type]
     else:
         entry = CATALOG[name]
         found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
@@ -313,7 +317,8 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
     if task == "regression" and data.classes:
         able = [other for other, entry in CATALOG.items() if "task" in entry.options]
         raise DataError(
-            f"data set {name!r} has classes, no numbers to predict; {', '.join(able)} and csv have"
+            f"data set {name!r} has classes, no numbers to predict; {', '.join(able)} and files "
+            f"({', '.join(FORMATS)}) have"
         )
     if task == "classification" and not data.classes:
         raise DataError(f"data set {name!r} has numbers to predict and no classes; use problem: regression")
@@ -327,8 +332,8 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
 def fetch(name: str) -> str:
     """Make a data set available, if necessary by download; return the name of its source."""
     name = _known(name)
-    if name == "csv":
-        raise DataError("data set 'csv' is your own file: there is nothing to fetch")
+    if name in FORMATS:
+        raise DataError(f"data set {name!r} is your own file: there is nothing to fetch")
     return locate(name, CATALOG[name].sources(), CATALOG[name].remedy).source
 
 
@@ -347,11 +352,14 @@ def describe() -> list[Row]:
             name=name, kind=entry.kind, size=entry.size, clients=entry.clients, licence=entry.licence,
             source=entry.origin, about=entry.about, available=available, reason=reason,
         ))  # fmt: skip
-    rows.append(Row(
-        name="csv", kind="table", size="any", clients="", licence="", about="",
-        source="csv:PATH?label=COLUMN&sensitive=COLUMN&client=COLUMN", available=True, reason="your own file",
-    ))  # fmt: skip
-    return rows
+    return rows + [
+        Row(
+            name=name, kind="table", size="any", clients="", licence="", about="",
+            source=f"{name}:PATH?label=COLUMN&sensitive=COLUMN&client=COLUMN", available=True,
+            reason="your own file",
+        )
+        for name in FORMATS
+    ]  # fmt: skip
 
 
 def _known(name: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 Column = NDArray[Any]
+EXACT = 2.0**53  # from here on float64 holds no longer every whole number
 
 
 class DataError(ValueError):
@@ -141,6 +146,12 @@ def halves(dataset: Dataset) -> Dataset:
     return replace(dataset, y=(dataset.y >= count // 2).long(), classes=names, source=source)
 
 
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning once, although many runs may use the same data."""
+    log.warning(message)
+
+
 def nearest(given: str, allowed: Iterable[str]) -> str:
     """Return the end of an error message: the nearest allowed name, if any, and all allowed names."""
     allowed = list(allowed)
@@ -163,7 +174,18 @@ def group_by(attributes: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:
         ``(n,)``, int64.
     names : tuple[str, ...]
         Sorted; crossed attributes are joined by " & ".
+
+    Raises
+    ------
+    DataError
+        If two combinations have one name, because a value holds " & ".
     """
+    combinations = dict.fromkeys(zip(*(column.tolist() for column in attributes), strict=True))
+    named: dict[str, tuple[str, ...]] = {}
+    for parts in combinations:
+        if named.setdefault(" & ".join(parts), parts) != parts:
+            both = f"{named[' & '.join(parts)]} and {parts}"
+            raise DataError(f"the crossed groups {both} have the same name; rename a value that holds ' & '")
     labels = np.array([" & ".join(parts) for parts in zip(*attributes, strict=True)])
     names, codes = np.unique(labels, return_inverse=True)
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)

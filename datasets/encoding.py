@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datasets.dataset import Column, DataError, Dataset, group_by
+from datasets.dataset import EXACT, Column, DataError, Dataset, group_by
 
 LARGEST = float(np.finfo(np.float32).max)
 MISSING_CATEGORY = "(missing)"
 MAX_CATEGORIES = 200  # more values in a text column: an identifier or free text, not a category
 MAX_LABELS = 100
 MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs classes
+LEAST_STEPS = 1000  # of float32 in a standard deviation of numbers to predict
+OTHER = "other"
 
 
 class Cells(NamedTuple):
@@ -28,6 +30,40 @@ class Cells(NamedTuple):
     def numeric(self) -> bool:
         """Whether every cell that is not missing is a number."""
         return self.values.dtype == np.float64
+
+
+class Content(NamedTuple):
+    """What a file holds, before it is known which column is what.
+
+    Attributes
+    ----------
+    columns : Mapping[str, Callable[[bool], Cells]]
+        Name to what makes a column's cells; True asks for text, also of numbers.
+    rows : int
+        Number of rows.
+    digest : str
+        SHA-256 of what was read.
+    test : ndarray or None
+        ``(rows,)`` bool, True on the rows of the source's own test split; None where it has none.
+    """
+
+    columns: Mapping[str, Callable[[bool], Cells]]
+    rows: int
+    digest: str
+    test: NDArray[np.bool_] | None = None
+
+
+def numbers(what: str, values: NDArray[np.float64], missing: NDArray[np.bool_]) -> Cells:
+    """Return a column of numbers, which are NaN where they are missing.
+
+    Raises
+    ------
+    DataError
+        If one is beyond single precision; ``what`` names the column.
+    """
+    if (np.abs(values) > LARGEST).any():
+        raise DataError(f"{what} holds an infinite number, or one above {LARGEST:.2g}")
+    return Cells(values, missing)
 
 
 def encoded(
@@ -45,6 +81,8 @@ def encoded(
     reveals: Mapping[str, tuple[str, ...]] | None = None,
     public: tuple[str, ...] = (),
     numbers: bool = False,
+    rare: int | None = None,
+    test: NDArray[np.bool_] | None = None,
 ) -> Dataset:
     """Make a data set of a table: numbers are kept, text is one-hot encoded, one column is the label.
 
@@ -66,6 +104,10 @@ def encoded(
         Values of the label in the order of the classes. Default: sorted.
     numbers : bool
         Whether the label is a number to predict; then there are no classes.
+    rare : int, optional
+        Values of text features in fewer rows than this become "other"; sensitive columns keep theirs.
+    test : ndarray, optional
+        ``(n,)`` bool, True on the rows of the source's own test split.
 
     Raises
     ------
@@ -78,6 +120,12 @@ def encoded(
     groups = [_attribute(where, column, table[column]) for column in sensitive]
     group, names = group_by(groups) if groups else (None, ())
     shown = {column: cells for column, cells in table.items() if column != label and column not in apart}
+    if rare is not None:
+        shown = {
+            column: cells if cells.numeric or column in sensitive else _without_rare(cells, rare)
+            for column, cells in shown.items()
+        }
+        public = (*public, f"which values of text columns are in at least {rare} rows")
     x, features, continuous, origins = _encode(where, shown)
     return Dataset(
         name=name,
@@ -88,6 +136,7 @@ def encoded(
         digest=digest,
         group=group,
         groups=names,
+        official_test=None if test is None else torch.from_numpy(test),
         features=features,
         origins=origins,
         continuous=continuous,
@@ -99,13 +148,30 @@ def encoded(
     )
 
 
-def _text(cells: Cells) -> NDArray[np.str_]:
-    """Return the values as text, whole numbers without a decimal point."""
-    return np.array([f"{v:.15g}" for v in cells.values] if cells.numeric else cells.values.tolist())
+def _without_rare(cells: Cells, least: int) -> Cells:
+    """Replace values in fewer rows by "other"."""
+    values, codes, counts = np.unique(cells.values.astype(str), return_inverse=True, return_counts=True)
+    kept: Column = np.where(counts < least, OTHER, values).astype(object)
+    return Cells(kept[codes], cells.missing)
+
+
+def _text(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
+    """Return the values as text, whole numbers without a decimal point; refuse those that look the same."""
+    if not cells.numeric:
+        return np.array(cells.values.tolist())
+    values, codes = np.unique(cells.values, return_inverse=True)
+    texts = np.array([f"{value:.15g}" for value in values])
+    if len(values) and (np.abs(values).max() >= EXACT or len(np.unique(texts)) < len(values)):
+        raise DataError(
+            f"{where}: the column {name!r} tells samples apart by numbers of more than 15 digits, which are "
+            f"not read exactly; read it as text with text={name}"
+        )
+    return texts[codes]
 
 
 def _label(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[str, ...]]:
     values, codes = np.unique(cells.values, return_inverse=True)
+    names = _text(where, name, Cells(values, np.zeros(len(values), bool)))
     if not len(values):
         raise DataError(f"{where} has no rows")
     if len(values) < 2:
@@ -114,7 +180,6 @@ def _label(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[
         raise DataError(
             f"{where}: the label {name!r} has {len(values)} values (at most {MAX_LABELS} classes)"
         )
-    names = _text(Cells(values, np.zeros(len(values), bool)))
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(n) for n in names)
 
 
@@ -123,6 +188,11 @@ def _number(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple
         raise DataError(f"{where}: the label {name!r} is text; regression needs numbers")
     if not len(cells.values) or np.ptp(cells.values) == 0:
         raise DataError(f"{where}: the label {name!r} has fewer than two values")
+    if cells.values.std() < LEAST_STEPS * np.spacing(np.float32(np.abs(cells.values).max())):
+        raise DataError(
+            f"{where}: the numbers of the label {name!r} differ too little for their size, up to "
+            f"{np.abs(cells.values).max():.9g}, to be predicted in single precision; subtract a constant from them"
+        )
     return torch.from_numpy(cells.values.astype(np.float32)), ()
 
 
@@ -133,7 +203,7 @@ def _attribute(where: object, name: str, cells: Cells) -> NDArray[np.str_]:
             f"{where}: the sensitive column {name!r} holds {count} different numbers (at most {MAX_GROUPS}); "
             "add a column that cuts them into classes"
         )
-    return _text(cells)
+    return _text(where, name, cells)
 
 
 def _encode(
@@ -155,7 +225,7 @@ def _encode(
         if len(values) > MAX_CATEGORIES:
             raise DataError(
                 f"{where}: the text column {name!r} has {len(values)} different values "
-                f"(at most {MAX_CATEGORIES}); leave it out with drop"
+                f"(at most {MAX_CATEGORIES}); leave it out with drop, or join rare values with rare"
             )
         blocks.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
         names += [f"{name}={value}" for value in values]

@@ -278,6 +278,11 @@ def federate(
         position, owner = position[~chosen], owner[~chosen]
     train = index_of(position, owner, len(parts))
     splits = {"train": train, **splits}
+    if not (splits["test"] >= 0).any():
+        raise FederationError(
+            "no client has a test sample: every one holds a single sample, on which it trains; use fewer clients, "
+            "or group those with few samples (partition.at_least, partition.group)"
+        )
 
     rows = np.unique(np.concatenate([index[index >= 0] for index in splits.values()]))
     limited = "" if len(rows) == len(labels) else f", {len(rows)} of {len(labels)} samples"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.allocation import Positions, deal_classes, even, proportional
-from datasets.dataset import nearest
+from datasets.dataset import EXACT, nearest
 
 REDRAWS = 1000
 
@@ -443,6 +443,11 @@ class Natural(Partition):
         if self.column not in samples.columns:
             raise self.error(f"unknown column {self.column!r}; {nearest(self.column, samples.columns)}")
         values = np.asarray(samples.columns[self.column])
+        if values.dtype.kind == "f" and (np.abs(values) >= EXACT).any():
+            raise self.error(
+                f"column {self.column!r} has numbers of more than 15 digits, which are not exact; read it as text "
+                "(data.text)"
+            )
         return values.astype(str) if values.dtype == object else values
 
 

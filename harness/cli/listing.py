@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from harness.cli.console import out, show
+from harness.cli.console import out, print_rows, show
 
 Rows = list[dict[str, Any]]
 
@@ -35,7 +35,7 @@ def list_data(as_json: bool) -> None:
     if as_json:
         show([dict(row) for row in describe()], as_json, "data sets")
     else:
-        show(_data(), as_json, "data sets")
+        print_rows(_data(), "data sets", expendable=("licence",))  # a line for each in 80 columns
         out.print(
             "data fetch NAME downloads; --json has sources, cleaning and what to do offline", markup=False
         )

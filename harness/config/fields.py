@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -19,7 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
-from datasets.csv import parse_address
+from datasets.files import POLICIES, parse_address
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.yaml import bounded, shown
@@ -55,22 +56,30 @@ class Named(dict[str, Any]):
         return core_schema.is_instance_schema(cls, serialization=plain)
 
 
+class Policies(dict[str, str]):
+    """Column to policy; hashable, as the data sets that were read are kept by their settings."""
+
+    def __hash__(self) -> int:  # type: ignore[override] # nobody changes it
+        """Return the hash of the content."""
+        return hash(frozenset(self.items()))
+
+
 class DataSpec(Section):
     """The data.
 
     Attributes
     ----------
     name : str
-        A data set's name, or ``csv``.
+        A data set's name, or the format of a file: ``csv``, ``parquet`` or ``arrow``.
     path : str or None
         File or folder of a local copy.
     label : str or None
-        Column of the label (csv).
+        Column of the label (files).
     sensitive : str, list of str or None
         Sensitive attribute, if there is a choice; several are crossed.
     client, user : str or None
-        Columns that say who holds a sample, and which of its users it is about (csv); they are no features.
-    keep_sensitive, normalize, missing, drop
+        Columns that say who holds a sample, and which of its users it is about (files); they are no features.
+    keep_sensitive, normalize, missing, drop, text, rare
         Options of the loader, see `datasets.catalog.load`.
     binary : {"halves"} or None
         Make two classes: the lower half of the labels is negative, the upper half positive.
@@ -87,21 +96,32 @@ class DataSpec(Section):
     user: str | None = None
     keep_sensitive: bool | None = None
     normalize: Literal["standard", "half", "none"] | None = None
-    missing: Literal["error", "drop", "fill"] | None = None
+    missing: str | Annotated[dict[str, str], AfterValidator(Policies)] | None = None
     drop: str | tuple[str, ...] | None = None
+    text: str | tuple[str, ...] | None = None
+    rare: int | None = Field(default=None, ge=1)
     binary: Literal["halves"] | None = None
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="before")
     @classmethod
     def _short(cls, given: object) -> object:
-        """Read ``adult`` and ``csv:file.csv?label=y&sensitive=g``."""
-        if not isinstance(given, str):
-            return given
-        if given.startswith("csv:"):
-            path, address = parse_address(given)
-            return {"name": "csv", "path": path, **address}
-        return {"name": given}
+        """Read ``adult`` and ``csv:file.csv?label=y&sensitive=g``, also beside further fields."""
+        given = {"name": given} if isinstance(given, str) else given
+        if isinstance(given, Mapping) and isinstance(given.get("name"), str):
+            return {**given, **(parse_address(given["name"]) or {})}
+        return given
+
+    @field_validator("missing", mode="before")
+    @classmethod
+    def _policy(cls, given: object) -> object:
+        """Refuse unknown policies, of all columns or of one."""
+        for policy in given.values() if isinstance(given, Mapping) else (given or POLICIES[0],):
+            if policy not in POLICIES:
+                raise unknown("value of data.missing", policy, POLICIES)
+        return (
+            {str(column): policy for column, policy in given.items()} if isinstance(given, Mapping) else given
+        )
 
     @field_validator("name")
     @classmethod

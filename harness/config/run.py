@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 
 import algorithms
-from datasets.csv import VERSION as CSV_VERSION
+from datasets.files import FORMATS
 from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
@@ -265,7 +265,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the versions of the code that a recorded spec names; empty if a part of it is not registered.
 
     ``plugins`` holds the versions of the plugins of named parts, and is absent without any. ``data`` is the version
-    of the CSV reader; other data sets have none, as their digests name what was read.
+    of the reader of a file's format; other data sets have none, as their digests name what was read.
     """
     names = {section: _name(section, spec.get(section)) for section in ("algorithm", *PLUGGABLE)}
     names["problem"] = names["problem"] or USUAL_PROBLEM
@@ -279,7 +279,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm": ALGORITHMS[names["algorithm"]].meta.version,
         "problem": PROBLEMS[names["problem"]].version,
         "partition": partitions[names["partition"]],
-        **({"data": CSV_VERSION} if names["data"] == "csv" else {}),
+        **({"data": FORMATS[names["data"]].version} if names["data"] in FORMATS else {}),
         **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
         **({"plugins": plugins} if plugins else {}),
     }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from datasets.catalog import load
 from datasets.dataset import Dataset, halves
 from datasets.federation import Federation, federate
+from datasets.files import FORMATS
 from datasets.partition import PARTITIONS
 from datasets.topology import mixing_matrix
 from datasets.vertical import VERTICAL
@@ -367,10 +368,17 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
 def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
     """Load a data set, cached because the runs of a suite mostly share one; a file that changed is read again."""
     try:
-        now = os.stat(data.path) if data.path else None
+        state = _state(Path(data.path).expanduser(), data.name in FORMATS) if data.path else None
     except OSError:  # reading says what is wrong
-        now = None
-    return _load(data, task, now and (now.st_mtime_ns, now.st_size, now.st_ino))
+        state = None
+    return _load(data, task, state)
+
+
+def _state(path: Path, inside: bool) -> object:
+    """Return what changes with a file, or ``inside`` a folder with any of its files."""
+    every = sorted(path.rglob("*")) if inside and path.is_dir() else [path]
+    now = [(str(one), one.stat()) for one in every]
+    return tuple((name, one.st_mtime_ns, one.st_size, one.st_ino) for name, one in now)
 
 
 @lru_cache(maxsize=2)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
+from datasets.dataset import warn_once
 from harness.core.wire.compression_settings import PLAIN
 from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.dry_run import DryRun, dry_run
 from privacy import Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
+
+LOUD = 1.5  # times the median rate: a client drawn so much more often is named
 
 
 class Calibrated(NamedTuple):
@@ -54,8 +59,29 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
         else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases, number))
         for number, one in enumerate(setup.each)
     ]
+    if record:
+        _name_loudest(setup, dry.ledger)
     found = replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
     return Calibrated(found, dry)
+
+
+def _name_loudest(setup: Setup, ledger: Ledger) -> None:
+    """Warn where one client's rate, which is that of few samples, decides the noise of all clients."""
+    assert setup.privacy is not None
+    spec, first = setup.privacy.spec, setup.each[0]
+    if spec.noise == "per_client" or spec.noise_multiplier is not None:
+        return
+    for own in ledger.rates.values():
+        rates = own.reshape(-1, own.shape[-1])[0]  # of the first run
+        most, middle = int(rates.argmax()), float(np.median(rates))
+        if rates[most] >= LOUD * middle:
+            names, samples = first.federation.names, int(first.federation.counts()[most])
+            who = f"client {most}" + (f", {names[most]}," if names else "")
+            warn_once(
+                f"privacy: {who} sets the noise of all: with {samples} training samples it is drawn at rate "
+                f"{rates[most]:.3g}, the median client at {middle:.3g}. partition.at_least leaves out small "
+                "clients, partition.group: other joins them; privacy.noise: per_client gives each client its own"
+            )
 
 
 def _draft(setup: Setup) -> Setup:

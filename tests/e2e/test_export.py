@@ -9,9 +9,13 @@ import pytest
 import yaml
 
 from harness.cli.parser import main
-from harness.report import tidy
+from harness.config.report import Pivot
+from harness.report import leaderboard, tidy, write_csv
+from harness.report.data.export import write_tidy
+from harness.report.tables.pivot import grids_csv, tabulate
 from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
+from tests.support import records
 
 MM4 = {"kind": "quadratic_minimax", "P": [1, 2], "B": [1, 2], "Q": [1, 2], "c": [2, -2], "d": [0, 4]}
 SUITE = {
@@ -139,6 +143,27 @@ def test_parquet_and_csv_hold_the_tidy_table(folder, tmp_path):
     assert list(read.columns) == list(frame.columns) and len(read) == len(frame)
     assert read["accuracy"].equals(frame["accuracy"])
     assert [path.name for path in parquet.parent.iterdir()] == ["all.parquet"]
+
+
+def test_csv_files_hold_no_formulas(tmp_path):
+    """A column, a file or a client may have such a name; a spreadsheet would compute it. Numbers stay numbers."""
+    data = {"name": "csv", "path": "=1+1.csv", "label": "@label", "sensitive": "+1 group", "client": "-1e3"}
+    record = records.done(records.spec("=cmd()", lr=-0.5, data=data), suite="-suite", accuracy=0.5)
+    write_tidy(tidy([record]), tmp_path / "tidy.csv")
+    write_csv(leaderboard([record]), tmp_path / "board.csv")
+    grids = tabulate([record], Pivot("data.path", "data.sensitive"), "accuracy")
+    (tmp_path / "grids.csv").write_text(grids_csv(grids))
+    for name in ("tidy", "board", "grids"):
+        found = pd.read_csv(tmp_path / f"{name}.csv", dtype=str, keep_default_na=False)
+        assert len(found) == 1
+        assert not [cell for cell in found.to_numpy().ravel() if cell.startswith(("=", "+", "@", "-s"))]
+    row = pd.read_csv(tmp_path / "tidy.csv").iloc[0]
+    assert (row["data.path"], row["data.label"], row["data.sensitive"]) == (
+        "'=1+1.csv",
+        "'@label",
+        "'+1 group",
+    )
+    assert (row["data.client"], row["algorithm.lr"], row["suite"]) == (-1000.0, -0.5, "'-suite")
 
 
 def test_one_suite_can_be_exported_alone(folder, tmp_path):

@@ -1,5 +1,6 @@
 """Runs of other data or other code never share a row; records of earlier versions keep theirs."""
 
+import hashlib
 import json
 
 import pandas as pd
@@ -72,6 +73,21 @@ def test_the_report_shows_both(replaced, capsys):
     assert main(["report", str(replaced)]) == 0
     frame = pd.read_csv(replaced / "all" / "leaderboard.csv")
     assert sorted(frame["done"]) == [1, 2] and frame["settings"].str.contains("data.digest=").all()
+
+
+def test_copies_of_a_file_are_one_data_set_and_others_are_not(replaced, tmp_path):
+    """A file is called by name and digest. Another method ran on a copy, which has the first of the names."""
+    copy = tmp_path / "z" / "n.csv"
+    copy.parent.mkdir()
+    copy.write_bytes((tmp_path / "m.csv").read_bytes())
+    spec = TABLE | {"data": TABLE["data"].format(path=copy), "algorithm": "fedprox"}
+    assert run_one(read_spec(spec), replaced).status == "done"
+    digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+    frame = leaderboard(Store(replaced).records())
+    same = frame[frame["dataset"] == f"m.csv {digest[:6]}"]
+    assert sorted(same["algorithm"]) == ["fedavg", "fedprox"] and same["task"].nunique() == 1
+    (other,) = set(frame["dataset"]) - set(same["dataset"])
+    assert other.startswith("m.csv ") and len(frame) == 3
 
 
 PLUGIN = '''

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 EVENTS = "events.out.tfevents.*"
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
@@ -32,9 +33,30 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
 
 
 def write_tidy(frame: pd.DataFrame, path: Path) -> None:
-    """Write a tidy table as CSV, with empty fields for missing values."""
+    """Write a tidy table as CSV, with empty fields for missing values; see `without_formulas`."""
     with replacing(path) as temporary:
-        frame.to_csv(temporary, index=False, lineterminator="\n")
+        without_formulas(frame).to_csv(temporary, index=False, lineterminator="\n")
+
+
+def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with an apostrophe before text that spreadsheets take for a formula, as in ``=1+1``."""
+    made = frame.copy()
+    for name in (name for name in frame if not pd.api.types.is_numeric_dtype(frame[name])):
+        cells = [inert(cell) for cell in frame[name]]
+        if any(new is not old for new, old in zip(cells, frame[name], strict=True)):
+            made[name] = pd.Series(cells, index=frame.index, dtype=object)
+    return made
+
+
+def inert(cell: Any) -> Any:
+    """Return a cell; text that spreadsheets take for a formula, and is no number, begins with an apostrophe."""
+    if not isinstance(cell, str) or not cell.startswith(FORMULAS):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:

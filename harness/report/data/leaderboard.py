@@ -23,7 +23,14 @@ from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
 from harness.report.data.results import Cell, Results, telling_settings
-from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
+from harness.report.data.specs import (
+    clients,
+    data_files,
+    file_name,
+    largest_ratio,
+    part_name,
+    partition_text,
+)
 from harness.report.data.system_costs import system_costs
 from harness.report.data.tidy import plugged
 
@@ -153,9 +160,11 @@ def _leaderboard(
     extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in COLUMNS]
     diagnostics = [name for name in results.diagnostics if name not in (*COLUMNS, *metrics, *extra)]
     texts = telling_settings(found)
+    files = data_files(record for cell in found for record in cell.records)
     rows = [
         {
             **_description(cell),
+            "dataset": _data(cell, files),
             **_figures(cell, metrics, diagnostics),
             "settings": texts[cell.key],
             "ranked_by": by,
@@ -209,7 +218,6 @@ def _description(cell: Cell) -> dict[str, Any]:
     row: dict[str, Any] = {
         "suite": cell.suite,
         "profile": cell.records[0].profile,
-        "dataset": part_name(spec.get("data")),
         "partition": partition_text(spec.get("partition")),
         "problem": part_name(spec.get("problem")),
         "model": part_name(spec.get("model")),
@@ -242,6 +250,14 @@ def _description(cell: Cell) -> dict[str, Any]:
         row["tuned"] = f"best of {len(search['trials'])} by selection_{tune['metric']}, seeds {seeds}"
         row["epsilon_with_search"] = math.inf if cost == "inf" else cost
     return row | {name: given.get(name) for name in PRIVACY}
+
+
+def _data(cell: Cell, files: Mapping[str, str]) -> str | None:
+    """Return the name of a cell's data; a user's file is named by itself and its digest."""
+    digest, data = cell.records[0].digest, cell.spec.get("data")
+    if digest in files:
+        return f"{files[digest]} {digest[:6]}"
+    return file_name(data) or part_name(data)
 
 
 def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> dict[str, Any]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from datasets.files import FORMATS
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
 
 LONGEST_VALUE = 24  # characters; a longer setting (a matrix in YAML) is shown by a short digest
 LONGEST_SCHEDULE = 48  # the same for schedules of ratios
@@ -35,6 +41,22 @@ def part_name(part: Mapping[str, Any] | str | None) -> str | None:
         return part
     name = part.get("name", part.get("kind"))
     return None if name is None else str(name)
+
+
+def file_name(data: object) -> str | None:
+    """Return the name of the user's file that a spec's data are in; None for a data set of the catalog."""
+    if not isinstance(data, Mapping) or data.get("name") not in FORMATS or not data.get("path"):
+        return None
+    return PurePath(str(data["path"])).name
+
+
+def data_files(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return digest -> name of the user's file; copies of a file have one name, the first of theirs."""
+    found: dict[str, str] = {}
+    for record in records:
+        if record.digest and (name := file_name(record.spec.get("data"))) is not None:
+            found[record.digest] = min(name, found.get(record.digest, name))
+    return found
 
 
 def partition_text(partition: Mapping[str, Any] | None) -> str | None:

@@ -167,7 +167,8 @@ def _title(names: Mapping[str, str], also: Sequence[str] = ()) -> str:
         [item.partition(".")[2] or item for item in also],
     ]  # one line would run into the next panel's
     texts = [" · ".join(part for part in line if part) for line in lines]
-    return "\n".join(text for text in texts if text)
+    # A file may have dollars in its name, between which matplotlib expects mathematics.
+    return "\n".join(text for text in texts if text).replace("$", r"\$")
 
 
 def extrapolated(cells: Iterable[Cell]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described
+from harness.report.data.export import inert
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results
 from harness.report.tables.text import count, quantity, size, words
 
@@ -248,5 +249,6 @@ def grids_csv(grids: Sequence[Grid]) -> str:
     for grid in grids:
         for (row, column), place in sorted(grid.places.items()):
             for seed, value in sorted(place.values.items()):
-                table.writerow((grid.title, row, column, seed, value, place.settings))
+                cells = (grid.title, row, column, seed, value, place.settings)
+                table.writerow(inert(cell) for cell in cells)
     return buffer.getvalue()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from harness.report.data.export import without_formulas
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.columns import Column, Row, columns, rows_of
 from harness.report.tables.privacy import exposure
@@ -84,7 +85,7 @@ def summary(frame: pd.DataFrame) -> str:
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write all columns; integers without a decimal point, missing values as empty fields."""
-    whole = frame.copy()
+    whole = without_formulas(frame)
     for name in (name for name in COUNTS if name in frame):
         column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
         whole[name] = pd.Series(column, dtype=object, index=frame.index)

@@ -3,14 +3,16 @@
 import csv  # the standard library's: `datasets.csv` must not hide it
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets import DataError, load
+from datasets.dataset import FederationError
 from datasets.federation import federate
-from datasets.partition import Iid
+from datasets.partition import Iid, Natural, PartitionError
 
 TABLE = """age,city,member,sex,income
 30,Ulm,1,f,high
@@ -104,9 +106,136 @@ def test_missing_cells_can_be_filled(table):
     assert data.x.tolist() == [[1, 0, 0, 1], [3, 0, 1, 0], [3, 1, 0, 0], [5, 0, 0, 1]]
 
 
-def test_a_missing_label_is_never_filled(table):
-    with pytest.raises(DataError, match="never filled"):
-        load("csv", path=table("x,y\n1,a\n2,b\n3,\n"), label="y", missing="fill")
+HOLES = "age,city,person,y\n1,Ulm,a,0\n,Bonn,b,1\n3,,c,1\n5,Ulm,,1\n9,Bonn,e,\n"
+
+
+def test_every_column_has_a_policy_of_its_own(table):
+    """Row 3 goes for its city, row 5 for its label. The age of row 2 is the mean of the others, (1 + 5) / 2 = 3."""
+    policies = {"age": "fill", "city": "drop", "person": "fill", "y": "drop"}
+    data = load("csv", path=table(HOLES), label="y", missing=policies)
+    assert data.x[:, data.features.index("age")].tolist() == [1.0, 3.0, 5.0]
+    assert data.columns["person"].tolist() == ["a", "b", "(missing)"]
+    assert data.source == "csv (people.csv, 3 of 5 rows)" and data.public
+    query = "label=y&missing=fill&missing.city=drop"
+    spelled = load(f"csv:{table(HOLES)}?{query}")
+    assert torch.equal(spelled.x, data.x) and torch.equal(spelled.y, data.y)
+
+
+def test_a_column_without_a_policy_refuses_holes(table):
+    with pytest.raises(DataError, match=r"missing cells in 'city' \(1\); .* missing\.city=drop"):
+        load("csv", path=table(HOLES), label="y", missing={"age": "fill", "person": "drop", "y": "drop"})
+    with pytest.raises(DataError, match=r"no column 'agee'.*did you mean 'age'"):
+        load("csv", path=table(HOLES), label="y", missing={"agee": "fill"})
+    with pytest.raises(DataError, match="missing='mean' is unknown"):
+        load("csv", path=table(HOLES), label="y", missing={"age": "mean"})
+
+
+def test_rows_without_a_label_are_left_out_and_counted(table, caplog):
+    """A label is never filled. The mean of x is that of the rows that stay, (1 + 3) / 2."""
+    path = table("x,y\n1,a\n,b\n3,b\n8,\n")
+    data = load("csv", path=path, label="y", missing="fill")
+    assert data.x[:, 0].tolist() == [1.0, 2.0, 3.0] and data.classes == ("a", "b")
+    assert "1 of 4 rows are left out, in which 'y' (1) is missing" in caplog.text
+    load("csv", path=path, label="y", missing="fill")
+    assert len(caplog.records) == 1, "said once, however many runs read the file"
+
+
+def test_a_column_without_a_cell_in_labelled_rows_is_refused(table):
+    """There is no mean to fill it with."""
+    with pytest.raises(DataError, match="'x' is empty in the rows that are left"):
+        load("csv", path=table("x,z,y\n,1,a\n,2,b\n3,4,\n"), label="y", missing="fill")
+
+
+def test_a_missing_user_is_never_filled(table):
+    with pytest.raises(DataError, match=r"never filled: leave them out with missing\.person=drop"):
+        load("csv", path=table(HOLES), label="y", user="person", missing="fill")
+
+
+def test_a_column_that_looks_like_an_identifier_is_named(table, caplog):
+    """Numbers with decimals differ in every row too, and are measurements."""
+    rows = "".join(f"{n + 100},p{n},{n + 0.5},{n % 7},{n % 2}\n" for n in range(30))
+    path = table("id,person,x,day,y\n" + rows)
+    load("csv", path=path, label="y", user="person")
+    assert [record.getMessage().split("'")[1] for record in caplog.records] == ["id"]
+    assert "leave it out with drop=id" in caplog.text
+    caplog.clear()
+    load("csv", path=path, label="y", drop="id")
+    assert [record.getMessage().split("'")[1] for record in caplog.records] == ["person"]
+
+
+def test_rare_values_become_other(table):
+    """Ulm is in three rows, Bonn and Bern in one each. The raw column, by which clients are told apart, stays."""
+    text = "city,sex,y\nUlm,f,0\nUlm,m,1\nBonn,f,1\nBern,f,0\nUlm,f,1\n"
+    data = load("csv", path=table(text), label="y", sensitive="sex", rare=2)
+    assert data.features == ("city=Ulm", "city=other", "sex=f", "sex=m")
+    assert data.x[:, 1].tolist() == [0, 0, 1, 1, 0]
+    assert data.columns["city"].tolist() == ["Ulm", "Ulm", "Bonn", "Bern", "Ulm"]
+    assert data.public == ("which values of text columns are in at least 2 rows",)
+    with pytest.raises(DataError, match="at least 1"):
+        load("csv", path=table(text), label="y", rare=0)
+
+
+def test_numbers_that_are_codes_can_be_read_as_text(table):
+    data = load("csv", path=table("zip,x,y\n01234,1,0\n1234,2,1\n99,3,1\n"), label="y", text="zip")
+    assert data.features == ("zip=01234", "zip=1234", "zip=99", "x")
+
+
+LONG_CODES = "code,x,y\n1234567890123456788,1,a\n1234567890123456789,2,b\n1234567890123456789,3,b\n"
+
+
+@pytest.mark.parametrize("role", ["label", "sensitive"])
+def test_codes_of_19_digits_do_not_merge(table, role):
+    """float64 holds 2^53, about 9e15, exactly: both codes would be one number."""
+    options = {"label": "y"} | {role: "code"}
+    with pytest.raises(DataError, match=r"more than 15 digits, .*read it as text with text=code"):
+        load("csv", path=table(LONG_CODES), **options)
+    data = load("csv", path=table(LONG_CODES), **options, text="code")
+    names = data.classes if role == "label" else data.groups
+    assert names == ("1234567890123456788", "1234567890123456789")
+
+
+def test_clients_of_19_digits_do_not_merge(table):
+    data = load("csv", path=table(LONG_CODES), label="y", client="code")
+    with pytest.raises(PartitionError, match="more than 15 digits"):
+        federate(data, Natural(), None, np.random.default_rng(0))
+    data = load("csv", path=table(LONG_CODES), label="y", client="code", text="code")
+    assert federate(data, Natural(), None, np.random.default_rng(0)).clients == 2
+
+
+def test_labels_of_16_digits_keep_their_names_apart(table):
+    """Two numbers, but 15 digits of their names are the same."""
+    text = "x,y\n1,1234567890123456\n2,1234567890123457\n"
+    with pytest.raises(DataError, match="more than 15 digits"):
+        load("csv", path=table(text), label="y")
+
+
+def test_crossed_groups_of_one_name_are_refused(table):
+    text = "g,h,y\na & b,c,0\na,b & c,1\n"
+    with pytest.raises(DataError, match=r"have the same name; rename a value that holds ' & '"):
+        load("csv", path=table(text), label="y", sensitive=["g", "h"])
+
+
+def test_numbers_to_predict_that_float32_rounds_are_refused(table):
+    """At 1.7e9 the steps of float32 are 128, and these numbers differ by 1."""
+    rows = "".join(f"{n % 5},{1_700_000_000 + n}\n" for n in range(40))
+    with pytest.raises(DataError, match=r"differ too little for their size.*subtract a constant"):
+        load("csv", path=table("x,y\n" + rows), label="y", task="regression")
+
+
+def test_thousands_of_columns_are_read_column_by_column(table, monkeypatch):
+    """Operations on a frame take seconds for thousands of columns, so none is made on it."""
+    monkeypatch.setattr(pd.DataFrame, "apply", None)
+    monkeypatch.setattr(pd.DataFrame, "__getitem__", None)
+    head = ",".join(f"c{n}" for n in range(500))
+    rows = "\n".join(",".join(str(n * 3 + row) for n in range(500)) + f",{row % 2}" for row in range(3))
+    data = load("csv", path=table(f"{head},y\n{rows}\n"), label="y")
+    assert data.x.shape == (3, 500) and data.x[2, 499] == 1499.0
+
+
+def test_federations_without_a_test_sample_are_refused(table):
+    data = load("csv", path=table("h,x,y\na,1,0\nb,2,1\nc,3,0\n"), label="y", client="h")
+    with pytest.raises(FederationError, match="no client has a test sample"):
+        federate(data, Natural(), None, np.random.default_rng(0))
 
 
 @settings(max_examples=20, deadline=None)
@@ -172,6 +301,9 @@ def test_bytes_that_are_no_text_are_refused(table, tmp_path):
         ("label", "not KEY=VALUE"),
         ("label=a&label=b", "given twice"),
         ("keep_sensitive=no", "allowed: true, false"),
+        ("missing.x=drop&missing.x=fill", "given twice"),
+        ("label.x=drop", "not KEY=VALUE"),
+        ("rare=few", "give a number of rows"),
     ],
 )
 def test_a_malformed_address_is_refused(query, reason):

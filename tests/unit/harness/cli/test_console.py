@@ -4,7 +4,8 @@ import io
 
 from rich.console import Console
 
-from harness.cli import console
+from datasets.catalog import describe
+from harness.cli import console, listing
 
 
 def printed(monkeypatch, width, expendable):
@@ -23,3 +24,18 @@ def test_a_narrow_terminal_lacks_the_most_dispensable_columns_and_says_so(monkey
     assert "Omitted for lack of width: oracle calls; COLUMNS=200 or --json show more" in text
     text = printed(monkeypatch, 20, expendable)
     assert "Omitted for lack of width: oracle calls, reason;" in text
+
+
+def test_the_list_of_data_sets_has_a_line_for_each_in_80_columns(monkeypatch):
+    text = io.StringIO()
+    screen = Console(file=text, width=80)
+    for module in (console, listing):
+        monkeypatch.setattr(module, "out", screen)
+    listing.list_data(as_json=False)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    rows, names = describe(), [line.split()[0] if line.strip() else "" for line in lines]
+    first = names.index(rows[0]["name"])
+    assert names[first : first + len(rows) + 1] == [*(row["name"] for row in rows), ""], "none is folded"
+    for row, line in zip(rows, lines[first:], strict=False):
+        assert row["clients"] in line and line.rstrip().endswith(("yes", "no"))

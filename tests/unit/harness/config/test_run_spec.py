@@ -149,6 +149,22 @@ def test_a_run_id_depends_on_the_data_and_not_on_their_path():
     assert name(WHOLE, "another digest") != name(WHOLE)
 
 
+def test_readers_of_files_have_versions_of_their_own():
+    """Runs on CSV files keep their ids; other data sets are known by their digest alone."""
+    found = {
+        kind: spec_module.versions(changed("data.name", kind)).get("data")
+        for kind in ("csv", "parquet", "arrow", "adult")
+    }
+    assert found == {"csv": 2, "parquet": 1, "arrow": 1, "adult": None}
+
+
+def test_an_address_may_stand_beside_further_fields():
+    spelled = {"name": "mine.parquet?label=y&missing.a%3Fb=drop", "rare": 5}
+    whole = {"name": "parquet", "path": "mine.parquet", "label": "y", "missing": {"a?b": "drop"}, "rare": 5}
+    assert read_spec(changed("data", spelled)) == read_spec(changed("data", whole))
+    assert hash(read_spec(changed("data", spelled)).data) == hash(read_spec(changed("data", whole)).data)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -167,6 +183,10 @@ def test_a_run_id_depends_on_the_data_and_not_on_their_path():
         ("cohort.size", 11),
         ("precision", "float64"),
         ("data.label", "z"),
+        ("data.missing", {"y": "drop"}),
+        ("data.rare", 5),
+        ("data.text", "zip"),
+        ("data.name", "parquet"),
     ],
 )
 def test_everything_that_decides_the_result_changes_the_name(path, value):
@@ -278,6 +298,10 @@ def test_an_unknown_topology_gets_the_nearest_one():
         ("algorithm", {"lr": 1}, "algorithm: give a name"),
         ("partition.clients", 0, "partition.clients"),
         ("topology", "ring", "has a server; remove topology"),
+        ("data.missing", "mean", "data.missing 'mean'. Allowed: drop, error, fill"),
+        ("data.missing", {"age": "fil"}, "data.missing 'fil'. Did you mean 'fill'"),
+        ("data.missing", ["drop"], r"data.missing \['drop'\]"),
+        ("data.rare", 0, "data.rare"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(path, value, says):

@@ -116,7 +116,10 @@ def test_a_csv_file_may_predict_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"data": "breast-cancer"}, "no numbers to predict; .*chemistry.* and csv have"),
+        (
+            {"data": "breast-cancer"},
+            "no numbers to predict; .*chemistry.* and files \\(csv, parquet, arrow\\) have",
+        ),
         ({"problem": "classify"}, "has numbers to predict and no classes; use problem: regression"),
         ({"problem": "auroc", "algorithm": "fedsgda_m"}, "use problem: regression"),
         ({"data": {"name": "diabetes", "binary": "halves"}}, "numbers instead of classes"),

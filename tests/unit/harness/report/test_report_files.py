@@ -230,6 +230,16 @@ def test_curves_name_every_line_and_the_measure(records, tmp_path):
 
 
 @pytest.mark.usefixtures("vectors_only")
+def test_a_file_with_dollars_in_its_name_is_no_formula(tmp_path):
+    r"""Between dollars matplotlib reads mathematics: \frac{ without its end would end the report."""
+    files = [{"name": "csv", "path": f"in/{name}$.csv", "label": "y"} for name in (r"a$\frac{", "b")]
+    runs = [curve(name, data=data) for data in files for name in ("fedavg", "ditto")]
+    titles = [panel.title for panel in panels_of(runs, "accuracy")]
+    assert len(titles) == 2 and any(r"\$\frac{\$.csv" in title for title in titles)
+    assert r"a$\frac{$.csv · classify" in " ".join(texts_in(learning_curves(runs, tmp_path / "curves")[1]))
+
+
+@pytest.mark.usefixtures("vectors_only")
 def test_runs_that_differ_in_one_section_alone_share_a_panel(tmp_path):
     """Two lengths, two ratios each: two panels that say how long; the fifth run differs from none in that alone."""
     rising = {"alpha": [[0, 0.2], [10, [0.4, 0.6]]], "beta": 0.0, "codec": "float32"}

@@ -1,0 +1,255 @@
+"""A table in a file of the user's: CSV, Parquet or Arrow, with the same options and policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets import arrow, csv
+from datasets.dataset import DataError, Dataset, nearest, warn_once
+from datasets.encoding import MISSING_CATEGORY, Cells, Content, encoded
+
+
+class Format(NamedTuple):
+    """A format: its reader, the version of it, and the suffixes of its files."""
+
+    read: Callable[[Path], Content]
+    version: int
+    suffixes: tuple[str, ...]
+
+
+FORMATS = {
+    "csv": Format(csv.read_columns, csv.VERSION, (".csv",)),
+    "parquet": Format(arrow.read_parquet, arrow.VERSION, (".parquet",)),
+    "arrow": Format(arrow.read_arrow, arrow.VERSION, (".arrow", ".feather")),
+}
+POLICIES = ("error", "drop", "fill")
+OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
+FEWEST = 20  # rows from which a column that differs in every one is called an identifier
+
+# Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` besides.
+LISTS = ("sensitive", "drop", "text")
+KEYS = ("label", "client", "user", "keep_sensitive", "missing", "rare", *LISTS)
+
+
+def parse_address(address: str) -> dict[str, Any] | None:
+    """Split ``csv:PATH?label=..&sensitive=..`` into name, path and options; None for any other text.
+
+    The format may be left out where the path's suffix tells it. A repeated key gives a list,
+    ``missing.COLUMN=POLICY`` a mapping. Special characters are percent-encoded (``%26``, ``%3F``).
+
+    Raises
+    ------
+    DataError
+        If an option is unknown, or given twice.
+    """
+    name, colon, rest = address.partition(":")
+    if not colon or name not in FORMATS:
+        suffix, rest = Path(address.partition("?")[0]).suffix.lower(), address
+        name = next((name for name, kind in FORMATS.items() if suffix and suffix in kind.suffixes), "")
+        if not name:
+            return None
+    path, _, query = rest.partition("?")
+    options: dict[str, Any] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        key, dot, column = key.partition(".")
+        if key not in KEYS or not equals or (dot and key != "missing"):
+            raise DataError(f"{address!r}: {part!r} is not KEY=VALUE; {nearest(key, KEYS)}")
+        value = unquote(value)
+        if key == "missing":
+            given, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
+            if column in given:
+                raise DataError(f"{address!r}: {key} is given twice")
+            given[column] = value
+        elif key in LISTS and key in options:
+            options[key] = [*_listed(options[key]), value]
+        elif key in options:
+            raise DataError(f"{address!r}: {key} is given twice")
+        elif key == "keep_sensitive":
+            if value not in ("true", "false"):
+                raise DataError(f"{address!r}: keep_sensitive is {value!r}; allowed: true, false")
+            options[key] = value == "true"
+        elif key == "rare":
+            if not value.isdecimal():
+                raise DataError(f"{address!r}: rare is {value!r}; give a number of rows, at least 1")
+            options[key] = int(value)
+        else:
+            options[key] = value
+    if (given := options.get("missing")) is not None and set(given) == {OTHERWISE}:
+        options["missing"] = given[OTHERWISE]
+    return {"name": name, "path": unquote(path), **options}
+
+
+def read_table(
+    kind: str,
+    path: Path,
+    *,
+    label: str | None = None,
+    sensitive: str | Sequence[str] | None = None,
+    client: str = "",
+    user: str = "",
+    keep_sensitive: bool = True,
+    missing: str | Mapping[str, str] = "error",
+    drop: str | Sequence[str] = (),
+    text: str | Sequence[str] = (),
+    rare: int | None = None,
+    task: Literal["classification", "regression"] = "classification",
+) -> Dataset:
+    """Read a table of a file: numbers are kept, text is one-hot encoded, one column is the label.
+
+    Parameters
+    ----------
+    kind : str
+        A name in `FORMATS`.
+    path : Path
+        The file, or a folder of Parquet or Arrow files.
+    label : str
+        Column of the label; its two or more values, sorted, become the classes, or it has numbers.
+    sensitive : str or sequence of str, optional
+        Column of the sensitive attribute; several are crossed.
+    client : str
+        Column that says who holds a sample, for the partition ``natural``; it is no feature.
+    user : str
+        Column that names the user of a sample, for privacy of users inside clients; it is no feature.
+    keep_sensitive : bool
+        Whether sensitive columns remain features.
+    missing : {"error", "drop", "fill"} or mapping of str to these
+        Treatment of missing cells, of all columns or by column (``*``: of those not named, else ``error``): refuse
+        the file, drop the rows, or fill with the column's mean over the rows that are kept, which counts as public
+        (numbers), or a separate category (text). A label is never filled: its row is dropped. Nor is a user, which
+        is refused.
+    drop : str or sequence of str
+        Columns to leave out, such as identifiers.
+    text : str or sequence of str
+        Columns of numbers to read as text, such as codes.
+    rare : int, optional
+        Values of text features in fewer rows than this become "other".
+    task : {"classification", "regression"}
+        Whether the label's values are classes or numbers.
+
+    Raises
+    ------
+    DataError
+        If the file or the choice of columns is unusable.
+    """
+    path = path.expanduser()
+    if rare is not None and rare < 1:
+        raise DataError(f"rare is {rare}; give a number of rows, at least 1")
+    content = FORMATS[kind].read(path)
+    columns = content.columns
+    if content.rows < 2:
+        raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
+    attributes, dropped, spelled = _listed(sensitive), _listed(drop), _listed(text)
+    if label is None:
+        raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
+    for column in (label, *attributes, *dropped, *spelled, *filter(None, (client, user))):
+        if column not in columns:
+            raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}")
+    if label in (*attributes, client, user) or {label, *attributes, client, user} & set(dropped):
+        raise DataError(
+            f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
+        )
+    policies = _policies(path, missing, columns)
+    table = {}
+    for name, cells in columns.items():
+        if name not in dropped:
+            table[name] = cells(name == user or name in spelled)
+            if table[name].missing.all():
+                raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
+    table, kept = _treat_missing(path, table, label, user, policies)
+    hidden = {client, user} | (set() if keep_sensitive else {*attributes})
+    _point_out_identifiers(path, {n: table[n] for n in table if n not in hidden | {label, *attributes}})
+    some = "" if kept.all() else f", {kept.sum()} of {content.rows} rows"
+    return encoded(
+        f"{kind}:{path.name}",
+        table,
+        label=label,
+        sensitive=attributes,
+        apart=hidden,
+        client=client,
+        source=f"{kind} ({path.name}{some})",
+        digest=content.digest,
+        where=path,
+        public=("means of columns with missing cells, over all rows",) if "fill" in policies.values() else (),
+        numbers=task == "regression",
+        rare=rare,
+        test=None if content.test is None else content.test[kept],
+    )
+
+
+def _listed(given: str | Sequence[str] | None) -> list[str]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _policies(path: Path, missing: str | Mapping[str, str], columns: Mapping[str, object]) -> dict[str, str]:
+    """Return the policy of every column."""
+    given = {OTHERWISE: missing} if isinstance(missing, str) else missing
+    for column, policy in given.items():
+        if column not in (*columns, OTHERWISE):
+            raise DataError(f"{path} has no column {column!r} (missing); {nearest(column, columns)}")
+        if policy not in POLICIES:
+            raise DataError(f"missing={policy!r} is unknown; {nearest(policy, POLICIES)}")
+    return {column: given.get(column, given.get(OTHERWISE, POLICIES[0])) for column in columns}
+
+
+def _treat_missing(
+    path: Path, table: Mapping[str, Cells], label: str, user: str, policies: Mapping[str, str]
+) -> tuple[dict[str, Cells], NDArray[np.bool_]]:
+    """Return the table without missing cells, and which of the rows are in it."""
+    holes = {name: int(cells.missing.sum()) for name, cells in table.items() if cells.missing.any()}
+    if refused := [f"{name!r} ({count})" for name, count in holes.items() if policies[name] == "error"]:
+        raise DataError(
+            f"{path} has missing cells in {', '.join(refused)}; choose missing=drop (leave out those rows) or "
+            "missing=fill (mean of a numeric column, a category of its own in text), or by column, as in "
+            f"missing.{next(name for name in holes if policies[name] == 'error')}=drop"
+        )
+    if user in holes and policies[user] == "fill":
+        raise DataError(
+            f"{path}: the user {user!r} is missing in {holes[user]} rows; it is never filled: leave them out with "
+            f"missing.{user}=drop"
+        )
+    kept = np.ones(len(table[label].missing), dtype=bool)
+    causes = {name: count for name, count in holes.items() if policies[name] == "drop" or name == label}
+    for name in causes:
+        kept &= ~table[name].missing
+    if kept.sum() < 2:
+        raise DataError(f"{path}: every row but {kept.sum()} has a missing cell; nothing is left")
+    if causes:
+        listed = ", ".join(f"{name!r} ({count})" for name, count in causes.items())
+        warn_once(
+            f"{path}: {len(kept) - kept.sum()} of {len(kept)} rows are left out, in which {listed} is missing"
+        )
+    left = {name: Cells(cells.values[kept], cells.missing[kept]) for name, cells in table.items()}
+    if empty := [name for name, cells in left.items() if cells.missing.all()]:
+        raise DataError(
+            f"{path}: the column {empty[0]!r} is empty in the rows that are left; leave it out with drop"
+        )
+    return {name: _fill(cells) for name, cells in left.items()}, kept
+
+
+def _fill(cells: Cells) -> Cells:
+    if not cells.missing.any():
+        return cells
+    filling = cells.values[~cells.missing].mean() if cells.numeric else MISSING_CATEGORY
+    return Cells(np.where(cells.missing, filling, cells.values), cells.missing)
+
+
+def _point_out_identifiers(path: Path, features: Mapping[str, Cells]) -> None:
+    """Warn of features that are text or whole numbers and differ in every row."""
+    for name, cells in features.items():
+        values = cells.values.tolist()
+        if len(set(values[:FEWEST])) < FEWEST or (cells.numeric and (cells.values % 1).any()):
+            continue
+        if len(set(values)) == len(values):
+            warn_once(
+                f"{path}: the column {name!r} is another in every row and a feature; if it is an identifier, leave "
+                f"it out with drop={name}"
+            )

@@ -1,0 +1,295 @@
+"""Parquet, Arrow and Feather files: the same data set as a CSV file of the table; types; folders; refusals."""
+
+import dataclasses
+import datetime
+import decimal
+import hashlib
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from datasets import DataError, load
+from datasets.federation import federate
+from datasets.partition import Iid, Natural
+from harness.config.fields import DataSpec
+from harness.simulation.build import load_once
+
+pa = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def columns(rows=60):
+    """Return a table of all that both kinds of file hold, with missing cells."""
+    draw = np.random.default_rng(0)
+    return {
+        "age": pa.array([None if n == 4 else n * 7 % 60 for n in range(rows)], pa.int16()),
+        "seen": pa.array(1_700_000_000 + draw.normal(size=rows)),
+        "income": pa.array(draw.normal(size=rows).round(3).tolist(), mask=np.arange(rows) == 7),
+        "city": pa.array(["Ulm", "Köln", None, "Bonn"] * (rows // 4)).dictionary_encode(),
+        "job": pa.array(["a", " b", "c"] * (rows // 3)),
+        "member": pa.array([n % 5 < 2 for n in range(rows)]),
+        "site": pa.array([n % 3 for n in range(rows)], pa.uint8()),
+        "person": pa.array([1000 + n // 2 for n in range(rows)]),
+        "y": pa.array(["high", "low", None, "low", "high"] * (rows // 5), pa.large_string()),
+    }
+
+
+def written(folder, table, suffix):
+    """Write a table as CSV, Parquet, Feather or a stream, and return the path."""
+    path = folder / f"people.{suffix}"
+    if suffix == "csv":
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        lines = [table.column_names, *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+        path.write_text("".join(",".join(line) + "\n" for line in lines))
+    elif suffix == "parquet":
+        parquet.write_table(table, path, row_group_size=17)
+    elif suffix == "feather":
+        feather.write_feather(table, path, chunksize=17)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table, max_chunksize=17)
+    return path
+
+
+def same(one, other):
+    """Whether two data sets agree in all but name, source and digest."""
+    for field in dataclasses.fields(one):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if field.name in ("name", "source", "digest"):
+            continue
+        if field.name == "columns":
+            assert list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a)
+        elif isinstance(a, torch.Tensor):
+            assert a.dtype == b.dtype and torch.equal(a, b), field.name
+        else:
+            assert a == b, field.name
+    return True
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "feather", "arrow"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"missing": "drop", "sensitive": ("member", "site"), "keep_sensitive": False, "client": "site"},
+        {"missing": {"*": "fill", "income": "drop"}, "user": "person", "rare": 18, "sensitive": "city"},
+        {"missing": "fill", "drop": "seen", "text": ("age", "site"), "client": "site"},
+        {"missing": {"y": "drop", "*": "fill"}, "label": "income", "task": "regression", "drop": "y"},
+    ],
+)
+def test_a_table_is_the_same_data_set_in_any_format(tmp_path, suffix, options):
+    table = pa.table(columns())
+    options = {"label": "y"} | options
+    if options["label"] == "income":
+        options["missing"] = "drop"
+    plain = load("csv", path=written(tmp_path, table, "csv"), **options)
+    path = written(tmp_path, table, suffix)
+    found = load("parquet" if suffix == "parquet" else "arrow", path=path, **options)
+    assert len(found) < 60 and same(plain, found)
+    assert found.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    deal = Natural() if "client" in options else Iid()
+    clients = None if "client" in options else 3
+    pools = [federate(one, deal, clients, np.random.default_rng(1)).pool for one in (plain, found)]
+    assert all(torch.equal(a, b) for a, b in zip(*pools, strict=True))
+
+
+def test_a_suffix_tells_the_format(tmp_path):
+    for suffix, name in (("csv", "csv"), ("parquet", "parquet"), ("feather", "arrow"), ("arrow", "arrow")):
+        path = written(tmp_path, pa.table(columns()), suffix)
+        data = load(f"{path}?label=y&missing=drop")
+        assert data.name == f"{name}:people.{suffix}" and data.source.startswith(f"{name} (people.{suffix}, ")
+
+
+def test_types_in_the_file_decide(tmp_path):
+    """Text of digits is a category, 2020-01-01 is day 18,262 and 6:00 a quarter of a day."""
+    table = pa.table({
+        "code": pa.array(["10", "9", "10", "9"]),
+        "level": pa.array([3, 1, 3, 1], pa.int8()).dictionary_encode(),
+        "price": pa.array([decimal.Decimal("1.25"), decimal.Decimal("2.50")] * 2),
+        "half": pa.array(np.array([0.5, 2, np.nan, 1], np.float16)),
+        "day": pa.array([datetime.date(2020, 1, 1)] * 4),
+        "time": pa.array([datetime.datetime(2020, 1, 1, 6)] * 4, pa.timestamp("ns", "UTC")),
+        "flag": pa.array([True, False, True, None]),
+        "y": pa.array([True, False, False, True]),
+    })  # fmt: skip
+    path = written(tmp_path, table, "arrow")
+    data = load("arrow", path=path, label="y", missing="fill", sensitive="flag")
+    assert data.features == (
+        *("code=10", "code=9", "level=1", "level=3", "price", "half", "day", "time"),
+        *("flag=(missing)", "flag=False", "flag=True"),
+    )
+    price, half, day, time = data.x[:, 4:8].T.tolist()
+    assert price == [1.25, 2.5, 1.25, 2.5] and half == pytest.approx([0.5, 2, 3.5 / 3, 1])
+    assert day == [18262.0] * 4 and time == [18262.25] * 4
+    assert data.classes == ("False", "True") and data.groups == ("(missing)", "False", "True")
+    spelled = load("arrow", path=path, label="y", missing="fill", text=["day", "price"])
+    assert {"day=2020-01-01", "price=1.25"} <= set(spelled.features)
+
+
+def test_parquet_keeps_dictionaries_of_text_only(tmp_path):
+    """Numbers in a dictionary come back as plain numbers, so text= is for them."""
+    table = pa.table({"level": pa.array([3, 1, 3]).dictionary_encode(), "y": ["a", "b", "a"]})
+    path = written(tmp_path, table, "parquet")
+    assert load("parquet", path=path, label="y").features == ("level",)
+    assert load("parquet", path=path, label="y", text="level").features == ("level=1", "level=3")
+
+
+def test_integers_of_19_digits_are_exact_as_text(tmp_path):
+    codes = pa.array([2**60, 2**60 + 1] * 2)
+    path = written(tmp_path, pa.table({"x": [1, 2, 3, 5], "code": codes}), "parquet")
+    with pytest.raises(DataError, match="text=code"):
+        load("parquet", path=path, label="code")
+    assert load("parquet", path=path, label="code", text="code").classes == (str(2**60), str(2**60 + 1))
+
+
+def hugging(folder, name, rows, names=("neg", "pos")):
+    """Write a file as Hugging Face's `datasets` does: a stream with the names of labels in its schema."""
+    features = {"x": {"dtype": "float64", "_type": "Value"}, "label": {"names": names, "_type": "ClassLabel"}}
+    schema = pa.schema([("x", pa.float64()), ("label", pa.int64())])
+    schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    table = pa.table({"x": [float(x) for x, _ in rows], "label": [y for _, y in rows]}, schema=schema)
+    folder.mkdir(exist_ok=True, parents=True)
+    with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        stream.write_table(table)
+    return table
+
+
+def test_a_saved_hugging_face_dataset_is_read_by_its_folder(tmp_path):
+    """state.json names the files in their order; the cache of a map is none of them. -1 is no label."""
+    folder = tmp_path / "reviews"
+    hugging(folder, "data-00001-of-00002.arrow", [(1, 0), (2, 1)])
+    hugging(folder, "data-00000-of-00002.arrow", [(3, 1), (4, -1)])
+    hugging(folder, "cache-1a2b.arrow", [(9, 0)])
+    files = ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"]
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in files]}))
+    data = load(f"arrow:{folder}?label=label&missing=drop")
+    assert data.x[:, 0].tolist() == [1, 2, 3] and data.classes == ("neg", "pos")
+    assert data.y.tolist() == [0, 1, 1] and data.official_test is None
+    (folder / "state.json").unlink()
+    assert load(f"arrow:{folder}?label=label&missing=drop").x[:, 0].tolist() == [3, 1, 2], "by name"
+
+
+def test_splits_of_a_folder_give_the_official_test_samples(tmp_path):
+    folder = tmp_path / "both"
+    hugging(folder / "train", "data-00000-of-00001.arrow", [(1, 0), (2, 1), (3, -1), (4, 1)])
+    hugging(folder / "test", "data-00000-of-00001.arrow", [(5, 0), (6, 1)])
+    for part in ("train", "test"):
+        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+        (folder / part / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match=r"give one of: .*both/test, .*both/train"):
+        load(f"arrow:{folder}?label=label")
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    data = load(f"arrow:{folder}?label=label&missing=drop")
+    assert data.x[:, 0].tolist() == [5, 6, 1, 2, 4]
+    assert data.official_test.tolist() == [True, True, False, False, False]
+    made = federate(data, Iid(), 1, np.random.default_rng(0), test="official")
+    assert sorted(made.splits["test"][0].tolist()) == [0, 1]
+
+
+def test_parquet_shards_are_one_table(tmp_path):
+    rows = hugging(tmp_path / "spare", "all.arrow", [(n, n % 2) for n in range(6)])
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    parquet.write_table(rows.slice(4), folder / "test-00000-of-00001.parquet")
+    parquet.write_table(rows.slice(0, 2), folder / "train-00000-of-00002.parquet")
+    parquet.write_table(rows.slice(2, 2), folder / "train-00001-of-00002.parquet")
+    data = load(f"parquet:{folder}?label=label")
+    assert (
+        data.x[:, 0].tolist() == [4, 5, 0, 1, 2, 3]
+        and data.official_test.tolist() == [True] * 2 + [False] * 4
+    )
+    before = data.digest
+    (folder / "test-00000-of-00001.parquet").rename(folder / "extra.parquet")
+    moved = load(f"parquet:{folder}?label=label")
+    assert moved.official_test is None and moved.digest != before
+
+
+def test_a_file_alone_in_a_folder_is_the_same_data(tmp_path):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    path = written(folder, pa.table(columns()), "parquet")
+    digests = {load(f"parquet:{place}?label=y&missing=drop").digest for place in (folder, path)}
+    assert digests == {hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (pa.array([[1], [2], [3]]), r"holds list<.*>, neither numbers nor text; leave it out with drop=x"),
+        (pa.array([b"a", b"b", b"c"]), "holds binary"),
+        (pa.array([{"a": 1}] * 3), "holds struct"),
+        (pa.array([datetime.timedelta(1)] * 3), "holds duration"),
+        (pa.nulls(3), "'x' is empty; leave it out with drop"),
+        (pa.array([1.0, np.inf, 2.0]), "infinite"),
+        (pa.array([1.0, 1e39, 2.0]), r"above 3\.4e\+38"),
+    ],
+)
+def test_columns_that_are_no_features_name_the_mend(tmp_path, column, reason):
+    table = pa.table({"x": column, "z": [1, 2, 4], "y": ["a", "b", "a"]})
+    path = written(tmp_path, table, "parquet")
+    with pytest.raises(DataError, match=reason):
+        load("parquet", path=path, label="y")
+    assert load("parquet", path=path, label="y", drop="x").features == ("z",)
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path):
+    path = written(tmp_path, pa.table(columns()), "parquet")
+    whole = path.read_bytes()
+    for content in (b"", b"PAR1", whole[:200], whole[:-9], whole[:50] + b"\0" * 400 + whole[450:]):
+        path.write_bytes(content)
+        for kind in ("parquet", "arrow"):
+            with pytest.raises(DataError, match=r"people\.parquet"):
+                load(kind, path=path, label="y", missing="drop")
+    feather_file = written(tmp_path, pa.table(columns()), "feather")
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        load("parquet", path=feather_file, label="y")
+    with pytest.raises(DataError, match=r"has no \*\.arrow or \*\.feather"):
+        (tmp_path / "empty").mkdir()
+        load("arrow", path=tmp_path / "empty", label="y")
+
+
+def test_shards_that_do_not_go_together_are_refused(tmp_path):
+    parquet.write_table(pa.table({"x": [1, 2], "y": [0, 1]}), tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"z": ["u", "v"], "y": [0, 1]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        load("parquet", path=tmp_path, label="y")
+
+
+def test_a_changed_file_of_a_folder_is_read_again(tmp_path):
+    """Nothing of the folder itself changes when a file in it is written over."""
+    for name in ("a", "b"):
+        parquet.write_table(pa.table({"x": [1, 2], "y": [0, 1]}), tmp_path / f"{name}.parquet")
+    spec = DataSpec.model_validate(f"parquet:{tmp_path}?label=y")
+    first = load_once(spec)
+    assert load_once(spec) is first
+    with (tmp_path / "b.parquet").open("wb") as file:
+        parquet.write_table(pa.table({"x": [3, 4], "y": [0, 1]}), file)
+    assert load_once(spec).x[:, 0].tolist() == [1, 2, 3, 4] and load_once(spec).digest != first.digest
+
+
+@pytest.mark.parametrize("name", ["state.json", "dataset_dict.json"])
+def test_a_folder_with_a_broken_index_is_refused(tmp_path, name):
+    hugging(tmp_path, "a.arrow", [(1, 0), (2, 1)])
+    for content in ("{", "[]", "{}", '{"_data_files": [3], "splits": 3}'):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match="cannot be read"):
+            load("arrow", path=tmp_path, label="label")
+
+
+def test_an_index_cannot_name_files_elsewhere(tmp_path):
+    hugging(tmp_path / "in", "a.arrow", [(1, 0), (2, 1)])
+    hugging(tmp_path, "b.arrow", [(3, 0), (4, 1)])
+    (tmp_path / "in" / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../b.arrow"}]}))
+    with pytest.raises(DataError, match="No such file"):
+        load("arrow", path=tmp_path / "in", label="label")
+
+
+def test_without_pyarrow_the_message_names_the_extra(tmp_path, monkeypatch):
+    path = written(tmp_path, pa.table(columns()), "parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for kind in ("parquet", "arrow"):
+        with pytest.raises(DataError, match=r"need pyarrow, .*pip install 'fedfrontier\[export\]'"):
+            load(kind, path=path, label="y")
