@@ -285,7 +285,16 @@ def _cell(
             }
             for r in cell.records
         ],
-        "spec": {name: value for name, value in cell.spec.items() if name != "seed"},
+        "spec": _given({name: value for name, value in cell.spec.items() if name != "seed"}),
+    }
+
+
+def _given(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec without the settings that are null."""
+    return {
+        name: _given(value) if isinstance(value, Mapping) else value
+        for name, value in part.items()
+        if value is not None
     }
 
 
