@@ -1,6 +1,6 @@
 """The page of a report for readers who do not use a mouse, or do not see well.
 
-The rules are those of axe-core, which is not part of this repository: `.ci/run` downloads it to ``build/axe-core``.
+The rules are those of axe-core, which is not part of this repository: `.ci/run` downloads it to ``.axe``.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.browser import DESKTOP, PHONE, example, needs_browser, seen
 
 pytestmark = needs_browser
 
-AXE = Path(__file__).parents[2] / "build/axe-core/axe.min.js"
+AXE = Path(__file__).parents[2] / ".axe/axe.min.js"
 needs_axe = pytest.mark.skipif(not AXE.exists(), reason=f"no axe-core in {AXE.parent}; see .ci/run")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 BROKEN = """
