@@ -299,7 +299,7 @@ def _given(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(file: Path) -> tuple[str, int, int]:
-    """Return an SVG, compressed and in base64, with its width and height in points.
+    """Return an SVG, compressed and in base64, with its width and height in pixels.
 
     Pictures were most of a page and are an eighteenth as long; the page unpacks them.
     """
@@ -308,4 +308,4 @@ def _packed(file: Path) -> tuple[str, int, int]:
         float(re.search(rf'<svg[^>]* {side}="([\d.]+)pt"'.encode(), svg)[1])  # type: ignore[index]
         for side in ("width", "height")
     )
-    return base64.b64encode(gzip.compress(svg, mtime=0)).decode(), round(width), round(height)
+    return base64.b64encode(gzip.compress(svg, mtime=0)).decode(), round(width / 0.75), round(height / 0.75)
