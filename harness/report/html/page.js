@@ -66,6 +66,7 @@ function interactive(form) {
       : !bounds.length ? "" : !shown ? "nothing is within these bounds"
       : best ? `best: ${figures.get(best).name}` : "";
     form.querySelector(".shown").value = `${shown} of ${body.rows.length} rows`;
+    pin(); // rows that are hidden make columns narrower
   }
 
   function sort(head, down) {
@@ -82,9 +83,8 @@ function interactive(form) {
 
   function pin() { // columns that stay in sight stand beside each other while the others move below them
     let left = 0;
-    for (const [at, head] of heads.entries()) {
-      if (!head.classList.contains("pinned")) continue;
-      for (const row of board.rows) row.cells[at].style.left = `${left}px`;
+    for (const [before, head] of heads.filter((head) => head.classList.contains("pinned")).entries()) {
+      board.style.setProperty(`--pinned-${before + 1}`, `${left}px`);
       left += head.offsetWidth;
     }
   }
@@ -99,7 +99,6 @@ function interactive(form) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => { filter(); write(); }));
   form.hidden = false;
-  pin();
   new ResizeObserver(pin).observe(board);
 
   return {
