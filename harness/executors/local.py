@@ -141,7 +141,8 @@ def _run_group(
         return Recorder(setup, folder, observe, predictions)
 
     def failed(number: int, error: Exception) -> Outcome:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "  # such messages say all
+        reason = kind + " ".join(str(error).split())
         folders[number].fail({"reason": reason, "timing": {"traceback": traceback.format_exc()}})
         return Outcome(ids[number], "failed", reason)
 

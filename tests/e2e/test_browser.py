@@ -1,26 +1,10 @@
-"""The page in a real browser, after its scripts ran.
-
-It is shown in a frame, as no window of the browser is as narrow as a phone.
-"""
-
-import html
-import json
-import re
-import shutil
-import subprocess
+"""The page of a report, used as a reader does."""
 
 import pytest
 
-from harness.report import Pivot, ReportSpec, write_report
-from tests.support.records import done, evaluation, partition, private, spec, undone
+from tests.support.browser import DESKTOP, PHONE, example, needs_browser, seen
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
-)
-ATTACK = "<script>top.document.title = 'attacked'</script>"
-PHONE, DESKTOP = 390, 1280
-
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
+pytestmark = needs_browser
 
 # Contrast as WCAG 2 defines it, of every text with what is behind it.
 CONTRAST = """
@@ -53,53 +37,15 @@ CONTRAST = """
 """
 
 
-def seen(page, script, width=DESKTOP, dark=False, hash=""):
-    """Run a script behind the page's own and return the object it leaves in `told`; the console must stay empty."""
-    inside = page.with_name("inside.html")
-    probe = f"let told; {script} parent.postMessage(JSON.stringify(told), '*');"
-    probe = f"<script>addEventListener('load', () => {{ {probe} }});</script>"
-    inside.write_text(page.read_text().replace("</body>", probe + "</body>"))
-    outside = page.with_name("outside.html")
-    outside.write_text(
-        "<!doctype html><meta charset=utf-8><meta name=color-scheme content='light dark'>"
-        "<pre id=told></pre>"
-        "<script>onmessage = (event) => { document.getElementById('told').textContent = event.data; };</script>"
-        f"<iframe src='inside.html{hash}' width={width} height=900 style='border:0'></iframe>"
-    )
-    flags = (
-        "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
-    )
-    flags += " --disable-component-update --enable-logging=stderr --virtual-time-budget=4000 --dump-dom"
-    flags += " --force-dark-mode" if dark else ""
-    command = [BROWSER, *flags.split(), f"--user-data-dir={page.parent / 'profile'}", outside.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "attacked" not in shown.stdout
-    assert [line for line in shown.stderr.splitlines() if "CONSOLE" in line] == []
-    return json.loads(html.unescape(re.search(r"<pre id=\"told\">(.*?)</pre>", shown.stdout, re.S)[1]))
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Two tasks; one cell is private, one has a failure, one is skipped and one missing; reasons attack."""
-    grouped = [
-        {"group": g, "n": 50, "positives": 20, "accuracy": a, "tpr": a} for g, a in (("f", 0.6), ("m", 0.8))
-    ]
-    runs = []
-    for seed in (0, 1):
-        for name, accuracy, eqopp in (("ditto", 0.9, 0.3), ("fedavg", 0.8, 0.1)):
-            rounds = [evaluation(r, 1000 * r, accuracy=accuracy + r / 999, eqopp=eqopp) for r in (0, 10, 20)]
-            runs.append(done(spec(name, seed), *rounds))
-            runs[-1].final["groups"] = grouped
-        last = evaluation(20, 900, epsilon=8.0, accuracy=0.7)
-        runs.append(done(spec("fedavg", seed, partition=partition(5.0), privacy=private(8.0)), last))
-    runs.append(undone(spec("fedavg", 2), "failed", f"loss is NaN {ATTACK}"))
-    runs.append(undone(spec("fedbio"), "missing"))
-    runs.append(undone(spec("scaffold", partition=partition(5.0)), "skipped", ATTACK))
-    look = ReportSpec(baseline="fedavg", pivots=(Pivot("partition.alpha", "algorithm.name"),))
-    return write_report(runs, tmp_path_factory.mktemp("page"), look)["index.html"]
+    return example(tmp_path_factory.mktemp("page"))
 
 
 ROWS = """
+  const board = document.getElementById("board"), body = board.tBodies[0], form = document.forms[0];
+  const heads = [...board.tHead.rows[0].cells], fields = [...form.elements].filter((f) => f.name);
+  const best = () => form.querySelector(".best").value;
   const rows = () => [...body.rows].filter((r) => !r.hidden).map((r) => r.querySelector(".name a").textContent);
   const set = (name, value) => {
     form.elements[name].value = value;
@@ -121,7 +67,7 @@ def test_clicks_sort_and_reverse_with_empty_fields_last(page):
 
 def test_words_and_choices_filter_together_and_the_count_tells(page):
     script = """
-      const count = () => document.getElementById("shown").value;
+      const count = () => form.querySelector(".shown").value;
       told = [[rows().length, count()]];
       set("algorithm", "fedavg"); told.push([rows(), count()]);
       set("text", "ALPHA=5"); told.push([rows(), count()]);
@@ -149,7 +95,7 @@ def test_what_can_be_chosen_is_what_differs(page):
       const lists = fields.filter((f) => f.options);
       told = Object.fromEntries(lists.map((f) => [f.name, [...f.options].map((o) => o.text)]));
     """
-    assert seen(page, script) == {
+    assert seen(page, ROWS + script) == {
         "algorithm": ["all", "ditto", "fedavg", "fedbio", "scaffold"],
         "partition": ["all", "dirichlet(alpha=0.3)", "dirichlet(alpha=5.0)"],
         "protection": ["all", "client/local", "none"],
@@ -158,25 +104,87 @@ def test_what_can_be_chosen_is_what_differs(page):
     }
 
 
-def test_sliders_bound_what_is_shown_and_name_the_best(page):
+def test_numbers_bound_what_is_shown_and_name_the_best(page):
     """Ditto .92 and fedavg .82 without privacy, fedavg .7 at epsilon 8; unfinished cells have no figures."""
     script = """
-      const best = () => document.getElementById("best").value;
-      told = [bounds.map((b) => b.name), best()];
-      set("accuracy_mean", 1); told.push([rows(), best(), form.elements.accuracy_mean.nextElementSibling.value]);
-      set("accuracy_mean", 2); told.push([rows(), best()]);
-      set("accuracy_mean", 3); told.push([rows(), best()]);
-      told.push(location.hash);
-      form.reset(); told.push(0);
+      told = [fields.filter((f) => f.type === "number").map((f) => f.name), best()];
+      set("accuracy", "0.7"); told.push([rows(), best()]);
+      set("accuracy", "0.75"); told.push([rows(), best()]);
+      set("accuracy", "0.9"); told.push([rows(), best(), location.hash]);
+      set("accuracy", "1"); told.push([rows(), best()]);
     """
-    names, first, loose, middle, tight, hash, _ = seen(page, ROWS + script)
-    assert names == ["accuracy_mean"]  # nothing else differs
+    names, first, loose, middle, tight, none = seen(page, ROWS + script)
+    assert names == ["accuracy"]  # nothing else differs
     assert first == ""
-    assert (sorted(loose[0]), loose[2]) == (["ditto", "fedavg", "fedavg"], "0.7")
-    assert loose[1].startswith("best: ditto")
+    assert sorted(loose[0]) == ["ditto", "fedavg", "fedavg"] and loose[1].startswith("best: ditto")
     assert sorted(middle[0]) == ["ditto", "fedavg"]
-    assert tight[0] == ["ditto"]
-    assert hash == "#accuracy_mean=3"
+    assert (tight[0], tight[2]) == (["ditto"], "#accuracy=0.9")
+    assert none == [[], "nothing is within these bounds"]
+
+
+def test_the_filter_takes_bounds_beside_words(page):
+    """Without privacy nothing is bounded, so that only the private cell has an epsilon of at most 8."""
+    script = """
+      told = [];
+      for (const text of ["epsilon <= 8", "ε<8", "accuracy>=.75 FEDAVG", "alpha=5 accuracy > 0", "size < 3",
+                          "bytes_up > 1e3"]) {
+        set("text", text); told.push([rows(), best()]);
+      }
+    """
+    at_most, below, plain, settings, unknown, bytes = seen(page, ROWS + script)
+    assert at_most[0] == ["fedavg"] and at_most[1].startswith("best: fedavg")
+    assert below[0] == []
+    assert plain[0] == ["fedavg"] and settings[0] == ["fedavg"]
+    assert (len(unknown[0]), unknown[1]) == (5, "no number is called size")
+    assert sorted(bytes[0]) == ["ditto", "fedavg"], "20,000 each; the private one sent 900"
+
+
+@pytest.mark.parametrize(("width", "scroll"), [(PHONE, 0), (PHONE, 400), (DESKTOP, 400)])
+def test_method_measure_and_epsilon_stay_in_sight(page, width, scroll):
+    """The ranking measure and epsilon lie whole inside the table's window, beside each other, scrolled or not."""
+    script = f"""
+      const window = board.parentElement;
+      window.scrollLeft = {scroll};
+      const outer = window.getBoundingClientRect();
+      const names = heads.map((h) => h.textContent);
+      told = {{scrolled: window.scrollLeft, places: ["Algorithm", "Accuracy", "ε total"].map((name) => {{
+        const row = [...body.rows].find((r) => r.cells[names.indexOf("ε total")].textContent === "8");
+        const cell = row.cells[names.indexOf(name)], box = cell.getBoundingClientRect();
+        const over = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+        return [Math.round(box.left - outer.left), Math.round(outer.right - box.right), cell.contains(over)];
+      }})}};
+    """
+    told = seen(page, ROWS + "document.querySelector('.board').scrollIntoView();" + script, width)
+    assert scroll == 0 or told["scrolled"] > 100
+    lefts = [left for left, _, _ in told["places"]]
+    assert lefts == sorted(lefts) and min(lefts) >= 0
+    assert all(right >= 0 and on_top for _, right, on_top in told["places"])
+
+
+def test_refused_and_failed_cells_are_crossed_out(page):
+    script = """
+      const drawn = (cell) => getComputedStyle(cell).backgroundImage.includes("gradient");
+      const crossed = [...body.rows].filter((r) => [...r.cells].some(drawn));
+      told = crossed.map((r) => r.querySelector(".name").textContent);
+    """
+    assert seen(page, ROWS + script) == ["scaffoldskipped"], "what is only missing is not"
+
+
+def test_results_of_clients_can_be_bounded_by_their_samples(page):
+    """Oslo has 4 test samples in one seed and 8 in the other: the fewest count."""
+    script = """
+      const table = document.getElementById("by-client"), own = document.forms[1];
+      const rows = [...table.tBodies[0].rows];
+      const shown = () => rows.filter((r) => !r.hidden).map((r) => r.cells[0].textContent);
+      told = [shown()];
+      own.elements["client.n"].value = "5"; own.dispatchEvent(new Event("input")); told.push(shown());
+      own.elements["client.n"].value = ""; own.elements["client.text"].value = "auroc > .85";
+      own.dispatchEvent(new Event("input")); told.push(shown(), location.hash);
+    """
+    whole, large, good, hash = seen(page, script)
+    assert whole == ["Rome", "Oslo"]
+    assert large == ["Rome"] and good == ["Rome"]
+    assert hash == "#client.text=auroc+%3E+.85"
 
 
 def test_a_link_from_a_row_opens_its_provenance(page):
@@ -185,7 +193,7 @@ def test_a_link_from_a_row_opens_its_provenance(page):
       told = [target.open]; location.hash = link.hash; dispatchEvent(new Event("hashchange"));
       told.push(target.open);
     """
-    assert seen(page, script) == [False, True]
+    assert seen(page, ROWS + script) == [False, True]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -204,5 +212,5 @@ def test_text_is_legible_and_fits_the_window(page, width, dark):
     told = seen(page, script, width, dark)
     assert told["faint"] == [] and told["texts"] > 100
     assert (told["width"], told["dark"]) == (width, dark) and told["needs"] <= width
-    assert told["scripts"] == 2  # the page's and this one
+    assert told["scripts"] == 3  # the page's, an empty one and this one
     assert told["images"] >= 3 and told["broken"] == 0

@@ -223,7 +223,7 @@ def _description(cell: Cell) -> dict[str, Any]:
         "model": part_name(spec.get("model")),
         "algorithm": cell.algorithm,
         "dp_unit": given.get("unit", asked.get("unit")),
-        "dp_placement": given.get("placement", asked.get("placement")),
+        "dp_placement": given.get("placement", (asked.get("placement") or "local") if asked else None),
         "dp_mechanism": asked.get("mechanism", "independent") if asked else None,
         "noise_cohort": asked.get("noise_cohort"),
         "delta": given.get("delta", asked.get("delta")),

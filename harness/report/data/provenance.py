@@ -52,14 +52,14 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s" if seconds >= 60 else f"{seconds:.3g} s"
 
 
-def commands_of(records: Sequence[RunRecord], commands: Mapping[str, str]) -> list[str]:
-    """Return the command of every run of a cell: that of its first seed, with the seeds of the others."""
+def command_of(records: Sequence[RunRecord], commands: Mapping[str, str]) -> str:
+    """Return the command that repeats the runs of a cell: that of its first seed, in a shell's loop over seeds."""
     first = commands.get(cell_key(records[0]), "")
-    seed = f"--seed {records[0].spec['seed']}"
-    if not first or seed not in first:
-        return [first] if first else []
-    before, _, after = first.rpartition(seed)
-    return [f"{before}--seed {record.spec['seed']}{after}" for record in records if record.id]
+    before, seed, after = first.rpartition(f"--seed {records[0].spec['seed']}")
+    seeds = [str(record.spec["seed"]) for record in records if record.id]
+    if not seed or len(seeds) < 2:
+        return first
+    return f"for seed in {' '.join(seeds)}; do {before}--seed $seed{after}; done"
 
 
 def _facts(record: RunRecord) -> dict[str, str]:

@@ -1,72 +1,132 @@
 "use strict";
-const board = document.getElementById("board");
-const body = board.tBodies[0];
-const heads = [...board.tHead.rows[0].cells];
+// Comparisons that may stand in a filter; = stays text, as settings are written with it.
+const SIGNS = {
+  "<=": (a, b) => a <= b, ">=": (a, b) => a >= b, "<": (a, b) => a < b, ">": (a, b) => a > b,
+};
+const FORM = /([\p{L}_][\p{L}\d_.]*)\s*(<=|>=|<|>)\s*(-?[\d.]+(?:e[+-]?\d+)?)(?=\s|$)/giu;
+const ALIKE = {"ε": "epsilon", epsilon_total: "epsilon"};
 
-function order(row, column) {
-  const text = row.cells[column].dataset.order;
-  return text === "" ? null : isNaN(text) ? text : Number(text);
+function order(cell) {
+  const text = cell.dataset.order;
+  return text === "" ? null : text === "inf" ? Infinity : isNaN(text) ? text : Number(text);
 }
 
 function compare(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
 }
 
-function sort(head, down) {
-  const column = heads.indexOf(head);
-  heads.forEach((other) => other.removeAttribute("aria-sort"));
-  head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const rows = [...body.rows].sort((r, s) => {
-    const a = order(r, column), b = order(s, column);
-    if (a === null || b === null) return (a === null) - (b === null); // empty fields stay at the end
-    return down ? compare(b, a) : compare(a, b);
-  });
-  body.append(...rows);
-}
+// A table and the form above it: headings sort, the form filters, and the address keeps both.
+function interactive(form) {
+  // Not form.dataset, as a field has that name.
+  const board = document.getElementById(form.getAttribute("data-table")), body = board.tBodies[0];
+  const heads = [...board.tHead.rows[0].cells], inputs = [...form.elements].filter((field) => field.name);
+  const prefix = inputs[0].name.replace(/text$/, "");
+  const text = inputs[0], lists = inputs.filter((field) => field.options);
+  const numbers = inputs.filter((field) => field.type === "number");
+  const columns = new Map(heads.map((head, at) => [head.dataset.name, at]));
+  const more = form.querySelector("details");
+  const parsed = (name) => new Map([...body.rows].map((row) => [row, JSON.parse(row.dataset[name] ?? "{}")]));
+  const facets = parsed("facets"), figures = parsed("figures");
 
-const form = document.getElementById("choose");
-const fields = [...form.elements].filter((field) => field.name);
-const facets = new Map([...body.rows].map((row) => [row, JSON.parse(row.dataset.facets)]));
-const figures = new Map([...body.rows].map((row) => [row, JSON.parse(row.dataset.figures)]));
-const bounds = fields.filter((field) => field.type === "range");
-
-function bound(field) { // the chosen value; null: any
-  const values = JSON.parse(field.dataset.values);
-  return Number(field.value) ? values[Number(field.value) - 1] : null;
-}
-
-function within(row) {
-  return bounds.every((field) => {
-    const limit = bound(field), value = figures.get(row)[field.name];
-    if (limit === null) return true;
-    return value !== null && (field.dataset.upper === "true" ? value <= limit : value >= limit);
-  });
-}
-
-function filter() {
-  const words = form.elements.text.value.toLowerCase().split(/\s+/);
-  const chosen = fields.filter((field) => field.name !== "text" && field.type !== "range" && field.value);
-  for (const field of bounds) field.nextElementSibling.value = bound(field) ?? "any";
-  let shown = 0, best = null;
-  for (const row of body.rows) {
-    const text = row.textContent.toLowerCase(), own = facets.get(row);
-    row.hidden = !(words.every((word) => text.includes(word))
-      && chosen.every((field) => own[field.name] === field.value) && within(row));
-    shown += !row.hidden;
-    const score = figures.get(row).score;
-    if (!row.hidden && score !== null && (best === null || score > figures.get(best).score)) best = row;
+  function value(row, name) { // as it is printed, as far as that matters for a bound; without privacy there is none
+    const found = columns.has(name) ? order(row.cells[columns.get(name)]) : figures.get(row)[name] ?? null;
+    if (found === null) return name === "epsilon" ? Infinity : null;
+    return typeof found === "number" && isFinite(found) ? Number(found.toPrecision(4)) : found;
   }
-  const bounded = bounds.some((field) => Number(field.value));
-  document.getElementById("best").value = !bounded ? "" : best === null ? "nothing is within these bounds"
-    : `best: ${figures.get(best).name}`;
-  document.getElementById("shown").value = `${shown} of ${body.rows.length} rows`;
+
+  function asked() { // words and bounds of the form; names that no figure has
+    const bounds = [], unknown = [];
+    const words = text.value.replace(FORM, (all, given, sign, limit) => {
+      const name = ALIKE[given.toLowerCase()] ?? given.toLowerCase();
+      if (columns.has(name) || (body.rows.length && name in figures.get(body.rows[0]))) {
+        bounds.push([name, sign, Number(limit)]);
+      } else unknown.push(given);
+      return " ";
+    }).toLowerCase().split(/\s+/);
+    for (const field of numbers) {
+      if (field.value !== "") bounds.push([field.name.slice(prefix.length), field.dataset.sign, Number(field.value)]);
+    }
+    return {words, bounds, unknown};
+  }
+
+  function filter() {
+    const {words, bounds, unknown} = asked();
+    const chosen = lists.filter((field) => field.value);
+    let shown = 0, best = null;
+    for (const row of body.rows) {
+      const said = row.textContent.toLowerCase(), own = facets.get(row);
+      row.hidden = !(words.every((word) => said.includes(word))
+        && chosen.every((field) => own[field.name] === field.value)
+        && bounds.every(([name, sign, limit]) => value(row, name) !== null && SIGNS[sign](value(row, name), limit)));
+      shown += !row.hidden;
+      const score = figures.get(row).score ?? null;
+      if (!row.hidden && score !== null && (best === null || score > figures.get(best).score)) best = row;
+    }
+    form.querySelector(".best").value = unknown.length ? `no number is called ${unknown.join(", ")}`
+      : !bounds.length ? "" : !shown ? "nothing is within these bounds"
+      : best ? `best: ${figures.get(best).name}` : "";
+    form.querySelector(".shown").value = `${shown} of ${body.rows.length} rows`;
+    pin(); // rows that are hidden make columns narrower
+  }
+
+  function sort(head, down) {
+    const column = heads.indexOf(head);
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const rows = [...body.rows].sort((r, s) => {
+      const a = order(r.cells[column]), b = order(s.cells[column]);
+      if (a === null || b === null) return (a === null) - (b === null); // empty fields stay at the end
+      return down ? compare(b, a) : compare(a, b);
+    });
+    body.append(...rows);
+  }
+
+  function pin() { // columns that stay in sight stand beside each other while the others move below them
+    let left = 0;
+    for (const [before, head] of heads.filter((head) => head.classList.contains("pinned")).entries()) {
+      board.style.setProperty(`--pinned-${before + 1}`, `${left}px`);
+      left += head.offsetWidth;
+    }
+  }
+
+  for (const head of heads) {
+    head.querySelector("button").addEventListener("click", () => {
+      sort(head, head.getAttribute("aria-sort") === "ascending");
+      write();
+    });
+  }
+  form.addEventListener("input", () => { filter(); write(); });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => setTimeout(() => { filter(); write(); }));
+  form.hidden = false;
+  new ResizeObserver(pin).observe(board);
+
+  return {
+    write(state) {
+      for (const field of inputs) if (field.value) state.set(field.name, field.value);
+      const head = heads.find((other) => other.hasAttribute("aria-sort"));
+      if (head) state.set(prefix + head.getAttribute("aria-sort"), head.textContent);
+    },
+    read(state) {
+      for (const field of inputs) {
+        field.value = state.get(field.name) ?? "";
+        if (field.selectedIndex === -1) field.value = ""; // no such choice
+      }
+      for (const way of ["ascending", "descending"]) {
+        const head = heads.find((other) => other.textContent === state.get(prefix + way));
+        if (head) sort(head, way === "descending");
+      }
+      if (more) more.open = innerWidth > 640 || [...lists, ...numbers].some((field) => field.value);
+      filter();
+    },
+  };
 }
+
+const tables = [...document.forms].map(interactive);
 
 function write() { // what is chosen goes into the address, so that it can be sent and comes back on a reload
   const state = new URLSearchParams();
-  for (const field of fields) if (field.value && field.value !== "0") state.set(field.name, field.value);
-  const head = heads.find((other) => other.hasAttribute("aria-sort"));
-  if (head) state.set(head.getAttribute("aria-sort"), head.textContent);
+  for (const table of tables) table.write(state);
   history.replaceState(null, "", `#${state}`);
 }
 
@@ -77,27 +137,17 @@ function read() {
     return;
   }
   const state = new URLSearchParams(location.hash.slice(1));
-  for (const field of fields) {
-    field.value = state.get(field.name) ?? (field.type === "range" ? "0" : "");
-    if (field.selectedIndex === -1) field.value = ""; // no such choice
-  }
-  for (const way of ["ascending", "descending"]) {
-    const head = heads.find((other) => other.textContent === state.get(way));
-    if (head) sort(head, way === "descending");
-  }
-  filter();
+  for (const table of tables) table.read(state);
 }
 
-for (const head of heads) {
-  head.querySelector("button").addEventListener("click", () => {
-    sort(head, head.getAttribute("aria-sort") === "ascending");
-    write();
-  });
+async function unpack(image) {
+  const bytes = Uint8Array.from(atob(image.dataset.packed), (letter) => letter.charCodeAt(0));
+  const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  image.src = URL.createObjectURL(new Blob([text], {type: "image/svg+xml"}));
+  await image.decode();
 }
-form.addEventListener("input", () => { filter(); write(); });
-form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("reset", () => setTimeout(() => { filter(); write(); }));
+
+for (const table of tables) table.read(new URLSearchParams());
 addEventListener("hashchange", read);
-form.hidden = false;
-filter();
 read();
+const pictures = Promise.all([...document.querySelectorAll("img[data-packed]")].map(unpack));

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
-import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from harness.config.report import ReportSpec
-from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import leaderboard
-from harness.report.data.provenance import commands_of
+from harness.report.data.provenance import command_of
 from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Cell, Results
+from harness.report.html.table import table_of
 from harness.report.plots.attacks import attacks
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.clients import named_clients
@@ -29,21 +31,12 @@ from harness.report.plots.pareto import pareto
 from harness.report.plots.partitions import partitions
 from harness.report.plots.ranks import rank_diagram
 from harness.report.plots.tuning import tuning_curves
-from harness.report.tables.columns import (
-    UNDONE,
-    Column,
-    columns,
-    diagnostics,
-    protection,
-    rows_of,
-    runs,
-    task_names,
-    variants,
-)
+from harness.report.tables.clients import by_client
+from harness.report.tables.columns import UNDONE, Row, diagnostics, rows_of, runs, task_names, variants
 from harness.report.tables.model_selection import chosen_tables
-from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
-from harness.report.tables.privacy import exposure
-from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
+from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, tabulate
+from harness.report.tables.privacy import exposure, in_words, meaning
+from harness.report.tables.text import quantity, words
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import reasons, summary, write_csv, write_markdown
 from harness.storage.files import write_text
@@ -52,23 +45,7 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 HERE = Path(__file__).parent
-TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
-FACETS = {
-    "suite": "Suite",
-    "algorithm": "Algorithm",
-    "dataset": "Data",
-    "partition": "Partition",
-    "problem": "Problem",
-    "model": "Model",
-    "protection": "DP",
-    "epsilon": "ε",
-    "alpha": "Alpha",
-    "beta": "Beta",
-    "status": "Status",
-}  # filters of the table
-MOST_CHOICES = 40  # per filter
-MOST_STEPS = 50  # of a slider
-
+SUFFIXES = (".svg", ".png")
 #: Figures: file name without suffix -> title and note.
 PICTURES = {
     "overview": ("All algorithms, budgets and pruning ratios", ""),
@@ -108,7 +85,7 @@ class Picture(NamedTuple):
     title : str
         Heading.
     file : Path
-        SVG or PNG.
+        An SVG.
     note : str
         Caveat printed below the title.
     plain : bool
@@ -197,7 +174,7 @@ def write_report(
     pictures = []
     for stem, files in drawn.items():
         if files is None:  # remove the figure of an earlier report
-            for suffix in TYPES:
+            for suffix in SUFFIXES:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
             continue
         written |= {file.name: file for file in files}
@@ -242,8 +219,7 @@ def write_page(
 
     results = Results.of(records)
     found = {cell.key: cell for cell in results.cells}
-    known = diagnostics(frame)
-    shown, rows, names = [*columns(frame), *known], rows_of(frame), variants(frame)
+    rows, names = rows_of(frame), variants(frame)
     tasks = task_names(rows)
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -252,113 +228,34 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["pretty"] = lambda value: json.dumps(value, indent=2, ensure_ascii=False)
-    facets = [_facets(row) for row in rows]
+    environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
+    # Quotes are no markup between tags; specs and commands are full of them.
+    environment.filters["between_tags"] = lambda text: escape(text, quote=False)
     whole = {**(provenance or {}), **provenance_of(results.records)}
     html = environment.get_template("page.html").render(
         title=", ".join(sorted(set(frame["suite"]))) or "nothing yet",
         summary=summary(frame),
+        meaning=meaning(frame),
         reasons=reasons(frame),
         exposed=exposure(frame),
         counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
-        columns=shown,
-        rows=[
-            _row(row, shown, names) | {"facets": own, "figures": _bounded(row, names)}
-            for row, own in zip(rows, facets, strict=True)
-        ],
-        facets=_choices(facets),
-        bounds=_bounds(rows),
-        pictures=[(picture, _data_uri(picture.file)) for picture in pictures],
+        board=table_of(frame),
+        clients=by_client(results, frame),
+        pictures=[(picture, *_packed(picture.file)) for picture in pictures],
         grids=grids,
+        undone=UNDONE,
         cells=[
             _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole) for row in rows
         ],
         private=bool(frame["dp_unit"].notna().any()),
-        diagnostics=[column.heading for column in known],
+        diagnostics=[column.heading for column in diagnostics(frame)],
         provenance=whole,
     )
     write_text(path, html)
 
 
-def _facets(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row's values of the filters."""
-    texts = {name: "" if pd.isna(row[name]) else str(row[name]) for name in FACETS if name in row}
-    texts |= {name: quantity(row[name]) for name in ("alpha", "beta")}
-    texts["protection"] = protection(row) or "none"
-    epsilon = row["epsilon_total"] if pd.isna(row["epsilon_asked"]) else row["epsilon_asked"]
-    texts["epsilon"] = "none" if pd.isna(row["dp_unit"]) else quantity(epsilon, 3) or "unknown"
-    texts["epsilon"] += "" if pd.isna(row["noise_cohort"]) else EXTRAPOLATED
-    undone = [status for status in UNDONE if row[status]]
-    texts["status"] = "complete" if not undone else "some " + undone[0] if row["done"] else undone[0]
-    return texts
-
-
-def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
-    """Return key, heading and choices of the filters that distinguish rows, numbers by size before words."""
-    found = []
-    for key, heading in FACETS.items():
-        values = ordered(own[key] for own in facets)
-        if 1 < len(values) <= MOST_CHOICES:
-            found.append((key, heading, list(values)))
-    return found
-
-
-def _limits(row: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
-    """Return column -> heading and whether the bound is an upper one, for the sliders."""
-    by = str(row["ranked_by"])
-    chosen = {
-        "epsilon_total": ("ε", True),
-        "bytes_relative": ("Bytes over plain", True),
-        f"{by}_mean": (words(by), not better_is_higher(by)),
-        "worst_client_mean": ("Worst client", False),
-    }
-    return {name: limit for name, limit in chosen.items() if name in row}
-
-
-def _bounds(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, bool, list[float]]]:
-    """Return name, heading, direction and steps of every slider that excludes some row; the loosest step first."""
-    found = []
-    for name, (heading, upper) in (_limits(rows[0]) if rows else {}).items():
-        values = {
-            float(f"{row[name]:.3g}") for row in rows if not is_empty(row[name]) and math.isfinite(row[name])
-        }
-        if len(values) > 1:
-            steps = sorted(values, reverse=upper)
-            every = max(1, -(-len(steps) // MOST_STEPS))
-            found.append((name, heading, upper, steps[::every]))
-    return found
-
-
-def _bounded(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return what sliders compare, what ranks, and the name of a row."""
-    by = str(row["ranked_by"])
-    figures = {name: None if is_empty(row[name]) else float(f"{row[name]:.3g}") for name in _limits(row)}
-    figures = {
-        name: value if value is None or math.isfinite(value) else None for name, value in figures.items()
-    }
-    mean = row.get(f"{by}_mean")
-    score = None if mean is None or is_empty(mean) else float(mean) * (1 if better_is_higher(by) else -1)
-    return {**figures, "score": score, "name": f"{row['algorithm']} {names[row['cell']]}".strip()}
-
-
-def _row(row: Mapping[str, Any], shown: Sequence[Column], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a cell's row of the table."""
-    values = []
-    for column in shown:
-        raw = row.get(column.key)
-        order = "" if raw is None or pd.isna(raw) else raw
-        if column.heading == "Variant":
-            order = names[row["cell"]]
-        values.append(
-            {"text": column.text(row), "order": order, "number": column.number, "heading": column.heading}
-        )
-    reason = "" if pd.isna(row["reasons"]) else row["reasons"]
-    kind = "unfinished" if not row["done"] else "best" if row["rank"] == 1 else ""
-    return {"cell": row["cell"], "values": values, "kind": kind, "reason": reason}
-
-
 def _cell(
-    row: Mapping[str, Any],
+    row: Row,
     cell: Cell,
     names: Mapping[str, str],
     task: Mapping[str, str],
@@ -366,6 +263,7 @@ def _cell(
     whole: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return a cell's entry in the provenance section."""
+    claim = cell.privacy()
     return {
         "key": cell.key,
         "name": f"{row['algorithm']} {names[cell.key]}".strip(),
@@ -373,8 +271,9 @@ def _cell(
         "runs": runs(row),
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
-        "commands": commands_of(cell.records, commands),
-        "privacy": cell.privacy(),
+        "command": command_of(cell.records, commands),
+        "privacy": claim,
+        "in_words": in_words(claim) if claim else "",
         "made_with": own_of(cell.records, whole),
         "records": [
             {
@@ -386,10 +285,27 @@ def _cell(
             }
             for r in cell.records
         ],
-        "spec": {name: value for name, value in cell.spec.items() if name != "seed"},
+        "spec": _given({name: value for name, value in cell.spec.items() if name != "seed"}),
     }
 
 
-def _data_uri(file: Path) -> str:
-    """Return a figure as a data URI; scripts inside an image do not run."""
-    return f"data:{TYPES[file.suffix]};base64,{base64.b64encode(file.read_bytes()).decode()}"
+def _given(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec without the settings that are null."""
+    return {
+        name: _given(value) if isinstance(value, Mapping) else value
+        for name, value in part.items()
+        if value is not None
+    }
+
+
+def _packed(file: Path) -> tuple[str, int, int]:
+    """Return an SVG, compressed and in base64, with its width and height in pixels.
+
+    Pictures were most of a page and are an eighteenth as long; the page unpacks them.
+    """
+    svg = file.read_bytes()
+    width, height = (
+        float(re.search(rf'<svg[^>]* {side}="([\d.]+)pt"'.encode(), svg)[1])  # type: ignore[index]
+        for side in ("width", "height")
+    )
+    return base64.b64encode(gzip.compress(svg, mtime=0)).decode(), round(width / 0.75), round(height / 0.75)

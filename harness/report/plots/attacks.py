@@ -21,6 +21,7 @@ from harness.report.plots.figure import (
     keep_apart,
     mean_and_spread,
     save,
+    write_title,
 )
 from harness.report.tables.text import words
 
@@ -141,7 +142,7 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     steps = first.given.get("algorithm.local_steps")
     size = first.given.get("algorithm.batch_size")
     beside = f", {steps} local step{'' if str(steps) == '1' else 's'} of {size} samples" if steps else ""
-    ax.set_title(f"{first.given.get('data.name', '')} · {first.algorithm}{beside}", pad=8)
+    write_title(ax, f"{first.given.get('data.name', '')} · {first.algorithm}{beside}")
 
 
 def _point(cell: Cell, measure: str, by: str) -> Point:

@@ -18,6 +18,7 @@ from harness.report.plots.figure import (
     panels_of,
     settings_beside,
     write_pictures,
+    write_title,
 )
 from harness.report.tables.text import telling, without_section, words
 
@@ -87,7 +88,7 @@ def accuracy_against_epsilon(
         kind = next(b.kind for b in budgets if b.kind).removeprefix("epsilon").replace("_", " ").strip()
         ax.set_xlabel(f"ε asked for ({kind or 'total'}); what it amounts to is in the table")
         ax.set_ylabel(words(panel.metric))
-        ax.set_title(panel.title, pad=8)
+        write_title(ax, panel.title)
         ax.set_ylim(scales[panel.title])
 
     cut = any(len(_lines(panel)) < len(_all_lines(panel)) for panel in whole)

@@ -51,6 +51,7 @@ MOST_PANELS = 9
 PANELS_A_ROW = 3
 QUIET: dict[str, Any] = {"fontsize": 7.5, "color": "#666666"}  # style of notes
 LETTERS = 11  # per inch of a legend, approximately
+TITLE = 46  # letters of a panel's title in a line; more would run into the next panel's
 FALLBACK = (
     "accuracy",
     "auroc",
@@ -189,9 +190,15 @@ def appearance(i: int) -> dict[str, Any]:
     }
 
 
+def write_title(ax: Axes, text: str) -> None:
+    """Write the title of a panel in lines that fit its width."""
+    lines = (textwrap.fill(line, TITLE) for line in text.splitlines())
+    ax.set_title("\n".join(lines), pad=8)
+
+
 def label_axes(ax: Axes, panel: Panel, label: str, scale: str) -> None:
     """Write title and axes of a panel; bytes stand on a logarithmic scale."""
-    ax.set_title(panel.title, pad=8)
+    write_title(ax, panel.title)
     ax.set_xlabel(label)
     ax.set_ylabel(words(panel.metric))
     ax.set_xscale(scale)

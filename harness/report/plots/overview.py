@@ -95,7 +95,7 @@ def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Seque
     )
     for y, its in enumerate(rows):
         for x, column in enumerate(columns):
-            if any(_column(cell) == column and not cell.done for cell in its):
+            if _refused([cell for cell in its if _column(cell) == column]):
                 ax.plot([x + 0.3, x + 0.7], [y + 0.3, y + 0.7], color="#999999", linewidth=0.8)
                 ax.plot([x + 0.3, x + 0.7], [y + 0.7, y + 0.3], color="#999999", linewidth=0.8)
     shown = ["none" if math.isinf(c.budget.epsilon) else f"{c.budget.epsilon:g}" for c in columns]
@@ -110,6 +110,12 @@ def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Seque
                         va="bottom")  # fmt: skip
     ax.set_title(words(measure), pad=16)
     ax.set_xlabel("ε asked for", fontsize=8)
+
+
+def _refused(cells: Sequence[Cell]) -> bool:
+    """Return whether there is nothing of some cells because they were refused or failed."""
+    statuses = {record.status for cell in cells for record in cell.records}
+    return not any(cell.done for cell in cells) and bool(statuses & {"skipped", "failed", "damaged"})
 
 
 def _column(cell: Cell) -> Column:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from harness.metrics import better_is_higher
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.budgets import budget_of
-from harness.report.plots.figure import MOST_LINES, PANELS_A_ROW, Pictures, appearance, canvas, save
+from harness.report.plots.figure import (
+    MOST_LINES,
+    PANELS_A_ROW,
+    Pictures,
+    appearance,
+    canvas,
+    save,
+    write_title,
+)
 from harness.report.tables.text import words
 
 if TYPE_CHECKING:
@@ -61,7 +69,7 @@ def tuning_curves(records: Iterable[RunRecord], path: Path) -> Pictures | None:
             ax.minorticks_off()
             ax.set_xlabel("settings tried")
             ax.set_ylabel(f"{words(own[0].tune['metric'])} of the best")
-            ax.set_title(title, pad=8)
+            write_title(ax, title)
             ax.legend(fontsize=8)
         for ax in axes[len(shown) :]:
             ax.set_axis_off()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from harness.report.data.leaderboard import person_or_client
-from harness.report.tables.text import EXTRAPOLATED, is_empty
+from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
 
 #: Explanations of noise placement, privacy unit, neighbors and sampling; see docs/privacy.md.
 PLACEMENTS = {
@@ -33,6 +34,7 @@ SAMPLINGS = {
     "full": "everybody",
 }
 UNEVEN = 0.8  # a median below this share of the largest epsilon is worth a sentence
+MOST_MEANT = 4  # epsilons that are explained
 
 
 def in_words(claim: Mapping[str, Any]) -> str:
@@ -92,3 +94,32 @@ def exposure(frame: pd.DataFrame) -> list[str]:
                 f"{row['epsilon_median']:.3g}. {loudest(who) if row['dp_unit'] != 'client' else ''}".rstrip()
             )
     return list(dict.fromkeys(lines))
+
+
+def meaning(frame: pd.DataFrame) -> str:
+    """Say in two sentences what the epsilons of a leaderboard bound; empty if none is finite and above zero.
+
+    The probability is that of `privacy.attacker.accuracy_bound`. Extrapolated epsilons are left out, as they bound
+    nothing for the clients that were simulated.
+    """
+    from privacy.attacker import accuracy_bound
+
+    rows = frame[(frame["epsilon_total"] > 0) & frame["noise_cohort"].isna() & frame["delta"].notna()]
+    bounds: dict[str, float] = {}
+    for epsilon, delta in zip(rows["epsilon_total"].tolist(), rows["delta"].tolist(), strict=True):
+        if math.isfinite(epsilon):
+            name = quantity(epsilon, 3)
+            bounds[name] = max(accuracy_bound(epsilon, delta), bounds.get(name, 0.0))
+    if not bounds:
+        return ""
+    names = sorted(bounds, key=float)
+    every = max(1, -(-(len(names) - 1) // (MOST_MEANT - 1)))
+    chances = [f"{100 * bounds[name]:.4g} % at ε {name}" for name in [*names[:-1:every], names[-1]]]
+    told = f"{', '.join(chances[:-1])} and {chances[-1]}" if len(chances) > 1 else chances[0]
+    units = " or ".join(UNITS.get(unit, unit) for unit in dict.fromkeys(rows["dp_unit"].dropna()))
+    deltas = " or ".join(f"{delta:g}" for delta in sorted(set(rows["delta"])))
+    return (
+        f"ε bounds what everything that a run releases can tell anybody about {units}, whatever else they know. "
+        "Of two data sets that differ in nothing else and are equally likely, an attacker names the one that was "
+        f"used with a probability of at most {told} (delta {deltas}), where a blind guess has 50 %."
+    )

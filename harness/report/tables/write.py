@@ -195,7 +195,9 @@ def _widths(frame: pd.DataFrame) -> dict[str, int]:
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:
-    """Return the reasons for failed and skipped runs and missing ranks, one line per algorithm and reason."""
-    given = frame.dropna(subset="reasons").drop_duplicates(["algorithm", "reasons"])
+    """Return the reasons for failed and skipped runs and missing ranks, one line per reason."""
+    given: dict[str, dict[str, None]] = {}
+    for row in rows_of(frame.dropna(subset="reasons")):
+        given.setdefault(row["reasons"], {})[row["algorithm"]] = None
     unranked = dict.fromkeys(frame["unranked"].dropna())
-    return [*(f"{row['algorithm']}: {row['reasons']}" for row in rows_of(given)), *map(str, unranked)]
+    return [*(f"{', '.join(names)}: {reason}" for reason, names in given.items()), *map(str, unranked)]

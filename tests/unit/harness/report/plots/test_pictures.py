@@ -2,12 +2,15 @@
 
 import json
 import re
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from datasets.client_statistics import ClientCounts, unpacked
 from harness.cli.parser import main
+from harness.report.plots import figure
+from harness.report.plots.curves import learning_curves
 from harness.report.plots.fairness import fairness
 from harness.report.plots.partitions import partitions
 from harness.storage.store import Store
@@ -130,3 +133,30 @@ def test_vertical_and_very_large_partitions_are_not_recorded(tmp_path, monkeypat
     assert main([*COMMAND, "--out", str(tmp_path / "many")]) == 0
     for folder in ("parties", "many"):
         assert [record.held for record in Store(tmp_path / folder).records()] == [{}]
+
+
+@pytest.mark.slow
+def test_long_titles_do_not_run_into_each_other(monkeypatch, tmp_path):
+    """Three panels side by side, whose partitions have settings enough for twice the width of a panel."""
+    drawn = []
+    monkeypatch.setattr(figure, "save", lambda made, path, note=None: drawn.append(made))
+    long = {
+        "kind": "dirichlet",
+        "clients": 20,
+        "balance_of_the_classes": 0.25,
+        "least_samples_of_a_client": 10,
+    }
+    runs = [
+        done(
+            spec(partition={**long, "alpha": alpha}),
+            evaluation(10, accuracy=0.5),
+            evaluation(20, accuracy=0.6),
+        )
+        for alpha in (0.1, 0.3, 0.5)
+    ]
+    learning_curves(runs, tmp_path / "a")
+    (made,) = drawn
+    made.draw_without_rendering()
+    titles = [ax._left_title.get_window_extent() for ax in made.axes if ax.get_title(loc="left")]
+    assert len(titles) == 3
+    assert not any(a.overlaps(b) for a, b in combinations(titles, 2))

@@ -1,0 +1,195 @@
+"""The leaderboard of the page: results first, then what they cost and what describes the runs; and its filters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from harness.metrics import better_is_higher
+from harness.report.tables.columns import (
+    UNDONE,
+    Column,
+    Row,
+    columns,
+    diagnostics,
+    protection,
+    rows_of,
+    variants,
+)
+from harness.report.tables.pivot import ordered
+from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
+
+FACETS = {
+    "suite": "Suite",
+    "algorithm": "Algorithm",
+    "dataset": "Data",
+    "partition": "Partition",
+    "problem": "Problem",
+    "model": "Model",
+    "protection": "DP",
+    "epsilon": "ε",
+    "alpha": "Alpha",
+    "beta": "Beta",
+    "status": "Status",
+}  # lists to choose from
+MOST_CHOICES = 40  # per list
+#: Headings of columns that stand behind the figures: they seldom tell rows apart.
+LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
+SHORT = {"epsilon_total": "epsilon"}  # names in filters, as `--where` also understands them
+
+
+class Bound(NamedTuple):
+    """A number that the reader may bound.
+
+    Attributes
+    ----------
+    name : str
+        Name of the figure in filters.
+    heading : str
+        What it is called.
+    upper : bool
+        Whether the bound is an upper one.
+    """
+
+    name: str
+    heading: str
+    upper: bool
+
+
+class PageTable(NamedTuple):
+    """What the page shows of a leaderboard.
+
+    Attributes
+    ----------
+    columns : list[dict]
+        Heading, description, name in filters (empty if it is no number) and place among the columns that stay in
+        sight (0 for the others).
+    rows : list[dict]
+        Cell, texts, values to sort by and to filter by.
+    choices : list[tuple]
+        Name, heading and entries of the lists to choose from.
+    bounds : list[Bound]
+        Numbers with a field of their own.
+    names : list[str]
+        Figures that a filter may name.
+    """
+
+    columns: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    choices: list[tuple[str, str, list[str]]]
+    bounds: list[Bound]
+    names: list[str]
+
+
+def table_of(frame: pd.DataFrame) -> PageTable:
+    """Return the table of a leaderboard with its filters."""
+    rows, names = rows_of(frame), variants(frame)
+    by = str(rows[0]["ranked_by"]) if rows else "accuracy"
+    shown = _results_first([*columns(frame), *diagnostics(frame)], by)
+    pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
+    heads = [
+        {
+            "heading": column.heading,
+            "about": column.about,
+            "number": column.number,
+            "name": figure_name(column.key) if column.number else "",
+            "pinned": pinned.get(column.heading, 0),
+        }
+        for column in shown
+    ]
+    facets = [_facets(row) for row in rows]
+    told = [
+        _row(row, shown, names) | {"facets": own, "figures": _beside(row, names)}
+        for row, own in zip(rows, facets, strict=True)
+    ]
+    return PageTable(
+        heads,
+        told,
+        _choices(facets),
+        _bounds(rows, by),
+        [str(head["name"]) for head in heads if head["name"]] + ["bytes_relative"] * bool(rows),
+    )
+
+
+def _results_first(shown: Sequence[Column], by: str) -> list[Column]:
+    """Put the measure that ranks and epsilon right behind the name, and what seldom tells rows apart last."""
+    first = ("#", "Algorithm", words(by), "ε total")
+    known = {column.heading: column for column in shown}
+    last = [known[heading] for heading in LATER if heading in known]
+    lead = [known[heading] for heading in first if heading in known]
+    return [*lead, *(column for column in shown if column.heading not in (*first, *LATER)), *last]
+
+
+def figure_name(key: str) -> str:
+    """Return the name of a column of the leaderboard in filters: ``accuracy``, ``epsilon``, ``bytes_up``."""
+    return SHORT.get(key, key.removesuffix("_mean"))
+
+
+def _facets(row: Row) -> dict[str, str]:
+    """Return a row's entries in the lists to choose from."""
+    texts = {name: "" if is_empty(row[name]) else str(row[name]) for name in FACETS if name in row}
+    texts |= {name: quantity(row[name]) for name in ("alpha", "beta")}
+    texts["protection"] = protection(row) or "none"
+    epsilon = row["epsilon_total"] if is_empty(row["epsilon_asked"]) else row["epsilon_asked"]
+    texts["epsilon"] = "none" if is_empty(row["dp_unit"]) else quantity(epsilon, 3) or "unknown"
+    texts["epsilon"] += "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
+    undone = [status for status in UNDONE if row[status]]
+    texts["status"] = "complete" if not undone else "some " + undone[0] if row["done"] else undone[0]
+    return texts
+
+
+def _choices(facets: Sequence[Mapping[str, str]]) -> list[tuple[str, str, list[str]]]:
+    """Return name, heading and entries of the lists that distinguish rows, numbers by size before words."""
+    found = []
+    for name, heading in FACETS.items():
+        values = ordered(own[name] for own in facets)
+        if 1 < len(values) <= MOST_CHOICES:
+            found.append((name, heading, list(values)))
+    return found
+
+
+def _bounds(rows: Sequence[Row], by: str) -> list[Bound]:
+    """Return the numbers with a field of their own: those in which rows differ."""
+    known = {
+        "epsilon_total": Bound("epsilon", "ε", True),
+        "bytes_relative": Bound("bytes_relative", "Bytes over plain", True),
+        f"{by}_mean": Bound(by, words(by), not better_is_higher(by)),
+        "worst_client_mean": Bound("worst_client", "Worst client", False),
+    }
+    values = {name: {_number(row.get(name)) for row in rows} for name in known}
+    return [bound for name, bound in known.items() if len(values[name] - {None}) > 1]
+
+
+def _beside(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return what filters need beside the row's fields: bytes over plain, what ranks, and the name."""
+    by = str(row["ranked_by"])
+    mean, relative = _number(row.get(f"{by}_mean")), _number(row.get("bytes_relative"))
+    return {
+        "bytes_relative": None if relative is None else float(f"{relative:.4g}"),
+        "score": mean if mean is None or better_is_higher(by) else -mean,
+        "name": f"{row['algorithm']} {names[row['cell']]}".strip(),
+    }
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number, None for anything else."""
+    return None if is_empty(value) or not math.isfinite(value) else float(value)
+
+
+def _row(row: Row, shown: Sequence[Column], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a cell's row of the table."""
+    values = []
+    for column in shown:
+        raw = row.get(column.key)
+        order = "" if is_empty(raw) else raw
+        if column.heading == "Variant":
+            order = names[row["cell"]]
+        text, _, spread = column.text(row).partition(" ± ")
+        values.append({"text": text, "spread": spread, "order": order})
+    reason = "" if is_empty(row["reasons"]) else row["reasons"]
+    kind = "undone" if not row["done"] else "best" if row["rank"] == 1 else ""
+    refused = not row["done"] and bool(row["skipped"] or row["failed"])
+    return {"cell": row["cell"], "values": values, "kind": kind, "crossed": refused, "reason": reason}

@@ -1,0 +1,117 @@
+"""Results of clients that have names, means over seeds, for readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from harness.report.data.results import Cell, Results
+from harness.report.tables.columns import Row, rows_of, task_names
+from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
+
+MOST = 1000  # rows
+FIGURES = ("accuracy", "auroc", "loss")
+
+
+class ClientRow(NamedTuple):
+    """A client under a method.
+
+    Attributes
+    ----------
+    client, algorithm, data : str
+        Whose result it is, by which algorithm, on which data.
+    epsilon : float or None
+        Privacy loss of the run; None without privacy.
+    epsilon_text : str
+        The same as text.
+    n : str
+        Its test samples, as ``40`` or ``38 to 42`` where seeds differ.
+    fewest : int
+        Their number in the seed with the fewest.
+    figures : dict[str, float or None]
+        Means over seeds of `FIGURES` on these samples; None where it does not apply.
+    """
+
+    client: str
+    algorithm: str
+    data: str
+    epsilon: float | None
+    epsilon_text: str
+    n: str
+    fewest: int
+    figures: dict[str, float | None]
+
+
+class ClientTable(NamedTuple):
+    """Rows for clients, how many are left out, and whether some are private and on several data sets."""
+
+    rows: list[ClientRow]
+    left: int
+    private: bool
+    several: bool
+
+
+def by_client(results: Results, frame: pd.DataFrame) -> ClientTable:
+    """Return what every named client gets from the best setting of each algorithm under each budget.
+
+    Rows stand in the order of the leaderboard. Beyond `MOST` rows, methods far down in their task are left out.
+
+    Parameters
+    ----------
+    results : Results
+        Run records.
+    frame : pd.DataFrame
+        Their leaderboard.
+    """
+    cells = {cell.key: cell for cell in results.cells}
+    told = rows_of(frame)
+    names = task_names(told)
+    chosen: dict[tuple[Any, ...], list[ClientRow]] = {}
+    places: dict[str, int] = {}
+    for row in told:
+        asked = None if is_empty(row["dp_unit"]) else row["epsilon_asked"]
+        key = row["task"], row["algorithm"], row["dp_unit"], asked
+        if key not in chosen and (found := _clients(cells[row["cell"]])):
+            data = names[row["cell"]]["dataset"]
+            chosen[key] = [_client_row(row, data, name, columns) for name, columns in found.items()]
+    order: list[tuple[int, tuple[Any, ...]]] = []
+    for key in chosen:
+        places[key[0]] = places.get(key[0], 0) + 1
+        order.append((places[key[0]], key))
+    kept: set[tuple[Any, ...]] = set()
+    room = MOST
+    for _, key in sorted(order, key=lambda one: one[0]):  # the best of every task, then the second best
+        if len(chosen[key]) <= room or not kept:
+            kept.add(key)
+            room -= len(chosen[key])
+    rows = [row for key, own in chosen.items() if key in kept for row in own]
+    left = sum(map(len, chosen.values())) - len(rows)
+    private = any(row.epsilon is not None for row in rows)
+    return ClientTable(rows, left, private, len({row.data for row in rows}) > 1)
+
+
+def _clients(cell: Cell) -> dict[str, list[Mapping[str, Any]]]:
+    """Return client -> its figures in every finished run."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for run in cell.done:
+        columns: Mapping[str, Sequence[Any]] = run.record.final.get("by_client") or {}
+        for values in zip(*columns.values(), strict=True):
+            own = dict(zip(columns, values, strict=True))
+            found.setdefault(str(own["client"]), []).append(own)
+    return found
+
+
+def _client_row(row: Row, data: str, client: str, runs: Sequence[Mapping[str, Any]]) -> ClientRow:
+    counts = [int(own["n"]) for own in runs]
+    few, many = min(counts), max(counts)
+    figures: dict[str, float | None] = {}
+    for name in FIGURES:
+        values = [own[name] for own in runs if own.get(name) is not None]
+        figures[name] = fmean(values) if values else None
+    spent = None if is_empty(row["epsilon_total"]) else float(row["epsilon_total"])
+    text = quantity(spent, 3) + ("" if is_empty(row["noise_cohort"]) else EXTRAPOLATED)
+    counted = f"{few}" if few == many else f"{few} to {many}"
+    return ClientRow(client, row["algorithm"], data, spent, text, counted, few, figures)

@@ -1,0 +1,92 @@
+"""Combinations that a suite refused stand among the runs that they would have been compared with."""
+
+import pytest
+
+from harness.config.refused import resolved
+from harness.config.run import read_spec
+from harness.config.sweep import expand
+from harness.report import Pivot, leaderboard
+from harness.report.data.results import Results
+from harness.report.plots import overview as maps
+from harness.report.tables.columns import columns
+from harness.report.tables.pivot import tabulate
+from harness.report.tables.write import reasons
+from harness.storage.store import RunRecord
+from tests.support.records import SOURCE, evaluation
+
+BASE = {"data": "breast-cancer", "partition": {"kind": "iid", "clients": 8}, "model": "logistic"}
+SWEEP = {
+    "algorithm": ["centralized", "fedavg", "k_gt_minimax"],
+    "privacy": [None, {"placement": "central", "clip": 1, "epsilon": 8}],
+    "compression.beta": [0, 0.9],
+}
+VERSIONS = {"algorithm": 1, "problem": 4, "partition": 1}
+
+
+@pytest.fixture
+def records():
+    """As a store has them: specs of runs in full, of what was refused as the suite gave them."""
+    found = []
+    for number, cell in enumerate(expand(BASE, [SWEEP])):
+        if cell.spec is None:
+            found.append(RunRecord(None, "s", "", cell.given, "skipped", cell.reason, "", []))
+            continue
+        spec, epsilon = cell.spec.model_dump(mode="json"), 8.0 if cell.spec.privacy else None
+        line = evaluation(100, epsilon=epsilon, accuracy=0.9)
+        found.append(
+            RunRecord(f"{number}", "s", "", spec, "done", None, SOURCE, [line], {}, "d" * 64, {}, VERSIONS)
+        )
+    return found
+
+
+def test_settings_of_a_refused_combination_are_a_specs():
+    """A run whose parts do go together has the very spec."""
+    for privacy in (None, *SWEEP["privacy"], {"unit": "record", "clip": 1, "epsilon": 1}):
+        given = {**BASE, "algorithm": "fedavg", "privacy": privacy}
+        assert resolved(given) == read_spec(given).model_dump(mode="json")
+    unknown = {**BASE, "algorithm": "of_a_plugin"}
+    assert resolved(unknown) == unknown
+
+
+def test_refused_rows_have_the_task_and_the_names_of_the_others(records):
+    """Six of twelve are refused: centralized with privacy, and k_gt_minimax, which solves another problem."""
+    frame = leaderboard(records)
+    assert (len(frame), int(frame["skipped"].sum()), frame["task"].nunique()) == (12, 6, 1)
+    shown = {column.heading for column in columns(frame)}
+    assert not shown & {"Dataset", "Problem", "Alpha", "Variant"}
+    private = frame[frame["dp_unit"].notna()]
+    assert set(private["dp_placement"]) == {"central", "local"}, "what ran says local here"
+    assert frame["settings"].str.contains("drop_negatives|precision").sum() == 0
+
+
+def test_a_table_and_a_map_have_a_place_for_what_was_refused(records):
+    results = Results(records)
+    plain = tabulate(results, Pivot("algorithm.name", "compression.beta"), "accuracy")
+    assert [dict(grid.lines())["k_gt_minimax"] for grid in plain] == [["skipped"] * 2] * 2
+    rows = {}
+    for cell in results.cells:
+        rows.setdefault(maps._row(cell), []).append(cell)
+    crossed = {
+        its[0].algorithm: sorted(maps._column(cell).budget.epsilon for cell in its if maps._refused([cell]))
+        for its in rows.values()
+    }
+    none = float("inf")
+    assert crossed == {"centralized": [8, 8], "fedavg": [], "k_gt_minimax": [8, 8, none, none]}
+
+
+def test_a_map_crosses_out_neither_values_nor_what_is_yet_to_run(records):
+    """A budget's place may hold a run of one mechanism beside what was refused of another."""
+    done, refused = (next(c for c in Results(records).cells if bool(c.done) == ran) for ran in (True, False))
+    assert maps._refused([refused]) and not maps._refused([refused, done])
+    missing = [RunRecord("x", "s", "", done.spec, "missing", None, "", [])]
+    assert not maps._refused(Results(missing).cells)
+
+
+def test_a_reason_is_told_once_with_all_algorithms_that_it_befell(records):
+    given = {**BASE, "algorithm": "sagda"}
+    (cell,) = expand(given, [{"seed": [0]}])
+    records.append(RunRecord(None, "s", "", cell.given, "skipped", "needs something else", "", []))
+    records.append(RunRecord(None, "s", "", {**cell.given, "algorithm": "codasca"}, "skipped",
+                             "needs something else", "", []))  # fmt: skip
+    told = reasons(leaderboard(records))
+    assert len(told) == 3 and "codasca, sagda: needs something else" in told

@@ -1,0 +1,127 @@
+"""What the page says of epsilon, of clients, and in which order its columns stand."""
+
+import math
+
+import pytest
+
+from harness.report import leaderboard
+from harness.report.data.results import Results
+from harness.report.html.table import table_of
+from harness.report.tables import clients
+from harness.report.tables.clients import by_client
+from harness.report.tables.privacy import meaning
+from tests.support.records import done, evaluation, partition, private, spec, undone
+
+
+def ran(algorithm="fedavg", seed=0, epsilon=None, accuracy=0.5, **parts):
+    """Return a finished run; with an epsilon, one under privacy."""
+    line = evaluation(20, epsilon=epsilon, accuracy=accuracy)
+    return done(spec(algorithm, seed, privacy=private(epsilon) if epsilon else None, **parts), line)
+
+
+def test_epsilon_is_explained_by_what_an_attacker_may_gain():
+    """(1 + d e^-E) / (1 + e^-E): 0.7311 at epsilon 1, 0.8808 at 2, 0.9997 at 8."""
+    text = meaning(leaderboard([ran(epsilon=e) for e in (8, 1, 2)] + [ran()]))
+    assert text.count(". ") == 1, "two sentences"
+    assert "about one client with all its data" in text
+    assert "at most 73.11 % at ε 1, 88.08 % at ε 2 and 99.97 % at ε 8 (delta 1e-05)" in text
+    for epsilon, percent in ((1, "73.11"), (2, "88.08"), (8, "99.97")):
+        assert f"{100 / (1 + math.exp(-epsilon)):.2f}" == percent
+
+
+def test_epsilons_that_bound_nothing_are_not_explained():
+    """No privacy, an infinite epsilon, none spent, and the noise of a larger federation."""
+    assert meaning(leaderboard([ran()])) == ""
+    endless, silent, larger = ran(epsilon=4), ran("ditto", epsilon=2), ran("apfl", epsilon=3)
+    endless.rounds[-1]["privacy"]["epsilon_total"] = "inf"
+    silent.rounds[-1]["privacy"]["epsilon_total"] = 0.0
+    larger.spec["privacy"]["noise_cohort"] = 1000
+    assert meaning(leaderboard([endless, silent, larger])) == ""
+    assert meaning(leaderboard([])) == ""
+
+
+def test_of_many_epsilons_a_few_are_explained():
+    text = meaning(leaderboard([ran(epsilon=float(e)) for e in range(1, 12)]))
+    assert text.count("% at ε") <= 4 and "at ε 1," in text and "at ε 11 " in text
+
+
+def named(record, **columns):
+    """Give a run results of Rome and Oslo."""
+    usual = {
+        "n": [40, 6],
+        "positives": [20, 0],
+        "accuracy": [0.9, 0.5],
+        "auroc": [0.95, None],
+        "loss": [0.2, 0.7],
+    }
+    record.final["by_client"] = {"client": ["Rome", "Oslo"], **usual, **columns}
+    return record
+
+
+def table(runs):
+    results = Results(runs)
+    return by_client(results, leaderboard(results))
+
+
+def test_clients_have_means_over_seeds_and_their_fewest_samples():
+    """Accuracies of Rome .9 and .7; Oslo has 6 and 9 test samples, and both classes in one seed only."""
+    second = named(ran(seed=1), n=[40, 9], accuracy=[0.7, 0.6], auroc=[0.85, 0.5])
+    found = table([named(ran()), second])
+    rome, oslo = found.rows
+    assert (rome.client, rome.n, rome.fewest) == ("Rome", "40", 40)
+    assert rome.figures == {name: pytest.approx(x) for name, x in
+                            (("accuracy", 0.8), ("auroc", 0.9), ("loss", 0.2))}  # fmt: skip
+    assert (oslo.n, oslo.fewest, oslo.figures["auroc"]) == ("6 to 9", 6, 0.5)
+    assert (found.left, found.private, found.several) == (0, False, False)
+
+
+def test_clients_are_told_for_the_best_setting_of_each_budget():
+    runs = [
+        named(ran(accuracy=0.8, lr=0.1)),
+        named(ran(accuracy=0.9, lr=0.2), accuracy=[0.99, 0.5]),
+        named(ran(epsilon=8.0, accuracy=0.7)),
+        ran("scaffold", accuracy=0.95),
+    ]
+    found = table(runs)
+    assert [(row.client, row.epsilon_text) for row in found.rows] == [
+        ("Rome", ""), ("Oslo", ""), ("Rome", "8"), ("Oslo", "8"),
+    ]  # fmt: skip
+    assert found.rows[0].figures["accuracy"] == 0.99 and found.private
+
+
+def test_beyond_the_limit_the_worst_methods_of_each_task_go(monkeypatch):
+    """Room for three of four methods with two clients each: the second of one task is left out."""
+    monkeypatch.setattr(clients, "MOST", 6)
+    runs = [
+        named(ran(name, accuracy=accuracy, partition=partition(alpha)))
+        for alpha in (0.3, 5.0)
+        for name, accuracy in (("fedavg", 0.8), ("ditto", 0.7))
+    ]
+    found = table(runs)
+    assert (len(found.rows), found.left) == (6, 2)
+    assert sum(row.algorithm == "fedavg" for row in found.rows) == 4
+
+
+def test_there_is_no_table_without_names():
+    assert table([ran(), undone(spec(seed=1), "failed", "no")]).rows == []
+
+
+def test_results_come_first_and_what_seldom_tells_rows_apart_last():
+    runs = [ran("fedavg", epsilon=8.0), ran("ditto", rounds=30), ran("local", partition=partition(0.3, 7))]
+    for run in runs:
+        run.rounds[-1]["metrics"] |= {"auroc": 0.7, "loss": 0.1}
+    heads = [column["heading"] for column in table_of(leaderboard(runs, "auroc")).columns]
+    assert heads[:4] == ["#", "Algorithm", "AUROC", "ε total"]
+    assert heads.index("Accuracy") < heads.index("Up") < heads.index("Rounds") < heads.index("Clients")
+    pinned = {c["heading"]: c["pinned"] for c in table_of(leaderboard(runs, "auroc")).columns if c["pinned"]}
+    assert pinned == {"Algorithm": 1, "AUROC": 2, "ε total": 3}
+
+
+def test_filters_have_the_names_that_conditions_have():
+    """What `leaderboard --where` takes, the page takes."""
+    from harness.config.conditions import read_conditions
+
+    frame = leaderboard([ran(epsilon=8.0), ran("ditto")])
+    names = table_of(frame).names
+    assert {"accuracy", "epsilon", "bytes_up", "bytes_relative"} <= set(names)
+    read_conditions([f"{name} <= 1" for name in names], list(frame.columns))
