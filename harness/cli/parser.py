@@ -288,7 +288,7 @@ def parser() -> argparse.ArgumentParser:
                 default=[],
                 type=Path,
                 metavar="FILE.py",
-                help="file that registers algorithms, metrics, data sets or partitions (repeatable)",
+                help="file that registers algorithms, models, metrics, data sets or partitions (repeatable)",
             )
             one.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
     return top

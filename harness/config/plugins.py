@@ -26,6 +26,7 @@ from datasets.vertical import VERTICAL
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, Registry, UserError
 from harness.metrics import METRICS
+from harness.models import MODELS
 from harness.problems import PROBLEMS
 
 algorithms.load()  # so that a plugin cannot take the name of a built-in
@@ -38,6 +39,7 @@ REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
     "problem": PROBLEMS,
     "data": CATALOG,
     "partition": PARTITIONS,
+    "model": MODELS,
     "metric": METRICS,
 }
 
@@ -134,7 +136,7 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
         if _names() == before:
             raise UserError(
                 "registers nothing; put @register above an algorithm, @partition above a partition, "
-                "@metric(...) or @data_set(...) above a function"
+                "@model(...), @metric(...) or @data_set(...) above a function"
             )
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         for kind, name in _names() - before:

@@ -46,7 +46,7 @@ NAMES = {
     "algorithm": "name", "data": "name", "model": "name",
     "partition": "kind", "problem": "kind", "topology": "kind",
 }  # fmt: skip
-PLUGGABLE = ("problem", "data", "partition")  # besides algorithms; metrics are no part of a run
+PLUGGABLE = ("problem", "data", "partition", "model")  # besides algorithms; metrics are no part of a run
 USUAL_PROBLEM = "classify"
 
 
@@ -360,7 +360,6 @@ def _usual_values(cls: type) -> dict[str, Any]:
     return written
 
 
-@cache
 def _usual_model(name: str) -> dict[str, Any]:
     written: dict[str, Any] = to_jsonable_python(models.complete(name, {}))
     return written

@@ -280,6 +280,7 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
     fields = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
     key = (
         kind.build,
+        None if spec.model is None else models.MODELS[spec.model["name"]],
         _user(spec),  # is no feature
         fields,
         digest,
