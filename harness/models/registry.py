@@ -71,7 +71,7 @@ def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
                 raise UserError(f"model {make.__name__!r}: setting {key!r} needs a default")
             if _kind(hints[key], value) is None:
                 raise UserError(f"model {make.__name__!r}: setting {key!r} must be of type {KINDS}")
-        MODELS.add(make.__name__, Model(make, inputs))
+        MODELS.add(make.__name__, Model(make, inputs), make)
         return make
 
     return register

@@ -18,9 +18,9 @@ from datasets.topology import mixing_matrix
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import DataSpec, PartitionSpec
-from harness.config.run import RunSpec
+from harness.config.run import RunSpec, version_of
 from harness.core import rng
-from harness.core.algorithm import Algorithm
+from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
@@ -154,6 +154,8 @@ def prepare(
     """
     execution = execution or Execution()
     algorithm = spec.algorithm.made
+    if type(algorithm) is not ALGORITHMS[spec.algorithm["name"]]:
+        raise UserError(f"algorithm {algorithm.meta.name!r} was defined again since; read the spec once more")
     kind = PROBLEMS[spec.problem["kind"]]
     model = (spec.model["name"], spec.model.made) if spec.model else None
     dtype, computes = DTYPES[spec.precision or "float32"]
@@ -280,7 +282,7 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
     fields = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
     key = (
         kind.build,
-        None if spec.model is None else models.MODELS[spec.model["name"]],
+        None if spec.model is None else version_of("model", spec.model["name"]),
         _user(spec),  # is no feature
         fields,
         digest,
@@ -364,9 +366,14 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
     return columns
 
 
-@lru_cache(maxsize=2)
 def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
     """Load a data set, cached because the runs of a suite mostly share one."""
+    return _loaded(data, task, version_of("data", data.name))
+
+
+@lru_cache(maxsize=2)
+def _loaded(data: DataSpec, task: Literal["classification", "regression"], version: str | None) -> Dataset:
+    """Load a data set; a notebook may define its reader again, in another version."""
     options = data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"})
     read = load(**options, task=task)
     return read if data.binary is None else halves(read)

@@ -38,7 +38,7 @@ def replaced(tmp_path):
     for shift, seeds in ((0, [0]), (3, [0, 1])):
         rows = "\n".join(f"{(n * 7 + shift) % 10},{n % 2}" for n in range(60))
         path.write_text(f"x,y\n{rows}\n")
-        build.load_once.cache_clear()
+        build._loaded.cache_clear()
         for seed in seeds:
             spec = read_spec(TABLE | {"data": TABLE["data"].format(path=path), "seed": seed})
             assert run_one(spec, root).status == "done"
