@@ -176,7 +176,7 @@ def leaderboard(
 
 
 def load_plugin(path: str | Path) -> None:
-    """Load a file that registers algorithms, models, metrics, data sets or partitions, as ``--plugin`` does.
+    """Load a file that registers algorithms, models, codecs, metrics, data sets or partitions, as ``--plugin``.
 
     Raises
     ------

@@ -20,6 +20,7 @@ from harness.core.registry import Registry, UserError
 
 MAIN = "__main__"
 METRICS = REGISTRIES["metric"]
+WORDS = {"compression": "codec", "data": "data set"}  # what a section names, if its name is another word
 
 
 def version(section: str, name: str) -> str | None:
@@ -38,8 +39,8 @@ def version(section: str, name: str) -> str | None:
         _collect(part, found)
     except (OSError, TypeError, SyntaxError):
         raise UserError(
-            f"{section} {name!r}: the source of what it consists of is not known, so a change would go unnoticed; "
-            "define it in a notebook or in a file for --plugin"
+            f"{WORDS.get(section, section)} {name!r}: the source of what it consists of is not known, so a "
+            "change would go unnoticed; define it in a notebook or in a file for --plugin"
         ) from None
     text = "\x1f".join(f"{key}\x1f{source}" for key, source in sorted(found.items()))
     return f"source:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -57,8 +58,8 @@ def require_files(plugged: Iterable[Mapping[str, str]]) -> None:
     for section, name in sorted(needed | {("metric", name) for name in METRICS}):
         if getattr(_defined(section, name), "__module__", None) == MAIN:
             raise UserError(
-                f"{section} {name!r} is defined in a notebook or a script, which worker processes do not run; put "
-                "it in a file that is loaded as a plugin, or run with one job"
+                f"{WORDS.get(section, section)} {name!r} is defined in a notebook or a script, which worker "
+                "processes do not run; put it in a file that is loaded as a plugin, or run with one job"
             )
 
 

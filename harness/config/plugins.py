@@ -19,6 +19,7 @@ from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import algorithms
+from compression import CODECS, CompressionError
 from datasets.catalog import CATALOG
 from datasets.dataset import DataError
 from datasets.partition import PARTITIONS, PartitionError
@@ -40,6 +41,7 @@ REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
     "data": CATALOG,
     "partition": PARTITIONS,
     "model": MODELS,
+    "compression": CODECS,
     "metric": METRICS,
 }
 
@@ -135,13 +137,13 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
             raise UserError(f"two partitions are called {taken.pop()!r}")
         if _names() == before:
             raise UserError(
-                "registers nothing; put @register above an algorithm, @partition above a partition, "
-                "@model(...), @metric(...) or @data_set(...) above a function"
+                "registers nothing; put @register above an algorithm, @partition above a partition, @codec above a "
+                "codec, @model(...), @metric(...) or @data_set(...) above a function"
             )
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         for kind, name in _names() - before:
             del REGISTRIES[kind][name]
-        said = isinstance(error, UserError | DataError | PartitionError)
+        said = isinstance(error, UserError | DataError | PartitionError | CompressionError)
         why = str(error) if said else f"{type(error).__name__}: {error}"
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
         raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error

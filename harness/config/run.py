@@ -45,9 +45,15 @@ PRIVACY_VERSION = 3
 #: Sections that name a part, and the field that holds the name.
 NAMES = {
     "algorithm": "name", "data": "name", "model": "name",
-    "partition": "kind", "problem": "kind", "topology": "kind",
+    "partition": "kind", "problem": "kind", "topology": "kind", "compression": "codec",
 }  # fmt: skip
-PLUGGABLE = ("problem", "data", "partition", "model")  # besides algorithms; metrics are no part of a run
+PLUGGABLE = (
+    "problem",
+    "data",
+    "partition",
+    "model",
+    "compression",
+)  # besides algorithms; metrics are no part of a run
 USUAL_PROBLEM = "classify"
 
 

@@ -88,6 +88,25 @@ class Attentive(nn.Module):
 def attentive(shape, outputs):
     return Attentive(shape[0], outputs)
 """
+CODEC = """
+import numpy as np
+import torch
+from compression.own_codec import OwnCodec, codec
+
+@codec
+class Halves(OwnCodec):
+    '''Half precision.'''
+    name = "halves"
+
+    def encode(self, values, generator):
+        return values.clamp(-65504, 65504).half().numpy().tobytes()
+
+    def decode(self, data, count):
+        return torch.from_numpy(np.frombuffer(data, np.float16).copy())
+
+    def size(self, count):
+        return 2 * count
+"""
 METRIC = """
 from harness.metrics import metric
 
@@ -219,6 +238,31 @@ def test_a_changed_model_makes_another_run(tmp_path, capsys):
         assert len(ids) == 2
     assert main(["leaderboard", str(out), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 4
+
+
+def test_a_codec_of_a_plugin_carries_the_messages_of_a_run(tmp_path, capsys):
+    """Its bytes and results are those of ours; a changed file makes another run."""
+    run = RUN | {"data": "breast-cancer", "algorithm": "fedavg"}
+    told = {}
+    for codec, source in {"float16": "", "halves": CODEC, "again": CODEC.replace("65504", "65503")}.items():
+        forget()
+        mine = ["--plugin", write(tmp_path / "mine.py", source)] if source else []
+        name = codec if not source else "halves"
+        spec = write(tmp_path / "run.yaml", run | {"compression": {"codec": name, "beta": 0.5}})
+        assert main(["plan", "--spec", spec, "--json", *mine]) == 0
+        (planned,) = json.loads(capsys.readouterr().out)
+        assert main(["run", "--spec", spec, "--out", str(tmp_path / "out"), "--json", *mine]) == 0
+        told[codec] = json.loads(capsys.readouterr().out)
+        assert planned["bytes_up"] <= told[codec]["bytes_up"] <= planned["bytes_up_most"]
+        kept = json.loads((tmp_path / "out" / "runs" / told[codec]["id"] / "spec.json").read_text())
+        plugged = {"compression": plugins.loaded()[-1].version} if source else None
+        assert kept["versions"].get("plugins") == plugged
+    assert told["float16"]["metrics"] == told["halves"]["metrics"]
+    assert told["float16"]["bytes_up"] == told["halves"]["bytes_up"]
+    assert len({one["id"] for one in told.values()}) == 3
+    forget()
+    assert main(["leaderboard", str(tmp_path / "out"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
 
 
 @pytest.mark.slow
@@ -403,14 +447,20 @@ def test_an_installed_package_is_a_plugin_whose_version_counts(tmp_path):
     for version in ("1.0", "1.1"):
         folder = tmp_path / version
         folder.mkdir()
-        install(folder, version, EXAMPLE.read_text())
-        run = write(folder / "run.yaml", RUN)
+        install(folder, version, "\n".join([EXAMPLE.read_text(), METRIC, PARTITION, MODEL, CODEC]))
+        whole = RUN | {"model": "gated", "compression": {"codec": "halves"}}
+        whole["partition"] = {"kind": "halves", "clients": 3}
+        run = write(folder / "run.yaml", whole)
         command = [sys.executable, "-m", "harness", "run", "--spec", run, "--out", str(folder / "out")]
         path = os.pathsep.join([str(ROOT), str(folder)])
         made = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True)
         assert made.returncode == 0, made.stderr
         (spec,) = (folder / "out").glob("runs/*/spec.json")
-        assert json.loads(spec.read_text())["versions"]["plugins"]["algorithm"] == f"ours {version}"
+        sections = ("algorithm", "data", "partition", "model", "compression")
+        named = json.loads(spec.read_text())["versions"]["plugins"]
+        assert named == dict.fromkeys(sections, f"ours {version}")
+        done = json.loads((spec.parent / "done.json").read_text())
+        assert {"errors", "median_client"} <= done["metrics"].keys()
         names.append(spec.parent.name)
     assert names[0] != names[1]
 

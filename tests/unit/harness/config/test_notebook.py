@@ -62,6 +62,17 @@ class Turns(Partition):
     def owners(self, samples, clients, rng):
         return np.arange(len(samples.labels)) % clients
 """
+CODEC = """
+@codec
+class Halves(OwnCodec):
+    name = "halves"
+    def encode(self, values, generator):
+        return values.half().numpy().tobytes()
+    def decode(self, data, count):
+        return torch.from_numpy(np.frombuffer(data, np.float16).copy())
+    def size(self, count):
+        return 2 * count
+"""
 IMPORTS = """
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -69,6 +80,7 @@ import numpy as np
 import torch
 from torch import nn
 from algorithms.centralized.fedavg import FedAvg
+from compression.own_codec import OwnCodec, codec
 from datasets.catalog import data_set
 from datasets.partition import Partition, partition
 from datasets.tabular import read_breast_cancer
@@ -79,7 +91,7 @@ WIDTH = 4
 """
 RUN: dict[str, Any] = {
     "data": "ours", "partition": {"kind": "turns", "clients": 3}, "model": "mine", "algorithm": "mine_too",
-    "rounds": 1,
+    "compression": {"codec": "halves"}, "rounds": 1,
 }  # fmt: skip
 
 
@@ -89,7 +101,7 @@ class Notebook:
     def __init__(self):
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.numbers = count()
-        for cell in (IMPORTS, NET, MODEL, ALGORITHM, METRIC, READER, PARTITION):
+        for cell in (IMPORTS, NET, MODEL, ALGORITHM, METRIC, READER, PARTITION, CODEC):
             self.run(cell)
 
     def run(self, cell, name="cell"):
@@ -113,7 +125,7 @@ def test_a_cell_that_runs_again_replaces_its_parts(cells):
         CATALOG["ours"],
     ]
     name = identify(read_spec(RUN))
-    for cell in (NET, MODEL, ALGORITHM, METRIC, READER, PARTITION):
+    for cell in (NET, MODEL, ALGORITHM, METRIC, READER, PARTITION, CODEC):
         cells.run(cell)
     after = [ALGORITHMS["mine_too"], MODELS["mine"], METRICS["hits"].fn, PARTITIONS["turns"], CATALOG["ours"]]
     assert all(one is not other for one, other in zip(before, after, strict=True))
@@ -129,6 +141,7 @@ def test_a_cell_that_runs_again_replaces_its_parts(cells):
         (ALGORITHM, "super().round(", "super().round( "),
         (READER, "1 *", "2 *"),
         (PARTITION, "% clients", "% (0 + clients)"),
+        (CODEC, "values.half()", "(0 + values).half()"),
     ],
 )
 def test_a_changed_cell_makes_another_run(cells, cell, old, new):
@@ -143,7 +156,7 @@ def test_a_redefined_part_is_the_one_that_runs(cells, tmp_path):
     """Problems and data are kept between runs, by names that now mean something else."""
     first = harness.run(RUN, tmp_path)
     assert first.final["metrics"]["hits"] == first.final["metrics"]["accuracy"]
-    assert first.versions["plugins"].keys() == {"algorithm", "data", "partition", "model"}
+    assert first.versions["plugins"].keys() == {"algorithm", "data", "partition", "model", "compression"}
     data = load_once(read_spec(RUN).data)
     cells.run(NET.replace("torch.relu", "100 * torch.tanh"))
     second = harness.run(RUN, tmp_path)
@@ -167,9 +180,9 @@ def test_parts_of_a_notebook_do_not_replace_others(cells):
         cells.run(MODEL.replace("mine", "mlp"))
     with pytest.raises(UserError, match="metric 'accuracy' is registered twice"):
         cells.run(METRIC.replace("hits", "accuracy"))
-    for cell, name in ((READER, "ours"), (PARTITION, "turns")):
-        with pytest.raises(ValueError, match=r"two (data sets|partitions) are called"):
-            cells.run(cell.replace(f'"{name}"', '"digits"' if name == "ours" else '"iid"'))
+    for cell, name in ((CODEC, "halves"), (READER, "ours"), (PARTITION, "turns")):
+        with pytest.raises(ValueError, match=r"two (data sets|partitions|codecs) are called"):
+            cells.run(cell.replace(name, {"ours": "digits", "turns": "iid", "halves": "float16"}[name]))
 
 
 def test_a_part_without_a_source_is_refused(cells):
@@ -182,15 +195,8 @@ def test_workers_cannot_run_what_a_notebook_defines(cells, tmp_path):
     specs = [read_spec(RUN | {"seed": seed}) for seed in (0, 1)]
     with pytest.raises(UserError, match=r"'mine_too' is defined in a notebook.*run with one job"):
         run_all(specs, tmp_path / "out", jobs=2)
-    plain = read_spec(
-        RUN
-        | {
-            "data": "breast-cancer",
-            "model": "mlp",
-            "algorithm": "fedavg",
-            "partition": RUN["partition"] | {"kind": "iid"},
-        }
-    )
+    ours = {"data": "breast-cancer", "model": "mlp", "algorithm": "fedavg", "compression": {}}
+    plain = read_spec(RUN | ours | {"partition": {"kind": "iid", "clients": 3}})
     with pytest.raises(UserError, match="metric 'hits' is defined in a notebook"):
         run_all([plain, plain.model_copy(update={"seed": 1})], tmp_path / "out", jobs=2)
     assert not (tmp_path / "out").exists()
