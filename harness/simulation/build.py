@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from compression import find_codec
 from datasets.catalog import load
 from datasets.dataset import Dataset, halves
 from datasets.federation import Federation, federate
@@ -213,6 +214,12 @@ def prepare(
     if spec.compression.rank is not None:
         low_rank.checked(viewed, spec.compression.rank)
     privacy = draft(spec, federation)
+    if privacy is not None and privacy.costs_expected and not find_codec(spec.compression.codec).fixed:
+        raise Incompatible(
+            f"compression.codec: under {privacy.spec.placement} placement bytes are expected values, as lengths of "
+            f"messages tell of the data; those of codec {spec.compression.codec} follow from the data alone. Use a "
+            "codec of fixed length, or local placement"
+        )
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
     # Noise is that of the run without attacks: they release nothing, and another noise would be another release.

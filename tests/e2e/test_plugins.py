@@ -265,6 +265,20 @@ def test_a_codec_of_a_plugin_carries_the_messages_of_a_run(tmp_path, capsys):
     assert len(json.loads(capsys.readouterr().out)) == 3
 
 
+@pytest.mark.parametrize(("fixed", "code"), [(True, 0), (False, 2)])
+def test_lengths_of_a_codec_reveal_nothing_under_central_noise(tmp_path, capsys, fixed, code):
+    """They would be written down, and the noise is added only to the average."""
+    mine = write(
+        tmp_path / "mine.py", CODEC.replace("    def encode", f"    fixed = {fixed}\n\n    def encode")
+    )
+    private = {"placement": "central", "epsilon": 8, "clip": 1}
+    run = RUN | {"data": "breast-cancer", "algorithm": "fedavg", "privacy": private}
+    spec = write(tmp_path / "run.yaml", run | {"compression": {"codec": "halves"}})
+    assert main(["run", "--spec", spec, "--out", str(tmp_path / "out"), "--plugin", mine]) == code
+    said = " ".join(capsys.readouterr().err.split())
+    assert code == 0 or "codec halves follow from the data alone. Use a codec of fixed length" in said
+
+
 @pytest.mark.slow
 def test_runs_of_a_plugins_model_are_the_same_in_any_company(tmp_path):
     """The order of a mean's sums depends on the shape of the tensor, which in a stack is another."""
