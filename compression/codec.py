@@ -76,6 +76,11 @@ class Codec:
         return self.values.stochastic
 
     @property
+    def fixed(self) -> bool:
+        """Whether the length of the values follows from their number."""
+        return True
+
+    @property
     def entrywise(self) -> bool:
         """Say whether a number arrives unchanged by what else is in its dense message."""
         return isinstance(self.values, Cast)
@@ -155,7 +160,7 @@ class Codec:
         if not sparse:
             entries = self._read_values(data, width, dtype)
         else:
-            places, payload = read_positions(data, width, self._value_bytes)
+            places, payload = self._parted(data, width)
             entries = torch.zeros(width, dtype=dtype)
             entries[places] = self._read_values(payload, len(places), dtype)
         if shared is None:
@@ -225,7 +230,7 @@ class Codec:
         kept : int, optional
             How many of them the sender chooses; None for all, without a header.
         """
-        return kept is None or kept == 0 or kept >= bitmap_bytes(n)
+        return self.fixed and (kept is None or kept == 0 or kept >= bitmap_bytes(n))
 
     def expected_size(self, n: int, kept: int | None = None) -> float:
         """Return the expected number of bytes if the kept entries lie anywhere with equal probability.
@@ -290,6 +295,10 @@ class Codec:
             decoded[members] = self._round_trip_sent(flat[members], sent[members], counts[members], own)
         return decoded
 
+    def _parted(self, data: bytes, n: int) -> tuple[Tensor, bytes]:
+        """Return the positions among ``n`` entries, and the code of the values."""
+        return read_positions(data, n, self._value_bytes)
+
     def _read_values(self, data: bytes, count: int, dtype: torch.dtype) -> Tensor:
         if len(data) != self._value_bytes(count):
             wanted = self._value_bytes(count)
@@ -318,7 +327,7 @@ CODECS: dict[str, Codec] = {
         Codec("sign", Sign()),
     )
 }
-"""All codecs by name; a new one is a value format and a line here."""
+"""All codecs by name; a new one of ours is a value format and a line here, others are `compression.own_codec`."""
 
 
 def find_codec(name: str) -> Codec:

@@ -100,6 +100,23 @@ def read_positions(data: bytes, n: int, value_bytes: Callable[[int], int]) -> tu
     return torch.from_numpy(places), data[end:]
 
 
+def positions_end(data: bytes, n: int) -> int:
+    """Return where header and positions end, from what they say themselves.
+
+    Parameters
+    ----------
+    data : bytes
+        Header, positions and values of any length.
+    n : int
+        Number of entries in play.
+    """
+    if data[:1] == bytes([_BITMAP]):
+        return HEADER_BYTES + bitmap_bytes(n)
+    count = int.from_bytes(data[1:HEADER_BYTES], "little")
+    ends = np.flatnonzero(np.frombuffer(data[HEADER_BYTES:], dtype=np.uint8) < 128)[:count]
+    return HEADER_BYTES + (int(ends[-1]) + 1 if len(ends) else 0)
+
+
 def bitmap_bytes(n: int) -> int:
     """Return the length of a bitmap of ``n`` entries."""
     return (n + 7) // 8

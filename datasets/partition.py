@@ -137,9 +137,14 @@ PARTITIONS: dict[str, type[Partition]] = {}
 
 
 def partition(cls: type[P]) -> type[P]:
-    """Register a partition under its kind; PartitionError if the name is taken."""
-    if PARTITIONS.setdefault(cls.kind, cls) is not cls:
+    """Register a partition under its kind; PartitionError if the name is taken, but not by an earlier definition.
+
+    A notebook, ``__main__``, may define its partitions again.
+    """
+    known = PARTITIONS.setdefault(cls.kind, cls)
+    if known is not cls and not known.__module__ == cls.__module__ == "__main__":
         raise PartitionError(f"two partitions are called {cls.kind!r}")
+    PARTITIONS[cls.kind] = cls
     return cls
 
 

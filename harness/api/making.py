@@ -338,7 +338,7 @@ def plan(given: Given, over: Mapping[str, Any] | None = None, *, profile: str = 
 
 
 def load_plugin(path: str | Path) -> None:
-    """Load a file that registers algorithms, metrics, data sets or partitions, as ``--plugin`` does.
+    """Load a file that registers algorithms, models, codecs, metrics, data sets or partitions, as ``--plugin``.
 
     Raises
     ------

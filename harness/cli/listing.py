@@ -28,6 +28,13 @@ def _algorithms() -> Rows:
     ]
 
 
+def _codecs() -> Rows:
+    from compression import CODECS
+
+    formats = {name: getattr(codec, "defined", type(codec.values)) for name, codec in CODECS.items()}
+    return [{"name": name, "about": (cls.__doc__ or "").splitlines()[0]} for name, cls in formats.items()]
+
+
 def list_data(as_json: bool) -> None:
     """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
     from datasets.catalog import describe
@@ -105,6 +112,7 @@ def _documented(kinds: dict[str, Any]) -> Rows:
 
 LISTS = {
     "algorithms": _algorithms,
+    "codecs": _codecs,
     "data": _data,
     "metrics": _metrics,
     "models": _models,

@@ -32,7 +32,17 @@ from harness.cli.options import (
 from harness.core.registry import UserError, unknown
 
 SHELLS = ("bash", "zsh", "tcsh")
-LISTS = ("algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies")
+LISTS = (
+    "algorithms",
+    "codecs",
+    "data",
+    "metrics",
+    "models",
+    "partitions",
+    "problems",
+    "suites",
+    "topologies",
+)
 VERSIONED = (
     "torch",
     "numpy",
@@ -321,7 +331,7 @@ def parser() -> argparse.ArgumentParser:
                 default=[],
                 type=Path,
                 metavar="FILE.py",
-                help="file that registers algorithms, metrics, data sets or partitions (repeatable)",
+                help="file that registers algorithms, models, codecs, metrics, data, partitions (repeatable)",
             )
             one.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
     return top

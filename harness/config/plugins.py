@@ -19,6 +19,7 @@ from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import algorithms
+from compression import CODECS, CompressionError
 from datasets.catalog import CATALOG
 from datasets.dataset import DataError
 from datasets.partition import PARTITIONS, PartitionError
@@ -26,6 +27,7 @@ from datasets.vertical import VERTICAL
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, Registry, UserError
 from harness.metrics import METRICS
+from harness.models import MODELS
 from harness.problems import PROBLEMS
 
 algorithms.load()  # so that a plugin cannot take the name of a built-in
@@ -38,6 +40,8 @@ REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
     "problem": PROBLEMS,
     "data": CATALOG,
     "partition": PARTITIONS,
+    "model": MODELS,
+    "compression": CODECS,
     "metric": METRICS,
 }
 
@@ -133,13 +137,13 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
             raise UserError(f"two partitions are called {taken.pop()!r}")
         if _names() == before:
             raise UserError(
-                "registers nothing; put @register above an algorithm, @partition above a partition, "
-                "@metric(...) or @data_set(...) above a function"
+                "registers nothing; put @register above an algorithm, @partition above a partition, @codec above a "
+                "codec, @model(...), @metric(...) or @data_set(...) above a function"
             )
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         for kind, name in _names() - before:
             del REGISTRIES[kind][name]
-        said = isinstance(error, UserError | DataError | PartitionError)
+        said = isinstance(error, UserError | DataError | PartitionError | CompressionError)
         why = str(error) if said else f"{type(error).__name__}: {error}"
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
         raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error

@@ -17,6 +17,7 @@ from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
+from harness.config import notebook
 from harness.config.attacks import AttackSpec
 from harness.config.fields import (
     SECTIONS,
@@ -44,9 +45,15 @@ PRIVACY_VERSION = 3
 #: Sections that name a part, and the field that holds the name.
 NAMES = {
     "algorithm": "name", "data": "name", "model": "name",
-    "partition": "kind", "problem": "kind", "topology": "kind",
+    "partition": "kind", "problem": "kind", "topology": "kind", "compression": "codec",
 }  # fmt: skip
-PLUGGABLE = ("problem", "data", "partition")  # besides algorithms; metrics are no part of a run
+PLUGGABLE = (
+    "problem",
+    "data",
+    "partition",
+    "model",
+    "compression",
+)  # besides algorithms; metrics are no part of a run
 USUAL_PROBLEM = "classify"
 MOST_ROUNDS = 1_000_000
 
@@ -264,17 +271,19 @@ def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) ->
 def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the versions of the code that a recorded spec names; empty if a part of it is not registered.
 
-    ``plugins`` holds the versions of the plugins of named parts, and is absent without any. ``data`` is the version
-    of the reader of a file's format; other data sets have none, as their digests name what was read.
+    ``plugins`` holds the versions of the plugins of named parts, and of parts that a notebook defines; it is absent
+    without any. ``data`` is the version of the reader of a file's format; other data sets have none, as their
+    digests name what was read.
     """
-    names = {section: _name(section, spec.get(section)) for section in ("algorithm", *PLUGGABLE)}
+    names = named_parts(spec)
     names["problem"] = names["problem"] or USUAL_PROBLEM
     partitions = {"": 1, **{name: kind.version for name, kind in {**PARTITIONS, **VERTICAL}.items()}}
     if not (names["algorithm"] in ALGORITHMS and names["problem"] in PROBLEMS):
         return {}
     if names["partition"] not in partitions:
         return {}
-    plugins = {key: PLUGGED[key, name] for key, name in names.items() if (key, name) in PLUGGED}
+    found = {section: version_of(section, name) for section, name in names.items()}
+    plugins = {key: version for key, version in found.items() if version}
     return {
         "algorithm": ALGORITHMS[names["algorithm"]].meta.version,
         "problem": PROBLEMS[names["problem"]].version,
@@ -283,6 +292,16 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
         **({"plugins": plugins} if plugins else {}),
     }
+
+
+def version_of(section: str, name: str) -> str | None:
+    """Return the version of a part of a plugin or a notebook; None for ours."""
+    return PLUGGED.get((section, name)) or notebook.version(section, name)
+
+
+def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names in the sections of a recorded spec that a plugin or a notebook may bring."""
+    return {section: _name(section, spec.get(section)) for section in ("algorithm", *PLUGGABLE)}
 
 
 def essential(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[str, Any]:
@@ -361,7 +380,6 @@ def _usual_values(cls: type) -> dict[str, Any]:
     return written
 
 
-@cache
 def _usual_model(name: str) -> dict[str, Any]:
     written: dict[str, Any] = to_jsonable_python(models.complete(name, {}))
     return written

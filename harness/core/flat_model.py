@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from copy import deepcopy
 from fnmatch import fnmatchcase
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from harness.core.execution.ghost import watched
+from harness.core.registry import UserError
 
 NORMS = (nn.GroupNorm, nn.LayerNorm)
+Start = Callable[[torch.Generator], Tensor]
+
+
+def set_start(module: nn.Module, start: Start) -> None:
+    """Let a function draw the start values ``(P,)`` of a module, in place of a rule for each kind of layer."""
+    vars(module)["start_values"] = start
+
+
+def start_of(module: nn.Module) -> Start | None:
+    """Return the function that draws a module's start values, if it was given one."""
+    start: Start | None = vars(module).get("start_values")
+    return start
 
 
 class Ravel:
@@ -22,8 +37,9 @@ class Ravel:
     ----------
     module : nn.Module
         Supplies the computation and the shapes; its parameter values are not used. Its attribute
-        ``initializer`` ("default", "xavier" or "kaiming") selects the rule of `init`. An attribute ``computes``
-        of one of its layers is the dtype of the computation; outputs have the dtype of the vector.
+        ``initializer`` ("default", "xavier" or "kaiming") selects the rule of `init`, unless `set_start` gave it
+        start values. An attribute ``computes`` of one of its layers is the dtype of the computation; outputs have
+        the dtype of the vector. A parameter may have several names, as under weight tying.
 
     Attributes
     ----------
@@ -34,35 +50,39 @@ class Ravel:
 
     Raises
     ------
-    ValueError
-        If the module has buffers or uses a parameter twice.
+    UserError
+        If the module has buffers.
     """
 
     def __init__(self, module: nn.Module) -> None:
         if any(True for _ in module.buffers()):
-            raise ValueError("models with buffers (batch norm) are not supported; use group norm")
-        named = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-        if len(named) > len(list(module.parameters())):
-            raise ValueError(f"models that use a parameter twice are not supported: {', '.join(named)}")
+            raise UserError("models with buffers (batch norm) are not supported; use group norm")
         self.module = deepcopy(module).to("meta")  # shapes only: problems outlive their runs in caches
         marked = (vars(part).get("computes") for part in module.modules())
         self._computes: torch.dtype | None = next((dtype for dtype in marked if dtype is not None), None)
         self._mine = threading.local()
         shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
         self.names = tuple(shapes)
+        aliases: dict[int, list[str]] = {}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            aliases.setdefault(id(parameter), []).append(name)
+        self._aliases = tuple(aliases.values())  # every name of each parameter
         self.shapes = tuple(shapes.values())
         self.sizes = [shape.numel() for shape in self.shapes]
         self.size = sum(self.sizes)
+        self.tied = len(self.names) < sum(map(len, self._aliases))
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Apply the module with parameters ``x``, shape ``(P,)``, to a batch of inputs ``(B, ...)``."""
         module = self._own_module()
         own = x.to(self._computes or x.dtype)
-        for (layer, name), value in zip(self._mine.slots, self.parameters(own).values(), strict=True):
-            setattr(layer, name, _channels_last(value) if value.ndim == 4 else value)
-        with watched(self._layers, self.size):
+        for slots, value in zip(self._mine.slots, self.parameters(own).values(), strict=True):
+            lent = _channels_last(value) if value.ndim == 4 else value
+            for layer, name in slots:
+                setattr(layer, name, lent)
+        with watched(self._layers, self.size, tied=self.tied):
             output: Tensor = module(inputs.to(self._computes or inputs.dtype))
-        for layer, name in self._mine.slots:
+        for layer, name in chain(*self._mine.slots):
             setattr(layer, name, None)  # otherwise the last model of every problem stays in memory
         # Linear layers hand on transposed products. Whoever sums outputs finds one layout, alone and side by side.
         return output.to(x.dtype).contiguous()
@@ -74,9 +94,13 @@ class Ravel:
         """
         if not hasattr(self._mine, "module"):
             module = deepcopy(self.module)
-            paths = [name.rpartition(".") for name in self.names]
-            self._mine.slots = [(module.get_submodule(path), name) for path, _, name in paths]
-            for layer, name in self._mine.slots:
+            paths = [[name.rpartition(".") for name in names] for names in self._aliases]
+            # A layer may have several names, too.
+            self._mine.slots = [
+                list(dict.fromkeys((module.get_submodule(path), name) for path, _, name in every))
+                for every in paths
+            ]
+            for layer, name in chain(*self._mine.slots):
                 delattr(layer, name)
             self._mine.module = module
         own: nn.Module = self._mine.module
@@ -84,7 +108,7 @@ class Ravel:
 
     def _layers(self) -> list[nn.Module]:
         """Return this thread's layers with parameters."""
-        return list(dict.fromkeys(layer for layer, _ in self._mine.slots))
+        return list(dict.fromkeys(layer for layer, _ in chain(*self._mine.slots)))
 
     def parameters(self, x: Tensor) -> dict[str, Tensor]:
         """Return named views of ``x``, from one split, so that the backward pass is one concatenation."""
@@ -103,9 +127,11 @@ class Ravel:
 
         Raises
         ------
-        ValueError
+        UserError
             If a layer with parameters is of no kind that has a rule.
         """
+        if (start := start_of(self.module)) is not None:
+            return start(generator)
         rule = getattr(self.module, "initializer", "default")
         drawn = {name: torch.zeros(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
         for prefix, layer in self.module.named_modules():
@@ -127,9 +153,9 @@ class Ravel:
             elif isinstance(layer, nn.Embedding):
                 drawn[path + "weight"].normal_(generator=generator)
             elif any(True for _ in layer.parameters(recurse=False)):
-                raise ValueError(
-                    f"no initialization rule for {type(layer).__name__}; supported: Linear, Conv2d, Embedding, "
-                    "GroupNorm, LayerNorm"
+                raise UserError(
+                    f"no initialization rule for {type(layer).__name__}; there are rules for Linear, Conv2d, "
+                    "Embedding, GroupNorm and LayerNorm; a Net with initializer 'own' starts as constructed"
                 )
         return torch.cat([value.flatten() for value in drawn.values()])
 

@@ -142,7 +142,7 @@ def split_model(problem: Problem, latent: int | None = None) -> Problem:
     if problem.halves is None:
         raise Incompatible(
             f"the algorithm splits a model into extractor and head, but the model of problem {problem.name} "
-            "has no hidden layer; try model mlp or an image model"
+            "has no hidden layer before a linear head; try model mlp or an image model"
         )
     return problem.halves(latent=latent)
 
@@ -212,9 +212,11 @@ def _extractor_first(problem: Problem) -> Runs:
 
 def _norms(problem: Problem) -> Runs:
     layers = [] if problem.module is None else list(problem.module.modules())
-    sizes = [
-        (isinstance(layer, NORMS), p.numel()) for layer in layers for p in layer.parameters(recurse=False)
-    ]
+    owners = {
+        p: layer for layer in reversed(layers) for p in layer.parameters(recurse=False)
+    }  # one if shared
+    order = () if problem.module is None else problem.module.parameters()
+    sizes = [(isinstance(owners[p], NORMS), p.numel()) for p in order]
     if not any(own for own, _ in sizes):
         raise Incompatible(
             f"the algorithm keeps norm layers at the clients, but the model of problem {problem.name} has none; "

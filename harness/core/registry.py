@@ -32,6 +32,11 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} Allowed: {', '.join(names)}.")
 
 
+def again(known: object, thing: object) -> bool:
+    """Whether both are of the module ``__main__``: a notebook, whose cells are executed again, or a script."""
+    return getattr(known, "__module__", None) == getattr(thing, "__module__", None) == "__main__"
+
+
 #: Names registered by plugins, as (section of a spec, name), and the version of the plugin's code.
 PLUGGED: dict[tuple[str, str], str] = {}
 
@@ -48,19 +53,34 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._things: dict[str, T] = {}
+        self._defined: dict[str, object] = {}
 
-    def add(self, name: str, thing: T) -> T:
-        """Register an object and return it.
+    def add(self, name: str, thing: T, defined: object = None) -> T:
+        """Register an object and return it; what a notebook defines again is replaced.
+
+        Parameters
+        ----------
+        name : str
+            Name in run files.
+        thing : T
+            The object.
+        defined : object, optional
+            The class or function that somebody wrote, if the object is another.
 
         Raises
         ------
         UserError
             If the name belongs to another object.
         """
-        if self._things.get(name, thing) is not thing:
+        defined = thing if defined is None else defined
+        if self._things.get(name, thing) is not thing and not again(self._defined[name], defined):
             raise UserError(f"two {self.kind}s are called {name!r}")
-        self._things[name] = thing
+        self._things[name], self._defined[name] = thing, defined
         return thing
+
+    def defined(self, name: str) -> object:
+        """Return the class or function behind an object."""
+        return self._defined[name]
 
     def __getitem__(self, name: str) -> T:
         if name not in self._things:
@@ -68,7 +88,7 @@ class Registry(Generic[T]):
         return self._things[name]
 
     def __delitem__(self, name: str) -> None:
-        del self._things[name]
+        del self._things[name], self._defined[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._things))

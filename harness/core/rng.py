@@ -8,7 +8,10 @@ client's draw does not depend on the other clients of the cohort.
 from __future__ import annotations
 
 import hashlib
+import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -45,6 +48,24 @@ def stream(seed: int, *purpose: str | int) -> torch.Generator:
 def numpy_stream(seed: int, *purpose: str | int) -> np.random.Generator:
     """Return the numpy generator of a draw, which uses all 63 bits of the key."""
     return np.random.default_rng(key(seed, *purpose))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let global generators on the CPU begin with a 32-bit seed, for constructors that draw from them.
+
+    Those of torch, numpy and Python are set back afterwards.
+    """
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002 - of users' code
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
 
 
 class NoiseStream:

@@ -13,7 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from harness.config.run import RunSpec
+from harness.config import notebook
+from harness.config.run import RunSpec, named_parts
 from harness.core.registry import UserError, unknown
 from harness.executors import EXECUTORS
 from harness.executors.forkserver import cores
@@ -118,6 +119,7 @@ def run_all(
             these = [specs[number] for number in unit]
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
+        notebook.require_files(named_parts(spec.model_dump()) for spec in specs)
         workers: AbstractContextManager[Workers] = (
             Cluster(address, size, root, execution, retry)
             if chosen == "ray"

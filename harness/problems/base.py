@@ -8,11 +8,12 @@ from functools import wraps
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from datasets.federation import Federation
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry
-from harness.models import Net, Shape, build, compute_in
+from harness.models import Shape, build, compute_in
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Setting:
     seed: int = 0
     computes: torch.dtype | None = None
 
-    def net(self, outputs: int) -> Net:
+    def net(self, outputs: int) -> nn.Module:
         """Return the model that the run names, for the clients' inputs."""
         assert self.federation is not None and self.model is not None
         name, settings = self.model
         return self.built(name, tuple(self.federation.pool.x.shape[1:]), outputs, settings)
 
-    def built(self, name: str, shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> Net:
+    def built(self, name: str, shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> nn.Module:
         """Return any network, see `harness.models.build`."""
         net = build(name, shape, outputs, settings)
         compute_in(self.computes, net)

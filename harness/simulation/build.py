@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from compression import find_codec
 from datasets.catalog import load
 from datasets.dataset import Dataset, halves
 from datasets.federation import Federation, federate
@@ -20,9 +21,9 @@ from datasets.topology import mixing_matrix
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import DataSpec, PartitionSpec
-from harness.config.run import RunSpec
+from harness.config.run import RunSpec, version_of
 from harness.core import rng
-from harness.core.algorithm import Algorithm
+from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
@@ -156,6 +157,8 @@ def prepare(
     """
     execution = execution or Execution()
     algorithm = spec.algorithm.made
+    if type(algorithm) is not ALGORITHMS[spec.algorithm["name"]]:
+        raise UserError(f"algorithm {algorithm.meta.name!r} was defined again since; read the spec once more")
     kind = PROBLEMS[spec.problem["kind"]]
     model = (spec.model["name"], spec.model.made) if spec.model else None
     dtype, computes = DTYPES[spec.precision or "float32"]
@@ -213,6 +216,12 @@ def prepare(
     if spec.compression.rank is not None:
         low_rank.checked(viewed, spec.compression.rank)
     privacy = draft(spec, federation)
+    if privacy is not None and privacy.costs_expected and not find_codec(spec.compression.codec).fixed:
+        raise Incompatible(
+            f"compression.codec: under {privacy.spec.placement} placement bytes are expected values, as lengths of "
+            f"messages tell of the data; those of codec {spec.compression.codec} follow from the data alone. Use a "
+            "codec of fixed length, or local placement"
+        )
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
     # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
@@ -282,6 +291,7 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
     fields = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
     key = (
         kind.build,
+        None if spec.model is None else version_of("model", spec.model["name"]),
         _user(spec),  # is no feature
         fields,
         digest,
@@ -366,12 +376,14 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
 
 
 def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
-    """Load a data set, cached because the runs of a suite mostly share one; a file that changed is read again."""
+    """Load a data set, cached because the runs of a suite mostly share one; a changed file is read again,
+    and by a reader that a notebook has defined again.
+    """
     try:
         state = _state(Path(data.path).expanduser(), data.name in FORMATS) if data.path else None
     except OSError:  # reading says what is wrong
         state = None
-    return _load(data, task, state)
+    return _load(data, task, state, version_of("data", data.name))
 
 
 def _state(path: Path, inside: bool) -> object:
@@ -382,7 +394,9 @@ def _state(path: Path, inside: bool) -> object:
 
 
 @lru_cache(maxsize=2)
-def _load(data: DataSpec, task: Literal["classification", "regression"], state: object) -> Dataset:
+def _load(
+    data: DataSpec, task: Literal["classification", "regression"], state: object, version: str | None
+) -> Dataset:
     options = data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"})
     read = load(**options, task=task)
     return read if data.binary is None else halves(read)

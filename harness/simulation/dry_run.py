@@ -289,7 +289,7 @@ class DryStages(Stages):
     def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
         kept = None if ratio is None else kept_count(entries, ratio)
         expected, largest = round(codec.expected_size(entries, kept)), codec.largest_size(entries, kept)
-        type(self).varying |= expected != largest
+        type(self).varying |= expected != largest or not codec.fixed
         return largest if self.largest else expected
 
 

@@ -13,7 +13,6 @@ from datasets.federation import Federation
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.compression_settings import PLAIN
 from harness.simulation.build import Execution, Setup, data_key, identify, prepare
 from harness.simulation.calibration import calibrate, calibrated
 from harness.simulation.claims import statement
@@ -82,7 +81,7 @@ def vetted(cells: Sequence[Combination]) -> list[Combination]:
     checked = []
     for cell in cells:
         spec = cell.spec
-        if spec is None or (spec.privacy is None and spec.compression == PLAIN and spec.topology is None):
+        if spec is None:
             checked.append(cell)
             continue
         key = stack_key(spec)

@@ -23,6 +23,7 @@ from harness.core.execution.batches import uneven_batches
 from harness.core.per_run import kind
 from harness.core.row_table import of_run, stacked
 from harness.core.wire.privacy_settings import BUDGETS
+from harness.models import MODELS
 from harness.simulation.build import Setup
 
 Checkpoint = dict[str, Any]
@@ -53,6 +54,8 @@ def obstacle(setup: Setup) -> str | None:
         return f"algorithm {meta.name} decides per run"
     if setup.rows.mode == "loop":
         return "clients are run in a loop"
+    if spec.model is not None and not MODELS[spec.model["name"]].ours:
+        return "operations of a plugin's model may round by where an entry lies in memory"
     if setup.compression.alpha != 0.0:
         return "every run prunes its own model"
     if setup.privacy is not None and setup.privacy.by_gradient:

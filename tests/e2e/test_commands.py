@@ -281,7 +281,8 @@ def test_every_figure_can_be_made_again_from_the_predictions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "what", ["algorithms", "data", "metrics", "models", "partitions", "problems", "suites", "topologies"]
+    "what",
+    ["algorithms", "codecs", "data", "metrics", "models", "partitions", "problems", "suites", "topologies"],
 )
 def test_everything_can_be_listed(what, capsys):
     assert main(["list", what, "--json"]) == 0

@@ -49,6 +49,64 @@ class Halves(Partition):
         owner[: int(self.share * len(owner))] = 0
         return rng.permutation(owner)
 """
+MODEL = """
+import torch
+from torch import nn
+from harness.models import model
+
+class Gated(nn.Module):
+    def __init__(self, inputs, outputs, hidden):
+        super().__init__()
+        self.first, self.norm = nn.Linear(inputs, hidden), nn.LayerNorm(hidden)
+        self.gate = nn.Parameter(torch.randn(hidden))
+        self.last = nn.Linear(hidden, outputs)
+
+    def forward(self, x):
+        return self.last(self.norm(torch.relu(self.first(x))) * self.gate)
+
+@model("tables")
+def gated(shape, outputs, hidden=6):
+    '''Hidden units with gates.'''
+    return Gated(shape[0], outputs, hidden)
+"""
+ATTENTION = """
+from torch import nn
+from harness.models import model
+
+class Attentive(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.first, self.norm = nn.Linear(inputs, 37), nn.LayerNorm(37)
+        self.each, self.last = nn.Linear(1, 8), nn.Linear(8, outputs)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        each = self.each(self.norm(self.first(x)).tanh().unsqueeze(-1))
+        return self.last((each + self.attention(each, each, each)[0]).tanh().mean(1))
+
+@model("tables")
+def attentive(shape, outputs):
+    return Attentive(shape[0], outputs)
+"""
+CODEC = """
+import numpy as np
+import torch
+from compression.own_codec import OwnCodec, codec
+
+@codec
+class Halves(OwnCodec):
+    '''Half precision.'''
+    name = "halves"
+
+    def encode(self, values, generator):
+        return values.clamp(-65504, 65504).half().numpy().tobytes()
+
+    def decode(self, data, count):
+        return torch.from_numpy(np.frombuffer(data, np.float16).copy())
+
+    def size(self, count):
+        return 2 * count
+"""
 METRIC = """
 from harness.metrics import metric
 
@@ -160,6 +218,90 @@ def test_runs_of_our_own_code_keep_their_names_beside_a_plugin():
     before = identify(ours)
     plugins.load([EXAMPLE])
     assert identify(ours) == before
+
+
+def test_a_changed_model_makes_another_run(tmp_path, capsys):
+    """ReLU becomes tanh; both are on record, also for methods that divide the model."""
+    for algorithm in ("fedavg", "fedrep"):
+        ids = set()
+        for source in (MODEL, MODEL.replace("torch.relu", "torch.tanh")):
+            forget()
+            mine, out = write(tmp_path / "mine.py", source), tmp_path / "out"
+            run = RUN | {"data": "breast-cancer", "algorithm": algorithm, "model": "gated", "rounds": 3}
+            command = ["run", "--spec", write(tmp_path / "run.yaml", run), "--out", str(out), "--json"]
+            assert main([*command, "--plugin", mine]) == 0
+            told = json.loads(capsys.readouterr().out)
+            kept = json.loads((out / "runs" / told["id"] / "spec.json").read_text())
+            assert kept["versions"]["plugins"] == {"model": plugins.loaded()[-1].version}
+            assert told["metrics"]["accuracy"] > 0.5
+            ids.add(told["id"])
+        assert len(ids) == 2
+    assert main(["leaderboard", str(out), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
+
+
+def test_a_codec_of_a_plugin_carries_the_messages_of_a_run(tmp_path, capsys):
+    """Its bytes and results are those of ours; a changed file makes another run."""
+    run = RUN | {"data": "breast-cancer", "algorithm": "fedavg"}
+    told = {}
+    for codec, source in {"float16": "", "halves": CODEC, "again": CODEC.replace("65504", "65503")}.items():
+        forget()
+        mine = ["--plugin", write(tmp_path / "mine.py", source)] if source else []
+        name = codec if not source else "halves"
+        spec = write(tmp_path / "run.yaml", run | {"compression": {"codec": name, "beta": 0.5}})
+        assert main(["plan", "--spec", spec, "--json", *mine]) == 0
+        (planned,) = json.loads(capsys.readouterr().out)
+        assert main(["run", "--spec", spec, "--out", str(tmp_path / "out"), "--json", *mine]) == 0
+        told[codec] = json.loads(capsys.readouterr().out)
+        assert planned["bytes_up"] <= told[codec]["bytes_up"] <= planned["bytes_up_most"]
+        kept = json.loads((tmp_path / "out" / "runs" / told[codec]["id"] / "spec.json").read_text())
+        plugged = {"compression": plugins.loaded()[-1].version} if source else None
+        assert kept["versions"].get("plugins") == plugged
+    assert told["float16"]["metrics"] == told["halves"]["metrics"]
+    assert told["float16"]["bytes_up"] == told["halves"]["bytes_up"]
+    assert len({one["id"] for one in told.values()}) == 3
+    forget()
+    assert main(["leaderboard", str(tmp_path / "out"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 3
+
+
+@pytest.mark.parametrize(("fixed", "code"), [(True, 0), (False, 2)])
+def test_lengths_of_a_codec_reveal_nothing_under_central_noise(tmp_path, capsys, fixed, code):
+    """They would be written down, and the noise is added only to the average."""
+    mine = write(
+        tmp_path / "mine.py", CODEC.replace("    def encode", f"    fixed = {fixed}\n\n    def encode")
+    )
+    private = {"placement": "central", "epsilon": 8, "clip": 1}
+    run = RUN | {"data": "breast-cancer", "algorithm": "fedavg", "privacy": private}
+    spec = write(tmp_path / "run.yaml", run | {"compression": {"codec": "halves"}})
+    assert main(["run", "--spec", spec, "--out", str(tmp_path / "out"), "--plugin", mine]) == code
+    said = " ".join(capsys.readouterr().err.split())
+    assert code == 0 or "codec halves follow from the data alone. Use a codec of fixed length" in said
+
+
+@pytest.mark.slow
+def test_runs_of_a_plugins_model_are_the_same_in_any_company(tmp_path):
+    """The order of a mean's sums depends on the shape of the tensor, which in a stack is another."""
+    mine = write(tmp_path / "mine.py", ATTENTION)
+    base = RUN | {"data": "breast-cancer", "algorithm": "fedavg", "model": "attentive"}
+    base["partition"] = {"kind": "dirichlet", "alpha": 1.0, "clients": 7}
+    suite = {"suite": "ours", "base": base, "sweep": {"seed": [0, 1], "algorithm.lr": [0.1, 0.2]}}
+    path = write(tmp_path / "ours.yaml", suite)
+    for stack in ("auto", "off"):
+        out = str(tmp_path / stack)
+        assert main(["suite", path, "--plugin", mine, "--jobs", "1", "--stack", stack, "--out", out]) == 0
+    assert len(written(tmp_path / "auto")) == 4 * 3
+    assert written(tmp_path / "auto") == written(tmp_path / "off")
+
+
+def test_what_a_model_lacks_is_refused_before_writing(tmp_path, capsys):
+    mine = write(tmp_path / "mine.py", MODEL.replace("nn.LayerNorm", "nn.BatchNorm1d"))
+    run = RUN | {"data": "breast-cancer", "algorithm": "fedavg", "model": "gated"}
+    command = ["run", "--spec", write(tmp_path / "run.yaml", run), "--out", str(tmp_path / "out")]
+    assert main([*command, "--plugin", mine]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: model 'gated': BatchNorm1d 'norm'") and "use GroupNorm" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_interrupted_run_resumes_only_with_its_plugin(tmp_path, capsys):
@@ -320,14 +462,20 @@ def test_an_installed_package_is_a_plugin_whose_version_counts(tmp_path):
     for version in ("1.0", "1.1"):
         folder = tmp_path / version
         folder.mkdir()
-        install(folder, version, EXAMPLE.read_text())
-        run = write(folder / "run.yaml", RUN)
+        install(folder, version, "\n".join([EXAMPLE.read_text(), METRIC, PARTITION, MODEL, CODEC]))
+        whole = RUN | {"model": "gated", "compression": {"codec": "halves"}}
+        whole["partition"] = {"kind": "halves", "clients": 3}
+        run = write(folder / "run.yaml", whole)
         command = [sys.executable, "-m", "harness", "run", "--spec", run, "--out", str(folder / "out")]
         path = os.pathsep.join([str(ROOT), str(folder)])
         made = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True)
         assert made.returncode == 0, made.stderr
         (spec,) = (folder / "out").glob("runs/*/spec.json")
-        assert json.loads(spec.read_text())["versions"]["plugins"]["algorithm"] == f"ours {version}"
+        sections = ("algorithm", "data", "partition", "model", "compression")
+        named = json.loads(spec.read_text())["versions"]["plugins"]
+        assert named == dict.fromkeys(sections, f"ours {version}")
+        done = json.loads((spec.parent / "done.json").read_text())
+        assert {"errors", "median_client"} <= done["metrics"].keys()
         names.append(spec.parent.name)
     assert names[0] != names[1]
 

@@ -41,6 +41,7 @@ class Tape:
         self.owner: list[int] = []  # numbers of the networks they are in
         self.biased: list[bool] = []
         self.sizes: list[int] = []  # numbers of parameters of the networks that were applied
+        self.tied = False  # whether layers of one of them share parameters
         self._probes = probes
 
     def note(self, layer: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -69,13 +70,14 @@ def _watching(tape: Tape) -> Iterator[Tape]:
 
 
 @contextmanager
-def watched(layers: Callable[[], Sequence[nn.Module]], size: int) -> Iterator[None]:
-    """Write the layers of a network of so many parameters on this thread's tape, if there is one."""
+def watched(layers: Callable[[], Sequence[nn.Module]], size: int, *, tied: bool = False) -> Iterator[None]:
+    """Write the layers of a network of so many parameters, which may be tied, on this thread's tape, if any."""
     tape: Tape | None = getattr(_here, "tape", None)
     if tape is None:
         yield
         return
     tape.sizes.append(size)
+    tape.tied |= tied
     handles = [layer.register_forward_hook(tape.note) for layer in layers()]
     try:
         yield
@@ -123,6 +125,8 @@ def layout(
         plain = isinstance(layer, LAYERS) and getattr(layer, "groups", 1) == 1 and not _unsupported(layer)
         if not plain:
             raise _refused(f"has no formula for a layer {type(layer).__name__} with these settings")
+    if seen.tied:
+        raise _refused("has no formula for parameters that layers share")
     if sum(seen.held) != sum(seen.sizes):
         raise _refused("needs networks whose parameters are all in layers that are used")
     if any(one.dtype not in (torch.float32, torch.float64) for one in seen.outputs):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compression import UnitGroup, prune, shrink, units
+from compression import CompressionError, UnitGroup, prune, shrink, units
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 
@@ -164,14 +164,17 @@ def prunable(problem: Problem) -> list[UnitGroup]:
     Raises
     ------
     Incompatible
-        If the model has no hidden units, or the algorithm trains parts of units.
+        If the model has no hidden units, or units that cannot be found, or the algorithm trains parts of units.
     """
     if problem.module is not None and problem.rebuild is None:
         raise Incompatible(
             "compression.alpha: the algorithm shares parts of the model only, and the units of a part cannot be "
             "removed; use beta, or an algorithm that shares the extractor"
         )
-    groups = units(problem.module) if problem.module is not None else []
+    try:
+        groups = units(problem.module) if problem.module is not None else []
+    except CompressionError as error:
+        raise Incompatible(f"compression.alpha: {error}") from error
     if not groups:
         raise Incompatible(
             f"compression.alpha: the model of problem {problem.name} has no hidden units to prune"

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from harness.core.execution.row_product import Linear
 from harness.core.registry import UserError
-from harness.models import Net, Residual, build, describe, names
+from harness.models import Net, build, describe, names
+from harness.models.networks import Residual
 
 FMNIST, CIFAR, QUADRANT, TINY = (1, 28, 28), (3, 32, 32), (3, 16, 16), (3, 64, 64)
 

@@ -391,6 +391,15 @@ def test_refused_compression_is_planned_as_skipped(
 
 
 @pytest.mark.parametrize(
+    "fields", [{}, {"privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 1.0}}]
+)
+def test_a_model_without_an_extractor_is_skipped_not_failed(data: Any, fields: dict[str, Any]) -> None:
+    """Without privacy nothing was tried before the run, which then failed."""
+    (cell,) = vetted([Combination({}, read_spec(given(data, "fedrep", model="logistic", **fields)))])
+    assert cell.spec is None and "no hidden layer" in str(cell.reason)
+
+
+@pytest.mark.parametrize(
     "protected", [{}, {"privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 1.0}}]
 )
 def test_refusals_of_full_cohorts_do_not_hold_for_partial_ones(data: Any, protected: dict[str, Any]) -> None:

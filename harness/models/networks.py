@@ -1,108 +1,22 @@
-"""Networks with a feature extractor and a linear head.
-
-Each model is a function of the shape of one input, the number of outputs and its settings. `build` checks settings
-against the function's annotations, and the command line prints the first line of its docstring.
-
-The harness relies on these properties: parameter names begin with ``extractor.`` or ``head.``; parameters belong to
-layers of `torch.nn`, so that structured pruning can find them; there is no
-dropout and no batch normalization, hence no buffer, no training mode and no random draw in ``forward``.
-"""
+"""Our networks."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from harness.core.execution.row_product import Linear
-from harness.core.registry import Registry, UserError, unknown
+from harness.core.registry import UserError
+from harness.models.net import Initializer, Net
+from harness.models.registry import Shape, model
 
-Shape = tuple[int, ...]
 Activation = type[nn.Module]
-Initializer = Literal["default", "xavier", "kaiming"]
 Norm = Literal["none", "group"]
-
-
-def dense(module: nn.Module) -> bool:
-    """Whether a module is dense algebra, which vectorizes over clients; on a CPU others are faster in a loop."""
-    return not any(isinstance(layer, nn.Conv2d | nn.Embedding) for layer in module.modules())
-
-
-class Net(nn.Module):
-    """A feature extractor ``u`` and a linear head ``v``.
-
-    Parameters
-    ----------
-    extractor : nn.Module
-        All layers but the last: ``(B, *input_shape)`` to ``(B, embedding_size)``.
-    embedding_size : int
-        Length of a feature vector.
-    outputs : int
-        Number of classes, or 1 for a score.
-    initializer : {"default", "xavier", "kaiming"}
-        Law of the start values: PyTorch's defaults, Xavier-normal or Kaiming weights. Only recorded here; the
-        flattened model draws them from a keyed generator (`harness.core.flat_model`).
-    """
-
-    def __init__(
-        self, extractor: nn.Module, embedding_size: int, outputs: int, initializer: Initializer = "default"
-    ) -> None:
-        super().__init__()
-        self.extractor = extractor
-        self.head: nn.Linear = (Linear if dense(extractor) else nn.Linear)(embedding_size, outputs)
-        self.initializer: Initializer = initializer
-
-    @property
-    def embedding_size(self) -> int:
-        """Length of a feature vector."""
-        return self.head.in_features
-
-    def features(self, x: Tensor) -> Tensor:
-        """Return the feature vectors, ``(B, embedding_size)``, of inputs ``(B, *input_shape)``."""
-        out: Tensor = self.extractor(x)
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, ``(B, outputs)``, of inputs ``(B, *input_shape)``."""
-        out: Tensor = self.head(self.features(x))
-        return out
-
-
-class Encoder(Net):
-    """A net whose features are means and spreads of a Gaussian; the head reads a sample or the mean."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits at the means."""
-        out: Tensor = self.head(self.features(x)[..., : self.embedding_size])
-        return out
-
-
-def encoder(net: Net, latent: int) -> Encoder:
-    """Append a linear layer for ``latent`` means and spreads to the extractor; parameters are placeholders."""
-    if latent < 1:
-        raise UserError(f"latent must be at least 1, given {latent}")
-    with torch.random.fork_rng(devices=[]):
-        layer = type(net.head)(net.embedding_size, 2 * latent)
-        made = Encoder(nn.Sequential(net.extractor, layer), latent, net.head.out_features, net.initializer)
-    compute_in(getattr(net.head, "computes", None), made)
-    return made
-
-
-def compute_in(dtype: torch.dtype | None, net: nn.Module) -> None:
-    """Set the type that a net and each of its parts compute in (`Ravel`), independent of the parameters' type."""
-    for part in net.modules():
-        vars(part)["computes"] = dtype
-
-
-def computes_in(dtype: torch.dtype, net: nn.Module | None) -> bool:
-    """Whether a net computes in this type."""
-    return net is not None and any(vars(part).get("computes") == dtype for part in net.modules())
 
 
 class Residual(nn.Module):
@@ -174,128 +88,6 @@ class Last(nn.Module):
         return x[:, -1]
 
 
-class _Model(NamedTuple):
-    make: Callable[..., Net]
-    inputs: str
-
-
-_MODELS: Registry[_Model] = Registry("model")
-
-
-def _model(inputs: str) -> Callable[[Callable[..., Net]], Callable[..., Net]]:
-    """Register the decorated function under its name, with a description of its inputs."""
-
-    def register(make: Callable[..., Net]) -> Callable[..., Net]:
-        _MODELS.add(make.__name__, _Model(make, inputs))
-        return make
-
-    return register
-
-
-def names() -> list[str]:
-    """Return the names of all models, sorted."""
-    return list(_MODELS)
-
-
-def describe() -> list[dict[str, str]]:
-    """Return name, summary, inputs and default settings of every model."""
-    rows = []
-    for name in names():
-        make, inputs = _MODELS[name]
-        settings = ", ".join(f"{key}={default!r}" for key, default in _defaults(make).items())
-        summary = (inspect.getdoc(make) or "").splitlines()[0]
-        rows.append({"name": name, "summary": summary, "inputs": inputs, "settings": settings})
-    return rows
-
-
-def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> Net:
-    """Build a network.
-
-    Parameters
-    ----------
-    name : str
-        One of `names`.
-    input_shape : tuple[int, ...]
-        Shape of one input: ``(features,)`` for tables, ``(length, 1)`` for text, ``(channels, height, width)`` for
-        images.
-    outputs : int
-        Number of classes, or 1 for a score.
-    settings : Mapping[str, object]
-        Settings of the model; lists stand for tuples.
-
-    Returns
-    -------
-    Net
-        In single precision on the CPU. Its parameters are placeholders, see `Net`.
-
-    Raises
-    ------
-    UserError
-        If the name or a setting is unknown, a value has the wrong type, or the input does not fit the model.
-    """
-    make = _MODELS[name].make
-    where = f"model {name!r}:"
-    shape = _checked(f"{where} input_shape", input_shape, Shape)
-    if not shape:
-        raise UserError(f"{where} input_shape must have at least one axis")
-    _checked(f"{where} outputs", outputs, int)
-    values = complete(name, settings)
-    # Layers draw from PyTorch's global generator, whose state must not change.
-    with torch.random.fork_rng(devices=[]):
-        return make(shape, outputs, **values)
-
-
-def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
-    """Check the types of a model's settings and add defaults.
-
-    Raises
-    ------
-    UserError
-        If the name or a setting is unknown, or a value has the wrong type.
-    """
-    hints, defaults = _settings(_MODELS[name].make)
-    values = dict(defaults)
-    for key, value in settings.items():
-        if key not in values:
-            raise unknown(f"setting of model {name!r}", key, values or ["none"])
-        values[key] = _checked(f"model {name!r}: setting {key!r}", value, hints[key])
-    return values
-
-
-@cache
-def _settings(make: Callable[..., Net]) -> tuple[dict[str, Any], dict[str, object]]:
-    """Return the types and the defaults of a model's settings."""
-    return get_type_hints(make), _defaults(make)
-
-
-def _defaults(make: Callable[..., Net]) -> dict[str, object]:
-    parameters = inspect.signature(make).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def _checked(what: str, value: object, hint: object) -> object:
-    """Return ``value`` if it fits the annotation, else raise; all numbers must be positive."""
-    if get_origin(hint) is Literal:
-        fits, wanted = value in get_args(hint), "one of " + ", ".join(map(repr, get_args(hint)))
-    elif hint is int:
-        fits, wanted = _is_count(value), "a positive integer"
-    elif hint is float:
-        fits = _is_count(value) or (isinstance(value, float) and 0 < value < math.inf)
-        wanted = "a positive number"
-    else:
-        fits = isinstance(value, list | tuple) and all(map(_is_count, value))
-        wanted = "a list of positive integers"
-    if not fits:
-        raise UserError(f"{what} must be {wanted}, not {value!r}")
-    if hint is float:
-        return float(value)  # type: ignore[arg-type] # it fits: a number
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 def _require_image(name: str, shape: Shape, least: int = 1) -> None:
     """Raise UserError unless inputs are images with at least ``least`` pixels per side."""
     if len(shape) != 3:
@@ -335,7 +127,7 @@ def _lenet(
     return nn.Sequential(*layers, nn.Flatten(), *_dense(planes * height * width, hidden, activation))
 
 
-@_model("text")
+@model("text")
 def transformer(shape: Shape, outputs: int, *, width: int = 32, heads: int = 4, blocks: int = 1) -> Net:
     """Small transformer that reads the last symbols of a text, of the kind that it predicts.
 
@@ -357,14 +149,14 @@ def _require_numbers(name: str, shape: Shape) -> None:
         raise UserError(f"model {name!r} cannot read text; use 'transformer'")
 
 
-@_model("tables and images of any shape")
+@model("tables and images of any shape")
 def logistic(shape: Shape, outputs: int) -> Net:
     """Linear model of the flattened input: multinomial logistic regression under cross-entropy."""
     _require_numbers("logistic", shape)
     return Net(nn.Sequential(nn.Flatten()), math.prod(shape), outputs)
 
 
-@_model("tables and images of any shape")
+@model("tables and images of any shape")
 def mlp(
     shape: Shape, outputs: int, *, hidden: Shape = (64,), activation: Literal["relu", "tanh"] = "relu"
 ) -> Net:
@@ -374,7 +166,7 @@ def mlp(
     return Net(nn.Sequential(nn.Flatten(), *layers), (math.prod(shape), *hidden)[-1], outputs)
 
 
-@_model("images of at least 16 x 16 pixels")
+@model("images of at least 16 x 16 pixels")
 def fedreco_cnn(shape: Shape, outputs: int, *, channels: Shape = (), width: int = 1024) -> Net:
     """Five-layer CNN of FedReCo: 5x5 convolutions without padding, then two dense layers of `width`.
 
@@ -386,7 +178,7 @@ def fedreco_cnn(shape: Shape, outputs: int, *, channels: Shape = (), width: int 
     return Net(_lenet("fedreco_cnn", shape, channels, 5, 0, (width, width), nn.ReLU), width, outputs)
 
 
-@_model("images of at least 10 x 10 pixels with one channel, 8 x 8 with more")
+@model("images of at least 10 x 10 pixels with one channel, 8 x 8 with more")
 def fedsgda_cnn(shape: Shape, outputs: int) -> Net:
     """CNNs of FedSGDA: the tanh net of FashionMNIST for one channel, the ReLU net of CIFAR-10 otherwise.
 
@@ -400,7 +192,7 @@ def fedsgda_cnn(shape: Shape, outputs: int) -> Net:
     return Net(extractor, 64, outputs, "xavier")
 
 
-@_model("images of at least 4 x 4 pixels")
+@model("images of at least 4 x 4 pixels")
 def fedavg_cnn(shape: Shape, outputs: int, *, hidden: int = 1024) -> Net:
     """CNN of the FedAvg paper, with a wider dense layer: padded 5x5 convolutions of 32 and 64 channels.
 
@@ -447,7 +239,7 @@ def _vgg(name: str, shape: Shape, outputs: int, blocks: Sequence[Shape], width: 
     return Net(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), planes, outputs, initializer)
 
 
-@_model("images of any size")
+@model("images of any size")
 def vgg16(shape: Shape, outputs: int, *, width: float = 1.0, norm: Norm = "none") -> Net:
     """Thirteen convolutions of VGG16 (channels times `width`), global average pooling and one linear layer.
 
@@ -458,13 +250,13 @@ def vgg16(shape: Shape, outputs: int, *, width: float = 1.0, norm: Norm = "none"
     return _vgg("vgg16", shape, outputs, blocks, width, norm)
 
 
-@_model("images of any size")
+@model("images of any size")
 def vgg_small(shape: Shape, outputs: int, *, width: float = 1.0, norm: Norm = "none") -> Net:
     """VGG of three convolutions (16, 32, 64 channels times `width`) for runs on a CPU; see `vgg16`."""
     return _vgg("vgg_small", shape, outputs, [(16,), (32,), (64,)], width, norm)
 
 
-@_model("images of any size")
+@model("images of any size")
 def resnet18(shape: Shape, outputs: int, *, width: float = 1.0, groups: int = 2) -> Net:
     """ResNet-18 with group normalization (channels times `width`); a 3x3 stem up to 64 pixels a side.
 

@@ -1,0 +1,213 @@
+"""Modules of users: what can be trained in a federation, where the head is, and how parameters start.
+
+A module's own constructor draws its start values, from a generator of the run. The head is the layer ``head`` if
+there is one, else the last linear layer with as many outputs as the model, provided that the module's last step
+applies it to one vector per sample. What comes before is the extractor. A module without such a head can be
+trained whole; methods that divide a model refuse it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+
+from harness.core import rng
+from harness.core.flat_model import Ravel, set_start
+from harness.core.registry import UserError
+from harness.models.net import Net, take_in_loops
+
+SAMPLES = 3  # in a batch on which a module is tried
+
+
+def adapted(
+    where: str, construct: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int
+) -> nn.Module:
+    """Return what a user's function constructs, as a `Net` if it has a head, to start as constructed.
+
+    The module is tried on a batch, with other parameters. A `Net` keeps the start values it asks for.
+
+    Raises
+    ------
+    UserError
+        If the function raises, or the module cannot be trained in a federation; the message begins with ``where``.
+    """
+    try:
+        module = construct()
+    except UserError:
+        raise
+    except Exception as error:  # a user's function may raise anything
+        raise UserError(f"{where} {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise UserError(f"{where} the function returned {type(module).__name__}; return an nn.Module")
+    if why := _obstacle(module):
+        raise UserError(f"{where} {why}")
+    tried, batch = _shaken(module), _batch(shape, outputs)
+    _try(where, tried, batch, outputs)
+    if not _vectorizes(where, tried, batch):
+        take_in_loops(module)
+    names = tuple(name for name, _ in module.named_parameters())
+    if not isinstance(module, Net):
+        found = _head(tried, batch, outputs)
+        if found is None:
+            set_start(module, partial(_constructed, construct, names))
+            return module
+        own = tuple(name for name in names if name.rpartition(".")[0] == found)
+        names = (*(name for name in names if name not in own), *own)
+        head, before = _divided(module, found)
+        module = Net(before, head.in_features, outputs, "own")
+        module.head = head
+    if module.initializer == "own":
+        set_start(module, partial(_constructed, construct, names))
+    return module
+
+
+def _constructed(
+    construct: Callable[[], nn.Module], names: Sequence[str], generator: torch.Generator
+) -> Tensor:
+    """Return parameters in the order of their names, as a constructor draws them."""
+    with rng.seeded(int(torch.randint(2**32, (), generator=generator))):
+        drawn = dict(construct().named_parameters())
+    return torch.cat([drawn[name].detach().flatten() for name in names])
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    """Return what keeps a module from being trained in a federation, as far as its layers tell."""
+    for name, layer in module.named_modules():
+        what = f"{type(layer).__name__} {name!r}"
+        if isinstance(layer, _BatchNorm):
+            return (
+                f"{what} mixes the samples of a batch and keeps statistics besides the parameters; use GroupNorm "
+                "or LayerNorm"
+            )
+        rate = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
+        if isinstance(rate, int | float) and rate > 0:
+            return f"{what} drops values by chance, and the harness repeats computations; set dropout to 0"
+    for name, _ in module.named_buffers():
+        return f"buffer {name!r} is no parameter, so clients could not send it; compute it in forward"
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        return "the module has no parameters"
+    for name, parameter in parameters.items():
+        if is_lazy(parameter):
+            return f"parameter {name!r} has no shape yet; give lazy layers the size of their inputs"
+        if not parameter.requires_grad:
+            return f"parameter {name!r} is frozen, and clients train all parameters; compute it in forward"
+        if parameter.dtype != torch.float32:
+            return (
+                f"parameter {name!r} is {parameter.dtype}; make it float32, the run's precision converts it"
+            )
+    return None
+
+
+def _shaken(module: nn.Module) -> nn.Module:
+    """Return a copy with other parameters: zeros at the start would hide what a layer does."""
+    copy, generator = deepcopy(module), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in copy.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return copy
+
+
+def _batch(shape: tuple[int, ...], outputs: int) -> Tensor:
+    """Return inputs ``(B, *shape)``: numbers, or the numbers of symbols of a text, which are classes, too."""
+    generator = torch.Generator().manual_seed(0)
+    if len(shape) == 2:
+        return torch.randint(outputs, (SAMPLES, *shape), generator=generator).float()
+    return torch.randn(SAMPLES, *shape, generator=generator)
+
+
+def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
+    """Raise UserError unless outputs have the right shape, and each is a function of its sample alone."""
+    try:
+        with torch.no_grad():
+            found, again = module(batch), module(batch)
+            alone = [module(batch[place : place + 1]) for place in range(SAMPLES)]
+    except Exception as error:  # a user's module may raise anything
+        raise UserError(f"{where} on inputs {tuple(batch.shape)}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Tensor) or found.shape != (SAMPLES, outputs):
+        given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(
+            f"{where} inputs {tuple(batch.shape)} must give outputs {(SAMPLES, outputs)}, given {given}"
+        )
+    if not torch.equal(found, again):
+        raise UserError(
+            f"{where} forward draws random numbers, as dropout does, or changes the module; the harness repeats "
+            "computations, so equal inputs must give equal outputs"
+        )
+    if not _close(found, torch.cat(alone)):
+        raise UserError(
+            f"{where} the output for a sample depends on the others of its batch, as under batch normalization, "
+            "and privacy could not bound what a sample contributes; use GroupNorm or LayerNorm"
+        )
+
+
+def _vectorizes(where: str, module: nn.Module, batch: Tensor) -> bool:
+    """Return whether torch has rules to vectorize all that a module does; else it takes sample by sample.
+
+    Raises
+    ------
+    UserError
+        If it cannot at all, or with other results.
+    """
+    ravel = Ravel(module)
+    x = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    slope = torch.func.grad(lambda x, one: ravel(x, one.unsqueeze(0)).square().sum())
+    points = torch.stack([x, x.flip(0)])
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = torch.func.vmap(slope, randomness="error")(points, batch[:2])
+    except Exception as error:  # of torch, for operations that it cannot vectorize
+        raise UserError(
+            f"{where} torch.func.vmap cannot vectorize forward, as the harness does over clients and samples: "
+            f"{str(error).split('. ')[0]}; avoid branches on values and changes in place"
+        ) from error
+    plain = torch.stack([slope(point, one) for point, one in zip(points, batch, strict=False)])
+    if not _close(found, plain):
+        raise UserError(
+            f"{where} torch.func.vmap computes other gradients of forward than a loop does; use layers that it "
+            "knows, for instance a loop over nn.GRUCell in place of nn.GRU"
+        )
+    return not any("batching rule" in str(one.message) for one in told)
+
+
+def _close(found: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+
+
+def _head(module: nn.Module, batch: Tensor, outputs: int) -> str | None:
+    """Return the name of the linear layer that is applied last, once, to one vector per sample, if any."""
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+    named = [name for name, layer in layers.items() if name == "head" or layer.out_features == outputs]
+    if not named:
+        return None
+    name = "head" if "head" in layers else named[-1]
+    own = {id(parameter) for parameter in layers[name].parameters()}
+    uses = [one for _, one in module.named_parameters(remove_duplicate=False) if id(one) in own]
+    if not name or len(uses) > len(own):  # the module is the layer, or others share its parameters
+        return None
+    head, before = _divided(deepcopy(module), name)
+    try:
+        with torch.no_grad():
+            features = before(batch)
+            plain = features.shape == (SAMPLES, head.in_features)
+            return name if plain and torch.equal(head(features), module(batch)) else None
+    except Exception:  # the module asks its head for more than its output
+        return None
+
+
+def _divided(module: nn.Module, name: str) -> tuple[nn.Linear, nn.Module]:
+    """Take a linear layer out of a module."""
+    owner, _, leaf = name.rpartition(".")
+    head = module.get_submodule(name)
+    assert isinstance(head, nn.Linear)
+    setattr(module.get_submodule(owner), leaf, nn.Identity())
+    return head, module

@@ -1,0 +1,203 @@
+"""Models by name: a function of the shape of one input, the number of outputs and settings makes each."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from torch import nn
+
+from harness.core import rng
+from harness.core.registry import Registry, UserError, unknown
+from harness.models.own import adapted
+
+Shape = tuple[int, ...]
+Make = Callable[..., nn.Module]
+AnyMake = TypeVar("AnyMake", bound=Make)
+KINDS = "int, float, bool, str, Literal[...] or tuple[int, ...]"
+
+
+class Model(NamedTuple):
+    """A registered model.
+
+    Attributes
+    ----------
+    make : Callable
+        Returns the network, of ``(shape, outputs, **settings)``.
+    inputs : str
+        What it reads, for the list of models.
+    """
+
+    make: Make
+    inputs: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is of the harness, whose tests check it."""
+        return self.make.__module__ == f"{__package__}.networks"
+
+
+MODELS: Registry[Model] = Registry("model")
+
+
+def model(inputs: str) -> Callable[[AnyMake], AnyMake]:
+    """Register the decorated function as a model under its name.
+
+    The function takes the shape of one input, the number of outputs, and settings, which need defaults. It returns
+    a module that maps ``(B, *shape)`` to ``(B, outputs)``: any `nn.Module`, which is split and starts as
+    `harness.models.own` says, or a `harness.models.Net`. The first line of its docstring describes it in lists.
+
+    Parameters
+    ----------
+    inputs : str
+        What the model reads, for lists: "tables", "images of at least 16 x 16 pixels".
+
+    Raises
+    ------
+    UserError
+        If the name is taken, or a setting has no default or is of another type than numbers, text, truth values
+        and tuples of whole numbers.
+    """
+    if not isinstance(inputs, str):
+        raise UserError(f"say what the model reads: @model('tables'), not @model above {inputs.__name__!r}")
+
+    def register(make: AnyMake) -> AnyMake:
+        hints, usual = _settings(make)
+        for key, value in usual.items():
+            if value is inspect.Parameter.empty:
+                raise UserError(f"model {make.__name__!r}: setting {key!r} needs a default")
+            if _kind(hints[key], value) is None:
+                raise UserError(f"model {make.__name__!r}: setting {key!r} must be of type {KINDS}")
+        MODELS.add(make.__name__, Model(make, inputs), make)
+        return make
+
+    return register
+
+
+def names() -> list[str]:
+    """Return the names of all models, sorted."""
+    return list(MODELS)
+
+
+def describe() -> list[dict[str, str]]:
+    """Return name, summary, inputs and default settings of every model."""
+    rows = []
+    for name in names():
+        make, inputs = MODELS[name]
+        settings = ", ".join(f"{key}={default!r}" for key, default in _settings(make)[1].items())
+        summary = (inspect.getdoc(make) or name).splitlines()[0]
+        rows.append({"name": name, "summary": summary, "inputs": inputs, "settings": settings})
+    return rows
+
+
+def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, object] = {}) -> nn.Module:
+    """Build a network.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    input_shape : tuple[int, ...]
+        Shape of one input: ``(features,)`` for tables, ``(length, 1)`` for text, ``(channels, height, width)`` for
+        images.
+    outputs : int
+        Number of classes, or 1 for a score.
+    settings : Mapping[str, object]
+        Settings of the model; lists stand for tuples.
+
+    Returns
+    -------
+    nn.Module
+        In single precision on the CPU; a `Net` if it has an extractor and a head. Its parameters are placeholders:
+        `harness.core.flat_model.Ravel` draws start values.
+
+    Raises
+    ------
+    UserError
+        If the name or a setting is unknown, a value has the wrong type, or the input does not fit the model; or if
+        a module of a plugin cannot be trained in a federation.
+    """
+    entry = MODELS[name]
+    where = f"model {name!r}:"
+    shape: Shape = _checked(f"{where} input_shape", input_shape, Shape)
+    if not shape:
+        raise UserError(f"{where} input_shape must have at least one axis")
+    _checked(f"{where} outputs", outputs, int)
+    construct = partial(entry.make, shape, outputs, **complete(name, settings))
+    with rng.seeded(0):  # layers draw from global generators, whose states must not change
+        if entry.ours:
+            return construct()
+        return adapted(where, construct, shape, outputs)
+
+
+def complete(name: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """Check the types of a model's settings and add defaults.
+
+    Raises
+    ------
+    UserError
+        If the name or a setting is unknown, or a value has the wrong type.
+    """
+    hints, usual = _settings(MODELS[name].make)
+    values = dict(usual)
+    for key, value in settings.items():
+        if key not in values:
+            raise unknown(f"setting of model {name!r}", key, values or ["none"])
+        values[key] = _checked(f"model {name!r}: setting {key!r}", value, hints[key], usual[key])
+    return values
+
+
+@cache
+def _settings(make: Make) -> tuple[dict[str, Any], dict[str, object]]:
+    """Return the types and the defaults of a model's settings: all parameters but the first two."""
+    parameters = list(inspect.signature(make).parameters.values())
+    if len(parameters) < 2 or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise UserError(
+            f"model {make.__name__!r}: the function takes (shape, outputs) and settings by name, given "
+            f"{inspect.signature(make)}"
+        )
+    usual = {p.name: p.default for p in parameters[2:]}
+    return {key: type(value) for key, value in usual.items()} | get_type_hints(make), usual
+
+
+def _checked(what: str, value: Any, hint: object, usual: object = 1) -> Any:
+    """Return ``value`` if it fits the type of a setting, else raise."""
+    kind = _kind(hint, usual)
+    assert kind is not None
+    wanted, fits = kind
+    if not fits(value):
+        raise UserError(f"{what} must be {wanted}, not {value!r}")
+    if hint is float:
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _kind(hint: object, usual: object) -> tuple[str, Callable[[object], bool]] | None:
+    """Return what a type of setting allows, in words and as a test; None if it is no type of a setting.
+
+    Numbers are positive if the default is.
+    """
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(hint))), get_args(hint).__contains__
+    if hint in (tuple, Shape):
+        return "a list of positive integers", lambda v: isinstance(v, list | tuple) and all(map(_is_count, v))
+    if hint is bool or hint is str:
+        return "true or false" if hint is bool else "a text", lambda v: isinstance(v, hint)
+    positive = isinstance(usual, int | float) and usual > 0
+    if hint is int:
+        return ("a positive integer", _is_count) if positive else ("an integer", lambda v: _is_number(v, int))
+    if hint is float:
+        wanted = "a positive number" if positive else "a finite number"
+        return wanted, lambda v: _is_number(v, int | float) and (v > 0 or not positive)
+    return None
+
+
+def _is_count(value: object) -> bool:
+    return _is_number(value, int) and value >= 1  # type: ignore[operator]
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
