@@ -127,9 +127,8 @@ class Algorithm:
         for name in ("local_steps", "local_epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST_SAMPLES:
-                raise UserError(
-                    f"algorithm {self.meta.name}: {name} must be from 1 to {MOST_SAMPLES:,}, given {value}"
-                )
+                bound = "at least 1" if value < 1 else f"at most {MOST_SAMPLES:,}"
+                raise UserError(f"algorithm {self.meta.name}: {name} must be {bound}, given {value}")
         if not 0 < self.lr_decay <= 1:
             raise UserError(
                 f"algorithm {self.meta.name}: lr_decay must be above 0 and at most 1, given {self.lr_decay}"

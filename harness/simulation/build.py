@@ -376,8 +376,9 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federati
 
 
 def load_once(data: DataSpec, task: Literal["classification", "regression"] = "classification") -> Dataset:
-    """Load a data set, cached because the runs of a suite mostly share one; a changed file is read again,
-    and by a reader that a notebook has defined again.
+    """Load a data set, cached because the runs of a suite mostly share one.
+
+    A file that changed is read again, and so is what a notebook reads by a function that it has defined again.
     """
     try:
         state = _state(Path(data.path).expanduser(), data.name in FORMATS) if data.path else None

@@ -137,7 +137,7 @@ def test_absurd_numbers_are_refused_before_a_run(tmp_path, capsys):
     for given, said in (
         (["--rounds", "1000000000000"], "less than or equal to 1000000"),
         (["--threads", "100000"], "--threads must be from 1 to 1,000"),
-        (["--set", "algorithm.local_steps=9223372036854775808"], "local_steps must be from 1 to 1,000,000"),
+        (["--set", "algorithm.local_steps=9223372036854775808"], "local_steps must be at most 1,000,000"),
         (["--set", clip], "privacy.clip: at most 1e+15"),
     ):
         assert main(["run", *data, *given]) == 2
