@@ -46,7 +46,10 @@ def simulate(
     Diverged, StopEarly
         If the state is no longer finite, or the progress function stops the run.
     """
-    (end,) = simulate_all([Recorder(setup, folder, progress, predictions)])
+    try:
+        (end,) = simulate_all([Recorder(setup, folder, progress, predictions)])
+    except CallbackError as error:
+        raise (error.__cause__ or error) from None
     if isinstance(end, Exception):
         raise end
     return end

@@ -16,6 +16,7 @@ from harness.core.wire.model_pruning import PrunedModels, SubModel
 from harness.core.wire.privacy_settings import Privacy
 from harness.problems.classify import classifier
 from harness.simulation import loop
+from harness.simulation.callbacks import CallbackError
 from harness.simulation.loop import simulate, simulate_all
 from harness.simulation.recorder import Recorder
 from harness.simulation.simulation import Simulation
@@ -142,7 +143,7 @@ def test_rows_that_nobody_has_written_are_in_no_checkpoint(tmp_path, monkeypatch
         if round == 2:
             raise InterruptedError
 
-    with pytest.raises(InterruptedError):
+    with pytest.raises(CallbackError):
         simulate(setup, folder, stop)
     saved = folder.load()
     kept = [saved["state"]["ci"], *(one for name, one in saved["channel"].items() if "residual" in name)]
@@ -192,7 +193,7 @@ def test_stacked_runs_save_each_its_own_rows(tmp_path, monkeypatch):
         if round == 2:
             raise InterruptedError
 
-    with pytest.raises(InterruptedError):
+    with pytest.raises(CallbackError):
         simulate_all([Recorder(*pair, stop) for pair in zip(setups, folders, strict=True)])
     for setup, folder in zip(setups, folders, strict=True):
         alone = Simulation.from_setup(setup)
