@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -110,8 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _carry_out(given)
     except UserError as error:
         return _refused(str(error))
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone
+    except BrokenPipeError:  # the reader of our output has gone; what is left for it would fail at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return _refused(f"{error.filename or ''} {error.strerror or error}")
@@ -137,6 +138,7 @@ def _carry_out(given: argparse.Namespace) -> int:
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
     code: int = command(given)
+    sys.stdout.flush()
     return code
 
 

@@ -74,6 +74,7 @@ def columns(frame: pd.DataFrame) -> list[Column]:
         Column("Up", "bytes_up", True, lambda r: size(r["bytes_up"]), "Bytes sent by all clients"),
         Column("Down", "bytes_down", True, lambda r: size(r["bytes_down"]), "Bytes received by all clients"),
         Column("Work", "flops", True, lambda r: work(r["flops"]), "Floating-point operations of the run"),
+        *([_CALLS] if by == "oracle_calls" else []),
         *_target(rows),
         *_system(rows),
         Column("Seconds", "seconds", True, lambda r: quantity(r["seconds"], 3), "Wall time of the run"),
@@ -84,6 +85,10 @@ def columns(frame: pd.DataFrame) -> list[Column]:
         Column("Runs", "done", False, runs, "Finished runs of those asked for"),
     ]  # fmt: skip
     return [column for column in shown if column.heading == "#" or any(column.text(row) for row in rows)]
+
+
+_CALLS = Column("Calls", "oracle_calls", True, lambda r: count(r["oracle_calls"]),
+                "Oracle calls (gradients of single samples) of the run")  # fmt: skip
 
 
 def diagnostics(frame: pd.DataFrame) -> list[Column]:

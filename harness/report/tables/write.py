@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.columns import Column, Row, columns, rows_of
 from harness.report.tables.privacy import exposure
-from harness.report.tables.text import EXTRAPOLATED, words
+from harness.report.tables.text import EXTRAPOLATED
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ MOST_ROWS = 200  # in a terminal, of all tasks together
 #: Figures to omit on a narrow terminal, the most dispensable first.
 FIGURES = (
     "EqOpp 95 %", "Model for", "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds",
-    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up",
+    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy",
 )
 #: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
-SETTINGS = ("DP", "Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
+SETTINGS = ("Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
 # fmt: on
 
 
@@ -170,15 +170,17 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
 def _expendable(frame: pd.DataFrame, shown: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
-    The measure that ranks, the algorithm and the count of missing runs stay. A setting in which rows differ
-    outlives all figures: without it, rows would look like repetitions of each other.
+    The measure that ranks, the algorithm, what protects it and the count of missing runs stay. A setting in which
+    rows differ outlives all figures: without it, rows would look like repetitions of each other.
     """
     texts = {column.heading: {column.text(row) for row in rows} for column in shown}
     constant = [name for name in SETTINGS if len(texts.get(name, ())) <= 1]
-    ranks = words(frame["ranked_by"].iloc[0]) if len(frame) else ""
+    by = str(rows[0]["ranked_by"]) if rows else ""
+    keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
+    ranks = [column.heading for column in shown if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    figures = [name for name in (*differences, *FIGURES) if name != ranks]
+    figures = [name for name in (*differences, *FIGURES) if name not in ranks]
     return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
 
 

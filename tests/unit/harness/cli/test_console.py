@@ -1,7 +1,11 @@
 """Tables of commands."""
 
 import io
+import os
+import subprocess
+import sys
 
+import pytest
 from rich.console import Console
 
 from harness.cli import console
@@ -23,3 +27,22 @@ def test_a_narrow_terminal_lacks_the_most_dispensable_columns_and_says_so(monkey
     assert "Omitted for lack of width: oracle calls; COLUMNS=200 or --json show more" in text
     text = printed(monkeypatch, 20, expendable)
     assert "Omitted for lack of width: oracle calls, reason;" in text
+
+
+def test_brackets_in_cells_and_titles_are_text(monkeypatch):
+    text = io.StringIO()
+    monkeypatch.setattr(console, "out", Console(file=text, width=80))
+    console.print_rows([{"reason": "no [/red] and no [bold]"}], "1 run [/]")
+    assert "no [/red] and no [bold]" in text.getvalue() and "1 run [/]" in text.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_leaves_is_no_failure(options):
+    """As ``head -1`` does; here the reader has left before anything is printed."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "harness", "list", "suites", *options]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
