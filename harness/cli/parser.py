@@ -220,7 +220,14 @@ def parser() -> argparse.ArgumentParser:
         ranking_options(each)
     where_option(board)
     board.add_argument(
-        "--columns", metavar="NAME,...", help="only these columns, in this order, in files too"
+        "--columns",
+        metavar="NAME,...",
+        help="only these columns, in this order, in files too; accuracy is mean and deviation; help lists names",
+    )
+    board.add_argument(
+        "--bold-best",
+        action="store_true",
+        help="with --markdown and --latex: the best of each group in bold, with what seeds cannot tell from it",
     )
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")

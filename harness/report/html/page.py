@@ -41,7 +41,7 @@ from harness.report.tables.columns import (
     variants,
 )
 from harness.report.tables.model_selection import chosen_tables
-from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, ordered, tabulate
+from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, ordered, tabulate
 from harness.report.tables.privacy import exposure
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
 from harness.report.tables.tuning import tuning_tables
@@ -151,7 +151,7 @@ def write_report(
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
         ``overview``, ``pareto``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``attacks``, ``fairness``,
         ``ranks``, ``tuning``, ``clients`` and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and
-        ``tuned`` as ``.md`` and ``.csv``, and figures ``MEASURE-AGAINST``.
+        ``tuned`` as ``.md``, ``.tex`` and ``.csv``, and figures ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -189,7 +189,8 @@ def write_report(
         drawn[stem] = curves(results, folder / stem, measure, against)
     tuned = tuning_tables(results)
     for stem, tables in (("pivot", grids), ("chosen", chosen), ("tuned", tuned)):
-        for name, write in ((f"{stem}.md", grids_markdown), (f"{stem}.csv", grids_csv)):
+        for ending, write in (("md", grids_markdown), ("tex", grids_latex), ("csv", grids_csv)):
+            name = f"{stem}.{ending}"
             (folder / name).unlink(missing_ok=True)
             if tables:
                 written[name] = folder / name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from harness.report.data.best import RULE
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.columns import Column, Row, columns, rows_of
 from harness.report.tables.privacy import exposure
+from harness.report.tables.sheet import Sheet, in_markdown
 from harness.report.tables.text import EXTRAPOLATED
 from harness.storage.files import write_text
 
@@ -91,44 +93,60 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
     write_text(path, whole.to_csv(index=False, lineterminator="\n"))
 
 
-def write_markdown(frame: pd.DataFrame, path: Path) -> None:
-    """Write the narrow table in GitHub's Markdown, headed by `summary`."""
-    shown = columns(frame)
-    lines = [summary(frame), ""]
-    lines.append(_markdown_line(column.heading for column in shown))
-    lines.append(_markdown_line("---:" if column.number else ":---" for column in shown))
-    lines += [_markdown_line(column.text(row) for column in shown) for row in rows_of(frame)]
-    lines += ["", *(f"- {_in_markdown(text)}" for text in [*reasons(frame), *exposure(frame)])]
+def write_markdown(
+    frame: pd.DataFrame,
+    path: Path,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> None:
+    """Write a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
+    lines = [summary(frame), "", *sheet(frame, shown, best).markdown(), ""]
+    notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame)]
+    lines += [f"- {in_markdown(text)}" for text in notes]
     write_text(path, "\n".join(lines).rstrip() + "\n")
 
 
-def _markdown_line(texts: Iterable[str]) -> str:
-    return "| " + " | ".join(_in_markdown(text) for text in texts) + " |"
+def write_latex(
+    frame: pd.DataFrame,
+    path: Path,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> None:
+    """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
+    notes = [summary(frame), *([RULE] if best else [])]
+    write_text(path, "\n".join([*(f"% {note}" for note in notes), *sheet(frame, shown, best).latex(), ""]))
 
 
-def _in_markdown(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+def sheet(
+    frame: pd.DataFrame,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> Sheet:
+    """Return the texts of a leaderboard; a rule parts its tasks.
 
-
-def write_latex(frame: pd.DataFrame, path: Path) -> None:
-    """Write the narrow table as a LaTeX ``tabular`` (needs the package booktabs)."""
-    shown = columns(frame)
-
-    def line(texts: Iterable[str]) -> str:
-        return " & ".join(_in_latex(text) for text in texts) + r" \\"
-
-    body = [line(column.text(row) for column in shown) for row in rows_of(frame)]
-    head = line(column.heading for column in shown)
-    align = "".join("r" if column.number else "l" for column in shown)
-    lines = [f"% {summary(frame)}", rf"\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body]
-    write_text(path, "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""]))
-
-
-def _in_latex(text: str) -> str:
-    symbols = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    symbols |= {sign: "\\" + sign for sign in "&%$#_{}"}
-    symbols |= {"±": r"$\pm$", "ε": r"$\varepsilon$", "Δ": r"$\Delta$", EXTRAPOLATED: r"$\dagger$"}
-    return "".join(symbols.get(letter, letter) for letter in text)
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        A leaderboard.
+    shown : sequence of Column, optional
+        Its columns; by default those of the narrow table.
+    best : collection of (str, str), optional
+        Cells and measures to print in bold, see `harness.report.data.best`.
+    """
+    shown, rows = columns(frame) if shown is None else shown, rows_of(frame)
+    marked = {(cell, f"{measure}_mean") for cell, measure in best}
+    return Sheet(
+        headings=[column.heading for column in shown],
+        numbers=[column.number for column in shown],
+        rows=[[column.text(row) for column in shown] for row in rows],
+        bold={
+            (i, j)
+            for i, row in enumerate(rows)
+            for j, column in enumerate(shown)
+            if (row["cell"], column.key) in marked
+        },
+        groups={i for i in range(1, len(rows)) if rows[i]["task"] != rows[i - 1]["task"]},
+    )
 
 
 def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
