@@ -241,6 +241,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROWS,COLUMNS[,MEASURE]",
         help="tabulate two settings, such as algorithm.local_steps,algorithm.alpha (repeatable)",
     )
+    report.add_argument(
+        "--figures", metavar="FORMAT,...", help="formats of figures besides SVG: png, pdf (default: png)"
+    )
+    report.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 
     advised = command("recommend", "report", "find what satisfies bounds, and how surely")
     advised.add_argument("dir", type=Path, metavar="DIR")

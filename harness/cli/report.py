@@ -172,6 +172,8 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
         "target": target,
         "pivots": tuple(Pivot(*pivot) for pivot in pivots),
         "system": read_system(getattr(given, "network", None), getattr(given, "device", None)),
+        "figures": tuple(name for name in (getattr(given, "figures", None) or "").split(",") if name),
+        "style": getattr(given, "style", None),
     }
     return replace(stored, **{name: value for name, value in options.items() if value})
 

@@ -18,17 +18,7 @@ from harness.report.data.provenance import commands_of
 from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Cell, Results
-from harness.report.plots.attacks import attacks
-from harness.report.plots.budgets import accuracy_against_epsilon
-from harness.report.plots.clients import named_clients
-from harness.report.plots.curves import curves, learning_curves
-from harness.report.plots.fairness import fairness
-from harness.report.plots.frontier import accuracy_against_bytes
-from harness.report.plots.overview import overview
-from harness.report.plots.pareto import pareto
-from harness.report.plots.partitions import partitions
-from harness.report.plots.ranks import rank_diagram
-from harness.report.plots.tuning import tuning_curves
+from harness.report.plots.every import PICTURES, draw_all
 from harness.report.tables.columns import (
     UNDONE,
     Column,
@@ -52,7 +42,7 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 HERE = Path(__file__).parent
-TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".pdf": "application/pdf"}
 FACETS = {
     "suite": "Suite",
     "algorithm": "Algorithm",
@@ -68,36 +58,6 @@ FACETS = {
 }  # filters of the table
 MOST_CHOICES = 40  # per filter
 MOST_STEPS = 50  # of a slider
-
-#: Figures: file name without suffix -> title and note.
-PICTURES = {
-    "overview": ("All algorithms, budgets and pruning ratios", ""),
-    "pareto": ("Who needs least", ""),
-    "curves": ("Learning curves", ""),
-    "accuracy-bytes": ("What accuracy costs", ""),
-    "accuracy-epsilon": ("What privacy costs", ""),
-    "attacks": (
-        "What attackers find out",
-        "Attacks on what the runs released, with knowledge that an attacker may lack. That they fail "
-        "says nothing of better ones; an epsilon bounds all on what it protects.",
-    ),
-    "fairness": (
-        "How groups and clients fare",
-        "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
-    ),
-    "ranks": (
-        "Ranks over federations",
-        "A task is a data set with its partition, a budget and a pruning ratio; the tasks of one federation share "
-        "clients and test samples and count once in the tests. A method is an algorithm with a model.",
-    ),
-    "tuning": ("What tuning bought", ""),
-    "clients": ("What each client gets", "On the client's own test samples, which may be few."),
-    "partition": (
-        "Who holds what",
-        "Numbers of samples of the simulated clients. They would be private in a federation of real clients; "
-        "the simulator, which deals the data, knows them.",
-    ),
-}
 
 
 class Picture(NamedTuple):
@@ -150,8 +110,8 @@ def write_report(
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
         ``overview``, ``pareto``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``attacks``, ``fairness``,
-        ``ranks``, ``tuning``, ``clients`` and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and
-        ``tuned`` as ``.md``, ``.tex`` and ``.csv``, and figures ``MEASURE-AGAINST``.
+        ``ranks``, ``tuning``, ``clients`` and ``partition`` as ``.svg`` and in the formats of `spec`, ``pivot``,
+        ``chosen`` and ``tuned`` as ``.md``, ``.tex`` and ``.csv``, and figures ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -169,24 +129,8 @@ def write_report(
     written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_csv(frame, written["leaderboard.csv"])
     write_markdown(frame, written["leaderboard.md"])
-    drawn = {
-        "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
-        "pareto": pareto(results, folder / "pareto", spec.by),
-        "curves": learning_curves(results, folder / "curves", along=spec.along),
-        "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes"),
-        "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon"),
-        "attacks": attacks(results, folder / "attacks", spec.by),
-        "fairness": fairness(results, folder / "fairness"),
-        "ranks": rank_diagram(results, folder / "ranks", spec.by),
-        "tuning": tuning_curves(results, folder / "tuning"),
-        "clients": named_clients(results, folder / "clients"),
-        "partition": partitions(results, folder / "partition"),
-    }
-    titles = dict(PICTURES)
-    for measure, against in spec.curves:
-        stem = f"{measure}-{against}"
-        titles[stem] = f"{words(measure)} by {against}", ""
-        drawn[stem] = curves(results, folder / stem, measure, against)
+    drawn = draw_all(results, folder, spec)
+    titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
     tuned = tuning_tables(results)
     for stem, tables in (("pivot", grids), ("chosen", chosen), ("tuned", tuned)):
         for ending, write in (("md", grids_markdown), ("tex", grids_latex), ("csv", grids_csv)):
@@ -197,13 +141,13 @@ def write_report(
                 write_text(written[name], write(tables))
     pictures = []
     for stem, files in drawn.items():
-        if files is None:  # remove the figure of an earlier report
-            for suffix in TYPES:
+        written |= {file.name: file for file in files or ()}
+        for suffix in TYPES:  # remove those of an earlier report
+            if f"{stem}{suffix}" not in written:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
-            continue
-        written |= {file.name: file for file in files}
-        title, note = titles[stem]
-        pictures.append(Picture(title, files[1], note, plain=stem in ("partition", "overview")))
+        if files is not None:
+            title, note = titles[stem]
+            pictures.append(Picture(title, files[-1], note, plain=stem in ("partition", "overview")))
     page = written["index.html"]
     tables = [*tuned, *chosen, *grids]
     write_page(results, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
