@@ -244,6 +244,9 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--figures", metavar="FORMAT,...", help="formats of figures besides SVG: png, pdf (default: png)"
     )
+    report.add_argument(
+        "--paper", action="store_true", help="also write a folder paper/: LaTeX tables, PDFs, method, BibTeX"
+    )
     report.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 
     advised = command("recommend", "report", "find what satisfies bounds, and how surely")

@@ -34,9 +34,12 @@ from harness.report.data.best import best_of
 from harness.report.data.clients import clients_table
 from harness.report.data.recommendation import recommend
 from harness.report.folder import report_folder
+from harness.report.html.page import report_tables
+from harness.report.paper.folder import write_paper
 from harness.report.tables import recommendation
 from harness.report.tables.choice import choose, names
 from harness.report.tables.columns import Column, columns, rows_of
+from harness.storage.files import make_own_folder
 from harness.storage.store import Store, no_collection
 
 
@@ -120,7 +123,7 @@ def report_command(given: argparse.Namespace) -> int:
     pivots = [text.split(",") for text in given.pivot]
     if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(given.pivot)}")
-    write_all(Store(given.dir), given.suite, given_report(given, pivots))
+    write_all(Store(given.dir), given.suite, given_report(given, pivots), paper=given.paper)
     return 0
 
 
@@ -178,10 +181,16 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
     return replace(stored, **{name: value for name, value in options.items() if value})
 
 
-def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
-    """Write the report of a suite or a folder, and print its summary and the paths."""
-    made = report_folder(store, name, spec)
+def write_all(store: Store, name: str | None, spec: ReportSpec, paper: bool = False) -> None:
+    """Write the report of a suite or a folder, with a folder for a paper if asked for; print summary and paths."""
+    made = report_folder(store, name, replace(spec, figures=(*spec.figures, "pdf")) if paper else spec)
     print_summary(made.results, made.leaderboard(), made.spec.by, made.spec.baseline, out)
     others = ", ".join(name for name in made.files if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {made.page}", markup=False)
     out.print(f"Also in {made.folder}: {others}", markup=False, soft_wrap=False)
+    if paper:
+        pictures = [path for path in made.files.values() if path.suffix == ".pdf"]
+        tables = report_tables(made.results, made.spec)
+        folder = make_own_folder(made.folder, "paper")
+        written = write_paper(made.results, folder, made.spec, tables, pictures)
+        out.print(f"Paper: {written['paper.tex']}", markup=False)

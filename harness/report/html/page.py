@@ -123,22 +123,20 @@ def write_report(
     results = Results.of(records)
     spec = results.ranked(spec)
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
-    grids = [grid for pivot in spec.pivots for grid in tabulate(results, pivot, spec.by, spec.target)]
-    chosen = [] if spec.choice is None else chosen_tables(results, spec.choice, spec.baseline)
+    tables = report_tables(results, spec)
     folder.mkdir(parents=True, exist_ok=True)
     written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_csv(frame, written["leaderboard.csv"])
     write_markdown(frame, written["leaderboard.md"])
     drawn = draw_all(results, folder, spec)
     titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
-    tuned = tuning_tables(results)
-    for stem, tables in (("pivot", grids), ("chosen", chosen), ("tuned", tuned)):
+    for stem, grids in tables.items():
         for ending, write in (("md", grids_markdown), ("tex", grids_latex), ("csv", grids_csv)):
             name = f"{stem}.{ending}"
             (folder / name).unlink(missing_ok=True)
-            if tables:
+            if grids:
                 written[name] = folder / name
-                write_text(written[name], write(tables))
+                write_text(written[name], write(grids))
     pictures = []
     for stem, files in drawn.items():
         written |= {file.name: file for file in files or ()}
@@ -149,9 +147,18 @@ def write_report(
             title, note = titles[stem]
             pictures.append(Picture(title, files[-1], note, plain=stem in ("partition", "overview")))
     page = written["index.html"]
-    tables = [*tuned, *chosen, *grids]
-    write_page(results, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
+    whole = [grid for grids in tables.values() for grid in grids]
+    write_page(results, frame, pictures, page, grids=whole, commands=commands, provenance=provenance)
     return written
+
+
+def report_tables(results: Results, spec: ReportSpec) -> dict[str, list[Grid]]:
+    """Return the tables beside the leaderboard by the names of their files."""
+    return {
+        "tuned": list(tuning_tables(results)),
+        "chosen": [] if spec.choice is None else list(chosen_tables(results, spec.choice, spec.baseline)),
+        "pivot": [grid for pivot in spec.pivots for grid in tabulate(results, pivot, spec.by, spec.target)],
+    }
 
 
 def write_page(

@@ -65,7 +65,7 @@ def test_a_style_sets_colors_and_leaves_with_its_context(tmp_path):
     [
         (["pdff"], None, r"unknown format of figures 'pdff'. Did you mean 'pdf'\?"),
         (["png"], "seaborn-v0_8-papr", "Did you mean 'seaborn-v0_8-paper'"),
-        (["png"], "font.siz: 3", "Bad key font.siz in file .*mplstyle, line 1"),
+        (["png"], "font.sizes: 3", "Bad key font.sizes in file .*mplstyle, line 1"),
         (["png"], "font.size: large large", "Bad value in file"),
     ],
 )
