@@ -12,7 +12,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
-from rich.text import Text
 
 for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # closed by the caller: what is written goes nowhere
@@ -27,8 +26,9 @@ class _Output(Console):
         raise BrokenPipeError
 
 
-out = _Output(highlight=False, soft_wrap=not sys.stdout.isatty())
-log = Console(stderr=True, highlight=False, soft_wrap=True)  # wrapped paths cannot be copied
+# Names, reasons and settings may have brackets, which are no markup.
+out = _Output(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
+log = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)  # wrapped paths cannot be copied
 
 
 def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:
@@ -60,9 +60,9 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str, expendable: Sequence[
     if left_out:
         title += f". Omitted for lack of width: {', '.join(left_out)}; COLUMNS=200 or --json show more"
     heads = [Column(key.replace("_", " "), overflow="fold") for key in columns]  # do not truncate
-    table = Table(*heads, title=Text(title, style="table.title"), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
-        table.add_row(*(Text("" if row.get(key) is None else str(row.get(key))) for key in columns))
+        table.add_row(*("" if row.get(key) is None else str(row.get(key)) for key in columns))
     out.print(table)
 
 

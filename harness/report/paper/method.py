@@ -132,8 +132,8 @@ def _seeds(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> str:
     many = _distinct(done["seeds"]).replace(", ", " or ")
     text = (
         f"Rows have {many} seeds (of {_ranges(seeds)}), which split the data, start the models and draw cohorts, "
-        "batches and noise. Figures are those after the last round, means over seeds ± the sample standard deviation; "
-        f"rows are ranked by {words(spec.by)}."
+        "batches and noise. Figures are those after the last round, means over seeds ± the sample standard "
+        f"deviation; rows are ranked by {words(spec.by)}."
     )
     counts = {name: int(frame[name].sum()) for name in ("done", "failed", "skipped", "missing", "damaged")}
     undone = [f"{count} {name}" for name, count in counts.items() if count and name != "done"]
@@ -142,8 +142,8 @@ def _seeds(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> str:
     if frame["baseline"].notna().any():
         text += (
             f" Differences are to {spec.baseline}, paired by seed, with 95 % BCa bootstrap intervals (from five "
-            "seeds; of t below); p values are of a sign-flip permutation test, adjusted by Holm over the comparisons "
-            "of a setting."
+            "seeds; of t below); p values are of a sign-flip permutation test, adjusted by Holm over the "
+            "comparisons of a setting."
         )
     return text
 

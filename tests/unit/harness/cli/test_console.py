@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from harness.cli import console
 
@@ -29,11 +30,17 @@ def test_a_narrow_terminal_lacks_the_most_dispensable_columns_and_says_so(monkey
     assert "Omitted for lack of width: oracle calls, reason;" in text
 
 
-def test_brackets_in_cells_and_titles_are_text(monkeypatch):
-    text = io.StringIO()
-    monkeypatch.setattr(console, "out", Console(file=text, width=80))
-    console.print_rows([{"reason": "no [/red] and no [bold]"}], "1 run [/]")
-    assert "no [/red] and no [bold]" in text.getvalue() and "1 run [/]" in text.getvalue()
+def test_brackets_in_names_and_reasons_are_text(capsys):
+    """In cells, headings and titles, and in the tables of reports, which are printed on the same console."""
+    console.print_rows([{"no [/red]": "no [bold]"}], "1 run [/]")
+    table = Table("hospital [/b]")
+    table.add_row("client [red]")
+    console.out.print(table)
+    console.log.print("reason [/x]")
+    said = capsys.readouterr()
+    for text in ("no [/red]", "no [bold]", "1 run [/]", "hospital [/b]", "client [red]"):
+        assert text in said.out
+    assert said.err == "reason [/x]\n"
 
 
 @pytest.mark.slow
