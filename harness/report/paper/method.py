@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from harness.config.report import ReportSpec
-from harness.report.data.leaderboard import most_exposed
+from harness.report.data.leaderboard import most_exposed, person_or_client
 from harness.report.data.provenance import provenance
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import part_name, partition_text
@@ -101,7 +101,12 @@ def _held_out(partition: Mapping[str, Any]) -> str:
         else f"Of each client's samples {100 * test:g} % are held out for testing{alike}."
     )
     if share := partition.get("selection"):
-        text += f" {100 * share:g} % of the others are held out to choose settings."
+        text += (
+            f" {100 * share:g} % of the others are held out to choose settings."
+            if partition.get("selection_seed") is None
+            else f" Before, {100 * share:g} % of all samples are set aside to choose settings, the same under "
+            "every seed; no run trains or tests on them."
+        )
     return text + (
         " Continuous columns are standardized over the training samples of all clients."
         if partition.get("standardize")
@@ -216,6 +221,8 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     one = claims[0]
     unit, placement = str(one.get("unit")), str(one.get("placement"))
     change, sampling = str(one.get("adjacency")), str(one.get("sampling"))
+    who = person_or_client(one)
+    about = f"the most exposed {who}" if unit in ("client", who) else f"a {unit} of the most exposed {who}"
     drawn = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants of a round")
     whose = _distinct(most_exposed(claim, cell.records[0].final.get("clients")) for cell, claim in own)
 
@@ -225,13 +232,13 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     facts = [
         f"Differential privacy of {UNITS.get(unit, unit)} (unit {unit}), neighbors being data in which it is "
         f"{CHANGES.get(change, change)} (adjacency {change}); {PLACEMENTS.get(placement, placement)} (placement "
-        f"{placement}); {drawn}: {SAMPLINGS.get(sampling, sampling)} (sampling {sampling}).",
+        f"{placement}); {drawn}: {SAMPLINGS.get(sampling, sampling)}; sampling {sampling}.",
         f"Messages are clipped to norm {_distinct(all_of('clip'))}; the noise multiplier is "
         f"{_span(all_of('noise_multiplier'))}.",
-        f"ε is that of everything that a run releases about the most exposed {unit}, at δ = {one.get('delta')}: "
+        f"ε is that of everything that a run releases about {about}, at δ = {one.get('delta')}: "
         f"{_span(all_of('releases'))} Gaussian releases, composed by the accountant "
         f"{_distinct(all_of('accountant'))}.",
-        f"It is {_span(all_of('epsilon_total'))} over the rows, and for the median {unit} "
+        f"It is {_span(all_of('epsilon_total'))} over the rows, and for the median {who} "
         f"{_span(all_of('epsilon_median')) or 'not recorded'}.",
         f"Most exposed: {whose}." if whose else "",
         "Noise is correlated between rounds (banded)." if any("bands" in claim for claim in claims) else "",

@@ -12,10 +12,11 @@ from harness.report import Pivot, ReportSpec, Results, leaderboard
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
 from harness.report.paper.method import in_latex_text, in_markdown_text, method
-from tests.support.records import done, evaluation, private, spec, statement, undone
+from tests.support.records import done, evaluation, partition, private, spec, statement, undone
 
 NASTY = "50% of_all & #1 {data} $x$ ~ ^ \\ <b> ε ± †"
 SPEC = ReportSpec(baseline="fedavg", pivots=(Pivot("algorithm.name", "privacy.epsilon"),))
+SMALL = ReportSpec()
 PDF = b"%PDF-1.4 of a test"
 
 
@@ -146,7 +147,7 @@ def test_the_method_tells_how_epsilon_is_composed_and_whose_it_is():
         "one client with all its data (unit client)",
         "replaced (adjacency replace)",
         "each client adds the noise itself (placement local)",
-        "everybody (sampling full)",
+        "participants of a round: everybody; sampling full.",
         "clipped to norm 10",
         "the noise multiplier is 3",
         "δ = 1e-05: 20 Gaussian releases, composed by the accountant gaussian",
@@ -156,6 +157,27 @@ def test_the_method_tells_how_epsilon_is_composed_and_whose_it_is():
     ):
         assert fact in text, fact
     assert "Privacy" not in said([done(spec(), accuracy=0.5)], ReportSpec())
+
+
+def test_the_epsilon_of_a_record_is_that_of_its_client():
+    """The ledger of records is kept by client, that of vertical runs by person."""
+
+    def text(**more):
+        claim = statement(8.0) | {"unit": "record", "epsilon_median": 4.0, **more}
+        run = done(spec(privacy=private(8.0)), evaluation(20, 1000, 8.0, accuracy=0.5) | {"privacy": claim})
+        return said([run], ReportSpec())["Privacy"]
+
+    assert "about a record of the most exposed client, at" in text() and "the median client 4" in text()
+    assert "about a record of the most exposed person" in text(protects="the features of one person")
+
+
+def test_samples_that_choose_are_told_from_those_of_training():
+    part = {**partition(0.3), "selection": 0.25}
+    assert "25 % of the others are held out" in said([done(spec(partition=part), accuracy=1)], SMALL)["Data"]
+    part |= {"selection_seed": 0, "test": "official", "standardize": True}
+    text = said([done(spec(partition=part), accuracy=1)], SMALL)["Data"]
+    assert "25 % of all samples are set aside" in text and "those of the source" in text
+    assert "standardized over the training samples" in text
 
 
 def test_the_method_tells_the_budget_of_the_search():
