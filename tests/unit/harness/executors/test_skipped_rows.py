@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.executors.suites import in_suite
 from harness.config.sweep import expand
+from harness.executors.suites import in_suite
 from harness.report import leaderboard
 from harness.report.tables.columns import columns
 from harness.storage.store import Store
