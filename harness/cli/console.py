@@ -16,8 +16,19 @@ from rich.table import Column, Table
 for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # closed by the caller: what is written goes nowhere
         setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-log = Console(stderr=True, highlight=False, soft_wrap=True)  # wrapped paths cannot be copied
+
+
+class _Output(Console):
+    """Standard output, whose reader may leave early, as ``head`` does."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line; rich would end with exit code 1."""
+        raise BrokenPipeError
+
+
+# Names, reasons and settings may have brackets, which are no markup.
+out = _Output(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
+log = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)  # wrapped paths cannot be copied
 
 
 def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -120,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _carry_out(given)
     except UserError as error:
         return _refused(str(error))
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone
+    except BrokenPipeError:  # the reader of our output has gone; what is left for it would fail at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return _refused(f"{error.filename or ''} {error.strerror or error}")
@@ -147,6 +148,7 @@ def _carry_out(given: argparse.Namespace) -> int:
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
     code: int = command(given)
+    sys.stdout.flush()
     return code
 
 
@@ -228,7 +230,14 @@ def parser() -> argparse.ArgumentParser:
         ranking_options(each)
     where_option(board)
     board.add_argument(
-        "--columns", metavar="NAME,...", help="only these columns, in this order, in files too"
+        "--columns",
+        metavar="NAME,...",
+        help="only these columns, in this order, in files too; accuracy is mean and deviation; help lists names",
+    )
+    board.add_argument(
+        "--bold-best",
+        action="store_true",
+        help="with --markdown and --latex: the best of each group in bold, with what seeds cannot tell from it",
     )
     board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
     board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
@@ -242,6 +251,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROWS,COLUMNS[,MEASURE]",
         help="tabulate two settings, such as algorithm.local_steps,algorithm.alpha (repeatable)",
     )
+    report.add_argument(
+        "--figures", metavar="FORMAT,...", help="formats of figures besides SVG: png, pdf (default: png)"
+    )
+    report.add_argument(
+        "--paper", action="store_true", help="also write a folder paper/: LaTeX tables, PDFs, method, BibTeX"
+    )
+    report.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 
     advised = command("recommend", "report", "find what satisfies bounds, and how surely")
     advised.add_argument("dir", type=Path, metavar="DIR")

@@ -6,16 +6,17 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from harness.cli.console import log, out, print_rows, short
+from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError
 from harness.report import (
     Results,
     leaderboard,
@@ -29,11 +30,16 @@ from harness.report import (
     write_tensorboard,
     write_tidy,
 )
+from harness.report.data.best import best_of
 from harness.report.data.clients import clients_table
 from harness.report.data.recommendation import recommend
 from harness.report.folder import report_folder
+from harness.report.html.page import report_tables
+from harness.report.paper.folder import write_paper
 from harness.report.tables import recommendation
-from harness.report.tables.columns import rows_of
+from harness.report.tables.choice import choose, names
+from harness.report.tables.columns import Column, columns, rows_of
+from harness.storage.files import make_own_folder
 from harness.storage.store import Store, no_collection
 
 
@@ -50,39 +56,37 @@ def leaderboard_command(given: argparse.Namespace) -> int:
             log.print(
                 f"no row is within {' and '.join(map(str, conditions))}; recommend says why", markup=False
             )
-    if given.columns is not None:
-        return _chosen_columns(frame, given)
-    _write(frame, given.csv, write_csv)
-    _write(frame, given.markdown, write_markdown)
-    _write(frame, given.latex, write_latex)
-    _write(frame, given.parquet, write_parquet)
+    if given.columns == "help":
+        print_rows([{"name": name, "meaning": about} for name, about in names(frame).items()], "Columns")
+        return 0
+    chosen = None if given.columns is None else choose(frame, given.columns.split(","))
+    shown = None if chosen is None else [one.shown for one in chosen]
+    part = (
+        frame if chosen is None else frame[list(dict.fromkeys(name for one in chosen for name in one.names))]
+    )
+    best = _in_bold(results, columns(frame) if shown is None else shown, given)
+    _write(part, given.csv, write_csv)
+    _write(frame, given.markdown, partial(write_markdown, shown=shown, best=best))
+    _write(frame, given.latex, partial(write_latex, shown=shown, best=best))
+    _write(part, given.parquet, write_parquet)
     if given.json:
-        print(frame.to_json(orient="records", indent=1))
-    else:
+        print(part.to_json(orient="records", indent=1))
+    elif shown is None:
         print_table(frame, out)
-    return 0
-
-
-def _chosen_columns(frame: pd.DataFrame, given: argparse.Namespace) -> int:
-    """Print and write only the columns asked for."""
-    names = [name.strip() for name in given.columns.split(",")]
-    for name in names:
-        if name not in frame.columns:
-            raise unknown("column of the leaderboard", name, frame.columns)
-    if given.markdown or given.latex:
-        raise UserError(
-            "--columns: goes with --csv, --parquet and --json; Markdown and LaTeX have columns of their own"
-        )
-    chosen = frame[names]
-    _write(chosen, given.csv, write_csv)
-    _write(chosen, given.parquet, write_parquet)
-    if given.json:
-        print(chosen.to_json(orient="records", indent=1))
     else:
-        blank = chosen.astype(object).where(chosen.notna(), None)
-        title = f"{len(chosen)} rows"
-        print_rows([{name: short(value) for name, value in row.items()} for row in rows_of(blank)], title)
+        texts = [{column.heading: column.text(row) for column in shown} for row in rows_of(frame)]
+        print_rows(texts, f"{len(texts)} rows")
     return 0
+
+
+def _in_bold(results: Results, shown: Sequence[Column], given: argparse.Namespace) -> set[tuple[str, str]]:
+    """Return the cells and measures to print in bold."""
+    if not given.bold_best:
+        return set()
+    if given.markdown is given.latex is None:
+        raise UserError("--bold-best: goes with --markdown and --latex")
+    measures = [column.key.removesuffix("_mean") for column in shown if column.key.endswith("_mean")]
+    return best_of(results.cells, [name for name in measures if known(name)])
 
 
 @no_collection()
@@ -119,7 +123,7 @@ def report_command(given: argparse.Namespace) -> int:
     pivots = [text.split(",") for text in given.pivot]
     if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(given.pivot)}")
-    write_all(Store(given.dir), given.suite, given_report(given, pivots))
+    write_all(Store(given.dir), given.suite, given_report(given, pivots), paper=given.paper)
     return 0
 
 
@@ -171,14 +175,22 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
         "target": target,
         "pivots": tuple(Pivot(*pivot) for pivot in pivots),
         "system": read_system(getattr(given, "network", None), getattr(given, "device", None)),
+        "figures": tuple(name for name in (getattr(given, "figures", None) or "").split(",") if name),
+        "style": getattr(given, "style", None),
     }
     return replace(stored, **{name: value for name, value in options.items() if value})
 
 
-def write_all(store: Store, name: str | None, spec: ReportSpec) -> None:
-    """Write the report of a suite or a folder, and print its summary and the paths."""
-    made = report_folder(store, name, spec)
+def write_all(store: Store, name: str | None, spec: ReportSpec, paper: bool = False) -> None:
+    """Write the report of a suite or a folder, with a folder for a paper if asked for; print summary and paths."""
+    made = report_folder(store, name, replace(spec, figures=(*spec.figures, "pdf")) if paper else spec)
     print_summary(made.results, made.leaderboard(), made.spec.by, made.spec.baseline, out)
     others = ", ".join(name for name in made.files if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {made.page}", markup=False)
     out.print(f"Also in {made.folder}: {others}", markup=False, soft_wrap=False)
+    if paper:
+        pictures = [path for path in made.files.values() if path.suffix == ".pdf"]
+        tables = report_tables(made.results, made.spec)
+        folder = make_own_folder(made.folder, "paper")
+        written = write_paper(made.results, folder, made.spec, tables, pictures)
+        out.print(f"Paper: {written['paper.tex']}", markup=False)

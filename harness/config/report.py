@@ -130,6 +130,10 @@ class ReportSpec:
         Settings that somebody chose for every row by itself: rows are compared though they differ in these.
     system : System or None
         Network and device to price rounds by; an option of commands, not kept with a suite.
+    figures : tuple of str
+        Formats of figures besides SVG: png, pdf. Likewise an option of commands.
+    style : str or None
+        A matplotlib style, or a file of one. Likewise.
 
     Raises
     ------
@@ -147,6 +151,8 @@ class ReportSpec:
     overview: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     system: System | None = None
+    figures: tuple[str, ...] = ("png",)
+    style: str | None = None
 
     def __post_init__(self) -> None:
         check_measure("measure to rank by", self.by)

@@ -14,9 +14,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, product
-from typing import Any
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from harness.config.ranges import read_range
 from harness.config.run import RunSpec, read_spec
@@ -24,11 +27,26 @@ from harness.config.yaml import mapping, shown
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.wire.privacy_settings import BUDGETS
+from harness.problems import PROBLEMS
 
 MAX_RUNS = 100_000
 SEARCH_FIELDS = ("draws", "seed", "over")
 
 Setting = tuple[str, Any]
+
+
+class Parts(RunSpec):
+    """The parts of a combination, each with its defaults, whether or not they go together: nothing to be run."""
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.precision is None:
+            double = PROBLEMS[self.problem["kind"]].float64
+            object.__setattr__(self, "precision", "float64" if double else "float32")
+        if self.privacy is not None:
+            with suppress(UserError):
+                object.__setattr__(self, "privacy", self._sampled(self.privacy))
+        return self
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,11 @@ class Combination:
     spec: RunSpec | None
     reason: str | None = None
     search: int | None = None
+
+    @property
+    def parts(self) -> RunSpec:
+        """The run, or the `Parts` of one that is not possible."""
+        return Parts.model_validate(self.given) if self.spec is None else self.spec
 
 
 def expand(

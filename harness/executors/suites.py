@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def run_suite(
     tuning: dict[str, Any] = {}
     if suite.tune is not None:
         cells, tuning = _tuned(suite, suite.tune, cells, work)
-    listed = [_in_suite(cell) for cell in cells]
+    listed = [in_suite(cell) for cell in cells]
     plugged = written_down()
     report = {
         **suite.report.stored(),
@@ -309,7 +309,7 @@ def _tuned(
         work.say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
 
     def start(specs: Sequence[RunSpec]) -> None:
-        fresh = {str(one["id"]): one for one in (_in_suite(Combination({}, spec)) for spec in specs)}
+        fresh = {str(one["id"]): one for one in (in_suite(Combination({}, spec)) for spec in specs)}
         listed.update(fresh)
         content = {"suite": name, "profile": suite.profile, "title": f"The search of {suite.name}"}
         report = {**suite.report.stored(), "by": tune.measure, "baseline": None}
@@ -342,17 +342,18 @@ def _untuned(found: Sequence[Search]) -> list[str]:
     return [f"{name} {' '.join(names)}" for name, names in sorted(missed.items())]
 
 
-def _in_suite(cell: Combination) -> dict[str, Any]:
-    """Return what a suite records of a combination."""
+def in_suite(cell: Combination) -> dict[str, Any]:
+    """Return what a suite records of a combination.
+
+    Of a skipped one too: with the defaults, data and versions of the others its row stands among theirs.
+    """
+    parts = cell.parts
+    spec = parts.model_dump(mode="json")
     searched = {} if cell.search is None else {"search": cell.search}
+    content = {"id": None, "spec": spec, "reason": cell.reason, "versions": versions(spec), **searched}
     if cell.spec is None:
-        return {"id": None, "spec": {"seed": 0, **cell.given}, "reason": cell.reason, **searched}
-    spec, digest = cell.spec.model_dump(mode="json"), data_digest(cell.spec)
-    return {
-        "id": run_id(spec, digest, versions(spec)),
-        "spec": spec,
-        "reason": cell.reason,
-        "digest": digest,
-        "versions": versions(spec),
-        **searched,
-    }
+        with suppress(UserError, DataError):
+            content["digest"] = data_digest(parts)
+        return content
+    digest = data_digest(parts)
+    return content | {"id": run_id(spec, digest, versions(spec)), "digest": digest}

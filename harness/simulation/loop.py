@@ -105,8 +105,11 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
             for recorder in live:
                 recorder.spent += (time.perf_counter() - began) / len(live)
             run, setup, live = _diverged(run, setup, live, diverged)
-    except (KeyboardInterrupt, CallbackError):
+    except KeyboardInterrupt:
         pending.save()
+        raise
+    except CallbackError:  # the round before it is complete
+        PendingCheckpoint(live, setup, run.state_dict()).save()
         raise
     finally:
         rows.ahead = 0.0

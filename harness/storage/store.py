@@ -246,7 +246,8 @@ class Store:
         chosen = tuple(search.get("paths", cell.get("chosen", ())))
         if cell["id"] is None:
             made = partial(RunRecord, search=search, chosen=chosen)
-            return made(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [])
+            known = {"digest": cell.get("digest", ""), "versions": cell.get("versions", {})}
+            return made(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], **known)
         folder = self.folder(cell["id"])
         status, reason, end = folder.read()
         started = cell if "source" in cell else {**cell, **_started(folder)}

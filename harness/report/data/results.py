@@ -9,12 +9,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from harness.config.refused import resolved
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
-from harness.config.run import completed, essential
+from harness.config.run import completed
 from harness.metrics import better_is_higher
-from harness.report.data.specs import PARTITION_FIELDS, digest, flatten, part_name
-from harness.report.data.tidy import COUNTS, TASK, diagnostics, origin, plugged, spec_key, tabulated
+from harness.report.data.specs import PARTITION_FIELDS, flatten, part_name
+from harness.report.data.tidy import COUNTS, diagnostics, origin, plugged, spec_key, tabulated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +62,7 @@ class Results:
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
-        self.records = _comparable(list(records))
+        self.records = list(records)
         self.boards: dict[object, pd.DataFrame] = {}
         self._columns: dict[str, list[Any]] = {}
 
@@ -143,31 +142,6 @@ class Results:
             return [None] * len(self.frame)
         column = self.frame[name]
         return [None if gone else value for value, gone in zip(column.tolist(), column.isna(), strict=True)]
-
-
-def _comparable(records: list[RunRecord]) -> list[RunRecord]:
-    """Give skipped combinations their settings in full, and the data that runs of their task were made on.
-
-    A suite writes down what it asked for; runs have a digest of their data and the versions of the code.
-    """
-    whole = [replace(r, spec=resolved(r.spec)) if r.status == "skipped" else r for r in records]
-    if whole == records:
-        return records
-    made = {_place(record): record for record in records if record.digest}
-    found = []
-    for record in whole:
-        run = made.get(_place(record)) if record.status == "skipped" else None
-        if run is not None:
-            versions = {name: run.versions[name] for name in TASK_VERSIONS if name in run.versions}
-            record = replace(record, digest=run.digest, versions=versions)
-        found.append(record)
-    return found
-
-
-def _place(record: RunRecord) -> str:
-    """Return a digest of what records share that are compared: suite, profile, data, partition and problem."""
-    spec = essential({name: record.spec.get(name) for name in TASK if record.spec.get(name) is not None})
-    return digest([record.suite, record.profile, spec])
 
 
 @dataclass(frozen=True)

@@ -20,21 +20,11 @@ from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Cell, Results
 from harness.report.html.table import table_of
-from harness.report.plots.attacks import attacks
-from harness.report.plots.budgets import accuracy_against_epsilon
-from harness.report.plots.clients import named_clients
-from harness.report.plots.curves import curves, learning_curves
-from harness.report.plots.fairness import fairness
-from harness.report.plots.frontier import accuracy_against_bytes
-from harness.report.plots.overview import overview
-from harness.report.plots.pareto import pareto
-from harness.report.plots.partitions import partitions
-from harness.report.plots.ranks import rank_diagram
-from harness.report.plots.tuning import tuning_curves
+from harness.report.plots.every import PICTURES, draw_all
 from harness.report.tables.clients import by_client
 from harness.report.tables.columns import UNDONE, Row, diagnostics, rows_of, runs, task_names, variants
 from harness.report.tables.model_selection import chosen_tables
-from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, tabulate
+from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
 from harness.report.tables.privacy import exposure, in_words, meaning
 from harness.report.tables.text import quantity, words
 from harness.report.tables.tuning import tuning_tables
@@ -45,36 +35,7 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 HERE = Path(__file__).parent
-SUFFIXES = (".svg", ".png")
-#: Figures: file name without suffix -> title and note.
-PICTURES = {
-    "overview": ("All algorithms, budgets and pruning ratios", ""),
-    "pareto": ("Who needs least", ""),
-    "curves": ("Learning curves", ""),
-    "accuracy-bytes": ("What accuracy costs", ""),
-    "accuracy-epsilon": ("What privacy costs", ""),
-    "attacks": (
-        "What attackers find out",
-        "Attacks on what the runs released, with knowledge that an attacker may lack. That they fail "
-        "says nothing of better ones; an epsilon bounds all on what it protects.",
-    ),
-    "fairness": (
-        "How groups and clients fare",
-        "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
-    ),
-    "ranks": (
-        "Ranks over federations",
-        "A task is a data set with its partition, a budget and a pruning ratio; the tasks of one federation share "
-        "clients and test samples and count once in the tests. A method is an algorithm with a model.",
-    ),
-    "tuning": ("What tuning bought", ""),
-    "clients": ("What each client gets", "On the client's own test samples, which may be few."),
-    "partition": (
-        "Who holds what",
-        "Numbers of samples of the simulated clients. They would be private in a federation of real clients; "
-        "the simulator, which deals the data, knows them.",
-    ),
-}
+SUFFIXES = (".svg", ".png", ".pdf")
 
 
 class Picture(NamedTuple):
@@ -127,8 +88,8 @@ def write_report(
     dict[str, Path]
         File name to path: ``leaderboard.csv``, ``leaderboard.md``, ``index.html`` and, if they have content,
         ``overview``, ``pareto``, ``curves``, ``accuracy-bytes``, ``accuracy-epsilon``, ``attacks``, ``fairness``,
-        ``ranks``, ``tuning``, ``clients`` and ``partition`` as ``.png`` and ``.svg``, ``pivot``, ``chosen`` and
-        ``tuned`` as ``.md`` and ``.csv``, and figures ``MEASURE-AGAINST``.
+        ``ranks``, ``tuning``, ``clients`` and ``partition`` as ``.svg`` and in the formats of `spec`, ``pivot``,
+        ``chosen`` and ``tuned`` as ``.md``, ``.tex`` and ``.csv``, and figures ``MEASURE-AGAINST``.
 
     Raises
     ------
@@ -140,50 +101,42 @@ def write_report(
     results = Results.of(records)
     spec = results.ranked(spec)
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
-    grids = [grid for pivot in spec.pivots for grid in tabulate(results, pivot, spec.by, spec.target)]
-    chosen = [] if spec.choice is None else chosen_tables(results, spec.choice, spec.baseline)
+    tables = report_tables(results, spec)
     folder.mkdir(parents=True, exist_ok=True)
     written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
     write_csv(frame, written["leaderboard.csv"])
     write_markdown(frame, written["leaderboard.md"])
-    drawn = {
-        "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
-        "pareto": pareto(results, folder / "pareto", spec.by),
-        "curves": learning_curves(results, folder / "curves", along=spec.along),
-        "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes"),
-        "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon"),
-        "attacks": attacks(results, folder / "attacks", spec.by),
-        "fairness": fairness(results, folder / "fairness"),
-        "ranks": rank_diagram(results, folder / "ranks", spec.by),
-        "tuning": tuning_curves(results, folder / "tuning"),
-        "clients": named_clients(results, folder / "clients"),
-        "partition": partitions(results, folder / "partition"),
-    }
-    titles = dict(PICTURES)
-    for measure, against in spec.curves:
-        stem = f"{measure}-{against}"
-        titles[stem] = f"{words(measure)} by {against}", ""
-        drawn[stem] = curves(results, folder / stem, measure, against)
-    tuned = tuning_tables(results)
-    for stem, tables in (("pivot", grids), ("chosen", chosen), ("tuned", tuned)):
-        for name, write in ((f"{stem}.md", grids_markdown), (f"{stem}.csv", grids_csv)):
+    drawn = draw_all(results, folder, spec)
+    titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
+    for stem, grids in tables.items():
+        for ending, write in (("md", grids_markdown), ("tex", grids_latex), ("csv", grids_csv)):
+            name = f"{stem}.{ending}"
             (folder / name).unlink(missing_ok=True)
-            if tables:
+            if grids:
                 written[name] = folder / name
-                write_text(written[name], write(tables))
+                write_text(written[name], write(grids))
     pictures = []
     for stem, files in drawn.items():
-        if files is None:  # remove the figure of an earlier report
-            for suffix in SUFFIXES:
+        written |= {file.name: file for file in files or ()}
+        for suffix in SUFFIXES:  # remove those of an earlier report
+            if f"{stem}{suffix}" not in written:
                 (folder / f"{stem}{suffix}").unlink(missing_ok=True)
-            continue
-        written |= {file.name: file for file in files}
-        title, note = titles[stem]
-        pictures.append(Picture(title, files[1], note, plain=stem in ("partition", "overview")))
+        if files is not None:
+            title, note = titles[stem]
+            pictures.append(Picture(title, files[-1], note, plain=stem in ("partition", "overview")))
     page = written["index.html"]
-    tables = [*tuned, *chosen, *grids]
-    write_page(results, frame, pictures, page, grids=tables, commands=commands, provenance=provenance)
+    whole = [grid for grids in tables.values() for grid in grids]
+    write_page(results, frame, pictures, page, grids=whole, commands=commands, provenance=provenance)
     return written
+
+
+def report_tables(results: Results, spec: ReportSpec) -> dict[str, list[Grid]]:
+    """Return the tables beside the leaderboard by the names of their files."""
+    return {
+        "tuned": list(tuning_tables(results)),
+        "chosen": [] if spec.choice is None else list(chosen_tables(results, spec.choice, spec.baseline)),
+        "pivot": [grid for pivot in spec.pivots for grid in tabulate(results, pivot, spec.by, spec.target)],
+    }
 
 
 def write_page(

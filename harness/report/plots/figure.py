@@ -1,7 +1,8 @@
 """Panels, line styles, legends and files of all figures.
 
-Every figure is written as PNG and SVG. Lines differ in color, marker and dashes, so they are readable in gray and
-by color-blind readers (Okabe and Ito's palette without yellow). The same records give the same bytes.
+Every figure is written as PNG and SVG, or as `harness.report.plots.look` says. Lines differ in color, marker and
+dashes, so they are readable in gray and by color-blind readers (Okabe and Ito's palette without yellow). The same
+records give the same bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Cell, Results
+from harness.report.plots.look import FORMATS, asked_look
 from harness.report.tables.columns import rows_of, task_names
 from harness.report.tables.text import telling, words
 from harness.storage.files import replacing
@@ -74,11 +76,12 @@ STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.7,
     "lines.markersize": 6.5,
+    "pdf.fonttype": 42,  # text stays text, as publishers want
     "svg.fonttype": "path",
     "svg.hashsalt": "fedfrontier",
 }
 
-Pictures = tuple[Path, Path]
+Pictures = tuple[Path, ...]  # one for each format, the SVG last
 
 
 class Panel(NamedTuple):
@@ -181,8 +184,10 @@ def extrapolated(cells: Iterable[Cell]) -> str:
 
 def appearance(i: int) -> dict[str, Any]:
     """Return color, marker and dashes of a line."""
+    cycle = asked_look().style.get("axes.prop_cycle")
+    colors = COLORS if cycle is None else cycle.by_key().get("color", COLORS)
     return {
-        "color": COLORS[i % len(COLORS)],
+        "color": colors[i % len(colors)],
         "marker": MARKERS[i % len(MARKERS)],
         "linestyle": DASHES[i % len(DASHES)],
         "markeredgecolor": "white",
@@ -271,7 +276,7 @@ def canvas(size: tuple[float, float] | None = None, **style: Any) -> Iterator[Fi
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE | style):  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE | dict(asked_look().style) | style):  # type: ignore[arg-type]
         figure = Figure(figsize=size, layout="constrained")
         # Without a canvas every text that is measured makes an image of the figure's size.
         FigureCanvasAgg(figure)
@@ -312,13 +317,13 @@ def _area(box: Bbox | None) -> float:
 
 
 def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
-    """Write PNG and SVG without dates or versions, so that equal records give equal files; a note goes below."""
+    """Write all formats, without dates or versions; a note goes below."""
     if note is not None:
         figure.supxlabel(note, x=0.995, ha="right", **QUIET)
     written = []
-    for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
-        written.append(path.parent / (path.name + suffix))
+    for name in (*asked_look().formats, "svg"):
+        written.append(path.parent / f"{path.name}.{name}")
         with replacing(written[-1]) as temporary:
-            figure.savefig(temporary, format=suffix[1:], dpi=160, metadata=metadata)
+            figure.savefig(temporary, format=name, dpi=160, metadata=FORMATS[name])
         figure.set_layout_engine("none")  # found with the first picture, which takes as long as drawing
-    return written[0], written[1]
+    return tuple(written)

@@ -1,4 +1,4 @@
-"""Accuracy against the bytes of a run: one line per algorithm and epsilon."""
+"""A measure against the bytes of a run: one line per algorithm and epsilon."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ class Point(NamedTuple):
     std: float
 
 
-def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures | None:
-    """Draw accuracy against communicated bytes.
+def accuracy_against_bytes(
+    records: Iterable[RunRecord], path: Path, metric: str = "accuracy"
+) -> Pictures | None:
+    """Draw a metric against communicated bytes.
 
     Cells that share their compression are drawn as learning curves against the bytes sent so far, both
-    ways together. Where they differ, every cell is a point: final accuracy against all bytes of the run. A line
+    ways together. Where they differ, every cell is a point: the final value against all bytes of the run. A line
     for every algorithm and epsilon joins its cells that no other of it beats, with bars of one sample standard
     deviation; the rest are small and hollow. Where lines are many, every algorithm that sends anything has a panel.
     Every point stands at its measured bytes, so points of equal bytes share a place on the axis and differ in
@@ -58,6 +60,8 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
         Run records; only finished runs are drawn.
     path : Path
         Where to write, without suffix.
+    metric : str
+        What to draw.
 
     Returns
     -------
@@ -66,12 +70,12 @@ def accuracy_against_bytes(records: Iterable[RunRecord], path: Path) -> Pictures
     """
     results = Results.of(records)
     if len({_ratios(cell) for cell in results.cells if cell.done}) > 1:
-        return _frontier(results, path)
-    return draw_curves(results, path, "accuracy", "bytes", "bytes sent so far, both ways")
+        return _frontier(results, path, metric)
+    return draw_curves(results, path, metric, "bytes", "bytes sent so far, both ways")
 
 
-def _frontier(results: Results, path: Path) -> Pictures | None:
-    whole = panels_of(results, "accuracy")
+def _frontier(results: Results, path: Path, metric: str) -> Pictures | None:
+    whole = panels_of(results, metric)
     split = len({_line(cell) for panel in whole for cell in panel.cells}) > MOST_LINES
     panels = _by_algorithm(whole) if split else whole
     lines = sorted({_line(c) for p in panels for c in p.cells}, key=lambda line: (line[0], -line[1]))

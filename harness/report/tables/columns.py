@@ -68,22 +68,27 @@ def columns(frame: pd.DataFrame) -> list[Column]:
     shown = [
         Column("#", "rank", True, _plain("rank"), f"Rank by {by} among the same data, partition and problem"),
         *_descriptions(frame, rows),
-        *(_measure(name) for name in _measures(frame, rows, by)),
+        *(measure_column(name, name != "worst_client") for name in _measures(frame, rows, by)),
         Column("EqOpp 95 %", "eqopp_low", False, _interval,
                "Interval of the gap for the number of test samples of the groups and the spread over seeds"),
         Column("Up", "bytes_up", True, lambda r: size(r["bytes_up"]), "Bytes sent by all clients"),
         Column("Down", "bytes_down", True, lambda r: size(r["bytes_down"]), "Bytes received by all clients"),
         Column("Work", "flops", True, lambda r: work(r["flops"]), "Floating-point operations of the run"),
+        *([_CALLS] if by == "oracle_calls" else []),
         *_target(rows),
         *_system(rows),
         Column("Seconds", "seconds", True, lambda r: quantity(r["seconds"], 3), "Wall time of the run"),
-        Column(f"Δ {by}", "paired_difference", True, _difference,
+        Column(f"Δ {by}", "paired_difference", True, difference,
                "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm"),
         Column("Pareto", "pareto", False, lambda r: "yes" if r["pareto"] is True else "",
                "No other is as good in accuracy, bytes and epsilon, and better in one of them"),
         Column("Runs", "done", False, runs, "Finished runs of those asked for"),
     ]  # fmt: skip
     return [column for column in shown if column.heading == "#" or any(column.text(row) for row in rows)]
+
+
+_CALLS = Column("Calls", "oracle_calls", True, lambda r: count(r["oracle_calls"]),
+                "Oracle calls (gradients of single samples) of the run")  # fmt: skip
 
 
 def diagnostics(frame: pd.DataFrame) -> list[Column]:
@@ -187,10 +192,11 @@ def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
     return [name for name in names if f"{name}_mean" in frame]
 
 
-def _measure(name: str) -> Column:
+def measure_column(name: str, spread: bool = True) -> Column:
+    """Return the column of a measure: mean over seeds and, if wanted, sample standard deviation."""
     metric = described(name)
     about = metric.description if metric is not None else words(name)
-    return Column(words(name), f"{name}_mean", True, _spread(name), about)
+    return Column(words(name), f"{name}_mean", True, partial(_spread, name, spread), about)
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
@@ -330,20 +336,15 @@ def _form(measure: str) -> str:
     return ".3g" if metric is None else metric.format
 
 
-def _spread(measure: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        if is_empty(row[f"{measure}_mean"]):
-            return ""
-        mean = format(row[f"{measure}_mean"], _form(measure))
-        std = (
-            None if measure == "worst_client" else row[f"{measure}_std"]
-        )  # narrow: the file has this one too
-        return mean if is_empty(std) else f"{mean} ± {format(std, _form(measure))}"
-
-    return text
+def _spread(measure: str, spread: bool, row: Row) -> str:
+    if is_empty(row[f"{measure}_mean"]):
+        return ""
+    mean, std = format(row[f"{measure}_mean"], _form(measure)), row[f"{measure}_std"]
+    return mean if not spread or is_empty(std) else f"{mean} ± {format(std, _form(measure))}"
 
 
-def _difference(row: Row) -> str:
+def difference(row: Row) -> str:
+    """Return the difference to the baseline with its interval, marked where it is certain."""
     if is_empty(row["paired_difference"]):
         return "not comparable" if str(row["compared"]).startswith("not comparable") else ""
     form = _form(row["ranked_by"])

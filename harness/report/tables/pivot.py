@@ -3,7 +3,8 @@
 Cells that differ in other settings than these two and the algorithm's hyper-parameters are in separate tables; in
 tables of costs to a target, runs may also differ in length. A topology is printed with the name of the algorithm,
 unless it is one of the two settings. Of several hyper-parameters the best is shown, with a note; settings with all
-seeds done take precedence over settings with failed seeds.
+seeds done take precedence over settings with failed seeds. What lacks the section of a setting, as a run without
+privacy has no budget, is in the tables of what it agrees with otherwise; a note names what is in none.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described
 from harness.report.data.export import inert
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results
+from harness.report.tables.sheet import Sheet
 from harness.report.tables.text import count, quantity, size, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 
+NONE = "none"  # name of the row or column of what has no such setting
 Settings = tuple[tuple[str, str], ...]  # dotted names and values
 
 
@@ -71,6 +74,11 @@ class Grid(NamedTuple):
         here = {key: place.text for key, place in self.places.items()}
         return [(row, [here.get((row, column), "") for column in self.columns]) for row in self.rows]
 
+    def sheet(self) -> Sheet:
+        """Return the texts for Markdown and LaTeX."""
+        rows = [[name, *texts] for name, texts in self.lines()]
+        return Sheet([self.corner, *self.columns], [False, *(True for _ in self.columns)], rows)
+
 
 def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target | None = None) -> list[Grid]:
     """Return the tables of a pivot.
@@ -93,14 +101,40 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
         if found and name not in known:
             raise unknown("setting to tabulate by", name, sorted(known))
     groups: dict[Settings, list[Cell]] = {}
+    lacking: list[tuple[Cell, Settings]] = []
     for cell in found:
+        fixed = _fixed(cell, pivot._replace(measure=measure))
         if pivot.rows in cell.settings and pivot.columns in cell.settings:
-            groups.setdefault(_fixed(cell, pivot._replace(measure=measure)), []).append(cell)
+            groups.setdefault(fixed, []).append(cell)
+        else:
+            lacking.append((cell, fixed))
+    left = [cell for cell, fixed in lacking if not _join(cell, fixed, pivot, groups)]
     telling = _telling(groups)
-    grids = [
-        _grid(members, pivot, measure, target, telling[fixed]) for fixed, members in sorted(groups.items())
-    ]
-    return [grid for grid in grids if len(grid.rows) > 1] or grids
+    grids = {
+        fixed: _grid(members, pivot, measure, target, telling[fixed])
+        for fixed, members in sorted(groups.items())
+    }
+    shown = {fixed: grid for fixed, grid in grids.items() if len(grid.rows) > 1} or grids
+    left += [cell for fixed in grids if fixed not in shown for cell in groups[fixed]]
+    whole = list(shown.values())
+    if whole and (names := sorted({cell.algorithm for cell in left})):
+        said = f"In no table of these settings, or alone in one: {len(left)} cells of {', '.join(names)}."
+        whole[-1] = whole[-1]._replace(note=f"{whole[-1].note} {said}")
+    return whole
+
+
+def _join(cell: Cell, fixed: Settings, pivot: Pivot, groups: Mapping[Settings, list[Cell]]) -> bool:
+    """Add a cell without a setting of the pivot to the tables that it agrees with in all sections that it has."""
+    sections = {name.partition(".")[0] for name in (pivot.rows, pivot.columns)}
+    absent = sections - {name.partition(".")[0] for name in cell.settings}
+
+    def rest(items: Settings) -> set[tuple[str, str]]:
+        return {item for item in items if item[0].partition(".")[0] not in absent}
+
+    own = [members for other, members in groups.items() if rest(other) == rest(fixed)]
+    for members in own:
+        members.append(cell)
+    return bool(own)
 
 
 def _fixed(cell: Cell, pivot: Pivot) -> Settings:
@@ -172,6 +206,8 @@ def _grid(
 
 def _value(flat: Mapping[str, str], name: str, pivot: Pivot) -> str:
     """Return the name of a cell's row or column."""
+    if name not in flat:
+        return NONE
     beside = name == "algorithm.name" and "topology.kind" not in pivot[:2] and "topology.kind" in flat
     return f"{flat[name]} ({flat['topology.kind']})" if beside else flat[name]
 
@@ -233,11 +269,15 @@ def grids_markdown(grids: Sequence[Grid]) -> str:
     """Return the tables in GitHub's Markdown."""
     lines: list[str] = []
     for grid in grids:
-        lines += [f"### {grid.title}", "", grid.note, ""]
-        lines.append(f"| {grid.corner} | " + " | ".join(grid.columns) + " |")
-        lines.append("| :--- |" + " ---: |" * len(grid.columns))
-        lines += [f"| {name} | " + " | ".join(texts) + " |" for name, texts in grid.lines()]
-        lines.append("")
+        lines += [f"### {grid.title}", "", grid.note, "", *grid.sheet().markdown(), ""]
+    return "\n".join(lines)
+
+
+def grids_latex(grids: Sequence[Grid]) -> str:
+    """Return the tables as LaTeX ``tabular`` environments (package booktabs), titles and notes as comments."""
+    lines: list[str] = []
+    for grid in grids:
+        lines += [f"% {grid.title}", f"% {grid.note}", *grid.sheet().latex(), ""]
     return "\n".join(lines)
 
 

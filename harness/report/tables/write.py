@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from harness.report.data.best import RULE
 from harness.report.data.export import without_formulas
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.columns import Column, Row, columns, rows_of
 from harness.report.tables.privacy import exposure
-from harness.report.tables.text import EXTRAPOLATED, words
+from harness.report.tables.sheet import Sheet, in_markdown
+from harness.report.tables.text import EXTRAPOLATED
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -25,10 +27,10 @@ MOST_ROWS = 200  # in a terminal, of all tasks together
 #: Figures to omit on a narrow terminal, the most dispensable first.
 FIGURES = (
     "EqOpp 95 %", "Model for", "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds",
-    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up",
+    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy",
 )
 #: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
-SETTINGS = ("DP", "Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
+SETTINGS = ("Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
 # fmt: on
 
 
@@ -92,44 +94,60 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
     write_text(path, whole.to_csv(index=False, lineterminator="\n"))
 
 
-def write_markdown(frame: pd.DataFrame, path: Path) -> None:
-    """Write the narrow table in GitHub's Markdown, headed by `summary`."""
-    shown = columns(frame)
-    lines = [summary(frame), ""]
-    lines.append(_markdown_line(column.heading for column in shown))
-    lines.append(_markdown_line("---:" if column.number else ":---" for column in shown))
-    lines += [_markdown_line(column.text(row) for column in shown) for row in rows_of(frame)]
-    lines += ["", *(f"- {_in_markdown(text)}" for text in [*reasons(frame), *exposure(frame)])]
+def write_markdown(
+    frame: pd.DataFrame,
+    path: Path,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> None:
+    """Write a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
+    lines = [summary(frame), "", *sheet(frame, shown, best).markdown(), ""]
+    notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame)]
+    lines += [f"- {in_markdown(text)}" for text in notes]
     write_text(path, "\n".join(lines).rstrip() + "\n")
 
 
-def _markdown_line(texts: Iterable[str]) -> str:
-    return "| " + " | ".join(_in_markdown(text) for text in texts) + " |"
+def write_latex(
+    frame: pd.DataFrame,
+    path: Path,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> None:
+    """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
+    notes = [summary(frame), *([RULE] if best else [])]
+    write_text(path, "\n".join([*(f"% {note}" for note in notes), *sheet(frame, shown, best).latex(), ""]))
 
 
-def _in_markdown(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+def sheet(
+    frame: pd.DataFrame,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> Sheet:
+    """Return the texts of a leaderboard; a rule parts its tasks.
 
-
-def write_latex(frame: pd.DataFrame, path: Path) -> None:
-    """Write the narrow table as a LaTeX ``tabular`` (needs the package booktabs)."""
-    shown = columns(frame)
-
-    def line(texts: Iterable[str]) -> str:
-        return " & ".join(_in_latex(text) for text in texts) + r" \\"
-
-    body = [line(column.text(row) for column in shown) for row in rows_of(frame)]
-    head = line(column.heading for column in shown)
-    align = "".join("r" if column.number else "l" for column in shown)
-    lines = [f"% {summary(frame)}", rf"\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body]
-    write_text(path, "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""]))
-
-
-def _in_latex(text: str) -> str:
-    symbols = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    symbols |= {sign: "\\" + sign for sign in "&%$#_{}"}
-    symbols |= {"±": r"$\pm$", "ε": r"$\varepsilon$", "Δ": r"$\Delta$", EXTRAPOLATED: r"$\dagger$"}
-    return "".join(symbols.get(letter, letter) for letter in text)
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        A leaderboard.
+    shown : sequence of Column, optional
+        Its columns; by default those of the narrow table.
+    best : collection of (str, str), optional
+        Cells and measures to print in bold, see `harness.report.data.best`.
+    """
+    shown, rows = columns(frame) if shown is None else shown, rows_of(frame)
+    marked = {(cell, f"{measure}_mean") for cell, measure in best}
+    return Sheet(
+        headings=[column.heading for column in shown],
+        numbers=[column.number for column in shown],
+        rows=[[column.text(row) for column in shown] for row in rows],
+        bold={
+            (i, j)
+            for i, row in enumerate(rows)
+            for j, column in enumerate(shown)
+            if (row["cell"], column.key) in marked
+        },
+        groups={i for i in range(1, len(rows)) if rows[i]["task"] != rows[i - 1]["task"]},
+    )
 
 
 def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
@@ -171,15 +189,17 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
 def _expendable(frame: pd.DataFrame, shown: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
-    The measure that ranks, the algorithm and the count of missing runs stay. A setting in which rows differ
-    outlives all figures: without it, rows would look like repetitions of each other.
+    The measure that ranks, the algorithm, what protects it and the count of missing runs stay. A setting in which
+    rows differ outlives all figures: without it, rows would look like repetitions of each other.
     """
     texts = {column.heading: {column.text(row) for row in rows} for column in shown}
     constant = [name for name in SETTINGS if len(texts.get(name, ())) <= 1]
-    ranks = words(frame["ranked_by"].iloc[0]) if len(frame) else ""
+    by = str(rows[0]["ranked_by"]) if rows else ""
+    keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
+    ranks = [column.heading for column in shown if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
-    figures = [name for name in (*differences, *FIGURES) if name != ranks]
+    figures = [name for name in (*differences, *FIGURES) if name not in ranks]
     return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
 
 

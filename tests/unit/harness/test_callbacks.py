@@ -60,7 +60,7 @@ def test_callbacks_see_rounds_evaluations_and_the_end(tmp_path):
 
 @pytest.mark.parametrize("seeds", [[0], [0, 1, 2]])
 def test_what_a_callback_raises_reaches_the_caller(tmp_path, seeds):
-    """The run is not failed; asked for again, it goes on from the round before and ends as if nothing had been."""
+    """The run is not failed; asked for again, it goes on from that round and ends as if nothing had been."""
     straight = harness.sweep(SPEC, {"seed": seeds}, tmp_path / "straight", progress=False)
     trouble = ZeroDivisionError("mine")
     with pytest.raises(ZeroDivisionError, match="mine"):

@@ -1,8 +1,13 @@
 """Tables of commands."""
 
 import io
+import os
+import subprocess
+import sys
 
+import pytest
 from rich.console import Console
+from rich.table import Table
 
 from datasets.catalog import describe
 from harness.cli import console, listing
@@ -39,3 +44,28 @@ def test_the_list_of_data_sets_has_a_line_for_each_in_80_columns(monkeypatch):
     assert names[first : first + len(rows) + 1] == [*(row["name"] for row in rows), ""], "none is folded"
     for row, line in zip(rows, lines[first:], strict=False):
         assert row["clients"] in line and line.rstrip().endswith(("yes", "no"))
+
+
+def test_brackets_in_names_and_reasons_are_text(capsys):
+    """In cells, headings and titles, and in the tables of reports, which are printed on the same console."""
+    console.print_rows([{"no [/red]": "no [bold]"}], "1 run [/]")
+    table = Table("hospital [/b]")
+    table.add_row("client [red]")
+    console.out.print(table)
+    console.log.print("reason [/x]")
+    said = capsys.readouterr()
+    for text in ("no [/red]", "no [bold]", "1 run [/]", "hospital [/b]", "client [red]"):
+        assert text in said.out
+    assert said.err == "reason [/x]\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_leaves_is_no_failure(options):
+    """As ``head -1`` does; here the reader has left before anything is printed."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "harness", "list", "suites", *options]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")

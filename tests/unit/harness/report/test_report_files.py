@@ -146,6 +146,37 @@ def test_the_terminal_table_fits_and_tells_what_it_leaves_out(records, width):
     assert ("Omitted" in text) == (width < 200)
 
 
+@pytest.mark.parametrize(
+    ("by", "heading"),
+    [
+        ("accuracy", "Accuracy"),
+        ("worst_client", "Worst"),
+        ("auroc", "AUROC"),
+        ("eqopp", "EqOpp gap"),
+        ("bytes", "Down"),
+        ("flops", "Work"),
+        ("oracle_calls", "Calls"),
+        ("seconds", "Seconds"),
+        ("epsilon", "ε total"),
+    ],
+)
+def test_a_narrow_table_keeps_what_ranks_and_what_protects(by, heading):
+    """Two data sets, so that settings take the room."""
+    every = {"accuracy": 0.9, "worst_client": 0.8, "eqopp": 0.1, "auroc": 0.7}
+    records = [
+        done(spec(name, privacy=private(budget), data={"name": data}), epsilon=budget, **every)
+        for name in ("decentralized_local_sgda", "fedavg")
+        for budget in (2.0, 8.0)
+        for data in ("adult", "german")
+    ]
+    console = Console(file=io.StringIO(), width=70)
+    print_table(leaderboard(records, by), console)
+    text = console.file.getvalue()
+    table, said = text.split("Omitted for lack of width")
+    assert all(name in table for name in (heading, "ε total", "DP", "client/local"))
+    assert "Pareto" in said
+
+
 def test_a_terminal_gets_the_best_rows_of_every_task(monkeypatch):
     monkeypatch.setattr("harness.report.tables.write.MOST_ROWS", 4)
     tasks = {"adult": 3, "german": 2}

@@ -143,7 +143,7 @@ def test_rows_that_nobody_has_written_are_in_no_checkpoint(tmp_path, monkeypatch
         if round == 2:
             raise InterruptedError
 
-    with pytest.raises(CallbackError):
+    with pytest.raises(InterruptedError):
         simulate(setup, folder, stop)
     saved = folder.load()
     kept = [saved["state"]["ci"], *(one for name, one in saved["channel"].items() if "residual" in name)]

@@ -173,4 +173,12 @@ def test_commands(tmp_path, capsys):
     assert [line.split(",")[:2] for line in lines[1:]] == [["fedavg", "0.9"]]
     assert main(["leaderboard", out, "--columns", "algorithn"]) == 2
     assert "Did you mean 'algorithm'" in capsys.readouterr().err
-    assert main(["leaderboard", out, "--columns", "algorithm", "--markdown", str(table)]) == 2
+    latex = tmp_path / "t.tex"
+    chosen = ["--columns", "algorithm,accuracy,epsilon", "--bold-best", "--latex", str(latex)]
+    assert main(["leaderboard", out, "--where", "beta == 0", *chosen]) == 0
+    text = latex.read_text()
+    assert r"Algorithm & Accuracy & $\varepsilon$ total \\" in text and text.count("fedavg &") == 1
+    assert main(["leaderboard", out, "--bold-best"]) == 2
+    assert "--markdown and --latex" in capsys.readouterr().err
+    assert main(["leaderboard", out, "--columns", "help"]) == 0
+    assert "bytes_relative" in capsys.readouterr().out

@@ -1,10 +1,11 @@
 """Combinations that a suite refused stand among the runs that they would have been compared with."""
 
+from dataclasses import replace
+
 import pytest
 
-from harness.config.refused import resolved
-from harness.config.run import read_spec
 from harness.config.sweep import expand
+from harness.executors.suites import in_suite
 from harness.report import Pivot, leaderboard
 from harness.report.data.results import Results
 from harness.report.plots import overview as maps
@@ -12,7 +13,7 @@ from harness.report.tables.columns import columns
 from harness.report.tables.pivot import tabulate
 from harness.report.tables.write import reasons
 from harness.storage.store import RunRecord
-from tests.support.records import SOURCE, evaluation
+from tests.support.records import evaluation
 
 BASE = {"data": "breast-cancer", "partition": {"kind": "iid", "clients": 8}, "model": "logistic"}
 SWEEP = {
@@ -20,32 +21,27 @@ SWEEP = {
     "privacy": [None, {"placement": "central", "clip": 1, "epsilon": 8}],
     "compression.beta": [0, 0.9],
 }
-VERSIONS = {"algorithm": 1, "problem": 4, "partition": 1}
+
+
+def record(cell, number, status, **more):
+    """Return the record that a store makes of a combination in a suite."""
+    told = in_suite(cell)
+    return RunRecord(
+        told["id"] and str(number), "s", "", told["spec"], status, told["reason"], "",
+        digest=told.get("digest", ""), versions=told["versions"], **{"rounds": [], **more},
+    )  # fmt: skip
 
 
 @pytest.fixture
 def records():
-    """As a store has them: specs of runs in full, of what was refused as the suite gave them."""
+    """All combinations, those that are possible as done."""
     found = []
     for number, cell in enumerate(expand(BASE, [SWEEP])):
-        if cell.spec is None:
-            found.append(RunRecord(None, "s", "", cell.given, "skipped", cell.reason, "", []))
-            continue
-        spec, epsilon = cell.spec.model_dump(mode="json"), 8.0 if cell.spec.privacy else None
+        epsilon = 8.0 if cell.spec and cell.spec.privacy else None
         line = evaluation(100, epsilon=epsilon, accuracy=0.9)
-        found.append(
-            RunRecord(f"{number}", "s", "", spec, "done", None, SOURCE, [line], {}, "d" * 64, {}, VERSIONS)
-        )
+        done = {"status": "done", "rounds": [line]} if cell.spec else {"status": "skipped"}
+        found.append(record(cell, number, **done))
     return found
-
-
-def test_settings_of_a_refused_combination_are_a_specs():
-    """A run whose parts do go together has the very spec."""
-    for privacy in (None, *SWEEP["privacy"], {"unit": "record", "clip": 1, "epsilon": 1}):
-        given = {**BASE, "algorithm": "fedavg", "privacy": privacy}
-        assert resolved(given) == read_spec(given).model_dump(mode="json")
-    unknown = {**BASE, "algorithm": "of_a_plugin"}
-    assert resolved(unknown) == unknown
 
 
 def test_refused_rows_have_the_task_and_the_names_of_the_others(records):
@@ -83,10 +79,8 @@ def test_a_map_crosses_out_neither_values_nor_what_is_yet_to_run(records):
 
 
 def test_a_reason_is_told_once_with_all_algorithms_that_it_befell(records):
-    given = {**BASE, "algorithm": "sagda"}
-    (cell,) = expand(given, [{"seed": [0]}])
-    records.append(RunRecord(None, "s", "", cell.given, "skipped", "needs something else", "", []))
-    records.append(RunRecord(None, "s", "", {**cell.given, "algorithm": "codasca"}, "skipped",
-                             "needs something else", "", []))  # fmt: skip
+    for name in ("sagda", "codasca"):
+        (cell,) = expand({**BASE, "algorithm": name}, [{"seed": [0]}])
+        records.append(record(replace(cell, reason="needs something else"), name, "skipped"))
     told = reasons(leaderboard(records))
     assert len(told) == 3 and "codasca, sagda: needs something else" in told

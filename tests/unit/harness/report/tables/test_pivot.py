@@ -9,8 +9,8 @@ import pytest
 from harness.core.registry import UserError
 from harness.report import Pivot, ReportSpec, Target, leaderboard, read_target, write_report
 from harness.report.tables.columns import columns
-from harness.report.tables.pivot import grids_markdown, tabulate
-from tests.support.records import done, evaluation, spec, undone
+from harness.report.tables.pivot import grids_latex, grids_markdown, tabulate
+from tests.support.records import done, evaluation, private, spec, undone
 
 NEAR = Target("stationarity", 0.1)
 BY_K = Pivot("algorithm.local_steps", "algorithm.name")
@@ -133,7 +133,7 @@ def test_the_kind_of_a_section_stands_for_all_of_it():
     networks = [{"kind": "ring"}, {"kind": "erdos-renyi", "p": 0.5}, None]
     runs = [falling("fedavg", 0, (1.0,), topology=network) for network in networks]
     (grid,) = tabulate(runs, Pivot("topology.kind", "algorithm.name"), by="stationarity")
-    assert grid.rows == ("erdos-renyi", "ring")
+    assert grid.rows == ("erdos-renyi", "none", "ring")
 
 
 def test_a_topology_stands_beside_the_algorithm():
@@ -158,6 +158,45 @@ def test_one_row_tables_are_left_out_beside_larger_ones():
         "Stationarity: adult, q, problem.heterogeneity=1",
     ]
     assert len(tabulate(runs[-1:], BY_K, by="stationarity")) == 1
+
+
+def test_runs_without_a_budget_are_in_the_tables_of_every_way_to_protect():
+    """Two clip norms make two tables; what has no privacy is in both, in a column of its own."""
+    ways = [None, *({**private(budget), "clip": clip} for clip in (0.1, 1.0) for budget in (2.0, 8.0))]
+    values = {"fedavg": 1.0, "ditto": 2.0}
+    runs = [falling(name, 0, (values[name],), privacy=way) for name in values for way in ways]
+    by_budget = Pivot("algorithm.name", "privacy.epsilon")
+    grids = tabulate(runs, by_budget, by="stationarity")
+    assert [grid.columns for grid in grids] == [("2.0", "8.0", "none")] * 2
+    assert [grid.lines()[0] for grid in grids] == [("ditto", ["2", "2", "2"])] * 2
+    skipped = undone(spec("fedbio"), "skipped", "not for this")
+    assert all(grid.places["fedbio", "none"].text == "skipped" for grid in tabulate(
+        [*runs, skipped], by_budget, by="stationarity"))  # fmt: skip
+
+
+def test_what_is_in_no_table_is_named():
+    """FedAvg has no mu, so its rows are no part of a table by it; the table of q has one row beside larger ones."""
+    runs = [
+        falling("fedprox", 0, (1.0,), own={"mu": mu, "local_steps": k}) for mu in (0.1, 1) for k in (1, 5)
+    ]
+    pivot = Pivot("algorithm.mu", "algorithm.local_steps")
+    (alone,) = tabulate(runs, pivot, by="stationarity")
+    assert "In no table" not in alone.note
+    runs += [falling("fedavg", 0, (9.0,), own={"local_steps": k}) for k in (1, 5)]
+    (grid,) = tabulate(runs, pivot, by="stationarity")
+    assert grid.lines() == alone.lines()
+    assert grid.note.endswith("In no table of these settings, or alone in one: 2 cells of fedavg.")
+    runs.append(falling("fedprox", 0, (1.0,), problem={"kind": "q"}, own={"mu": 0.1, "local_steps": 1}))
+    (grid,) = tabulate(runs, pivot, by="stationarity")
+    assert grid.note.endswith("3 cells of fedavg, fedprox.")
+
+
+def test_pivots_are_latex_too():
+    text = grids_latex(tabulate(grid_of_four(), BY_K, by="stationarity"))
+    lines = text.splitlines()
+    assert lines[0].startswith("% Stationarity") and r"\begin{tabular}{lrr}" in lines
+    assert r"algorithm.local\_steps \textbackslash{} algorithm.name & ditto & fedavg \\" in lines
+    assert r"1 & 8.5 $\pm$ 0.707 & 2.5 $\pm$ 0.707 \\" in lines
 
 
 def test_costs_to_a_target_say_where_it_was_not_reached():

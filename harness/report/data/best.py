@@ -1,0 +1,57 @@
+"""The best cells of a table, with those that seeds cannot tell from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from harness.metrics import better_is_higher
+from harness.report.data.comparison import METHOD
+from harness.report.data.leaderboard import model_for
+from harness.report.data.results import Cell
+from harness.report.data.statistics import ALPHA, holm, paired, undecidable
+from harness.report.data.tidy import shared_key
+
+#: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
+OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
+RULE = (
+    "Bold: the best mean of the rows with the same data, partition, privacy and compression and the same purpose "
+    "(a model for everybody, or one for each client), and all that a sign-flip test over common seeds cannot tell "
+    "from it (p ≥ .05 after Holm). Where seeds are too few for a p below .05 the best alone."
+)
+
+
+def best_of(cells: Iterable[Cell], measures: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the cells to print in bold, as cell key and measure; `RULE` says which.
+
+    A cell without rivals is not printed in bold.
+    """
+    groups: dict[tuple[str, str | None], list[Cell]] = {}
+    for cell in cells:
+        if cell.done:
+            groups.setdefault((shared_key(cell.records[0], OWN), model_for(cell)), []).append(cell)
+    return {
+        (cell.key, measure)
+        for members in groups.values()
+        for measure in measures
+        for cell in _best(members, measure)
+    }
+
+
+def _best(members: Sequence[Cell], measure: str) -> list[Cell]:
+    sign = 1 if better_is_higher(measure) else -1
+    values = {cell.key: own for cell in members if (own := cell.values(measure))}
+    rivals = [cell for cell in members if cell.key in values]
+    if len(rivals) < 2:
+        return []
+    means = {key: sign * fmean(own.values()) for key, own in values.items()}
+    most = max(means.values())
+    best = [cell for cell in rivals if means[cell.key] == most]
+    top, rest = values[best[0].key], [cell for cell in rivals if means[cell.key] < most]
+    pairs = [[top[seed] - own for seed, own in values[cell.key].items() if seed in top] for cell in rest]
+    tested = [
+        (cell, own) for cell, own in zip(rest, pairs, strict=True) if not undecidable(len(own), len(rest))
+    ]
+    chances = [found.p or 1.0 for found in paired([own for _, own in tested])]
+    unclear = [cell for (cell, _), p in zip(tested, holm(chances), strict=True) if p >= ALPHA]
+    return [*best, *unclear]

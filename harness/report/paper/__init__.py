@@ -1,0 +1,1 @@
+"""From runs to a paper: the method in words, tables, figures and references."""

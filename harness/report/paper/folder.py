@@ -1,0 +1,160 @@
+"""The folder of a paper: method, tables, figures, references, and a document that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import pandas as pd
+
+from harness.config.report import ReportSpec, known
+from harness.core.registry import UserError
+from harness.report.data.best import RULE, best_of
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
+from harness.report.paper.method import in_latex_text, in_markdown_text, method
+from harness.report.paper.references import bibtex
+from harness.report.plots.every import PICTURES
+from harness.report.tables.columns import Column, columns
+from harness.report.tables.pivot import Grid
+from harness.report.tables.sheet import Sheet, in_latex
+from harness.report.tables.write import sheet, summary
+from harness.storage.files import write_text
+
+MOST_ROWS = 60  # of the table of a task
+WIDE = 6  # columns of a table that is fitted to the width of the text
+#: Columns of the leaderboard that a paper seldom has room for; `leaderboard --columns --latex` has any.
+LEFT_OUT = (
+    "#",
+    "Suite",
+    "Neighbors",
+    "Noise",
+    "Gap",
+    "Work",
+    "Seconds",
+    "Pareto",
+    "Runs",
+    "Model for",
+    "Clients",
+)
+TOP = r"""\documentclass{article}
+\usepackage[utf8]{inputenc}
+\usepackage[T1]{fontenc}
+\usepackage[margin=2.5cm]{geometry}
+\usepackage{booktabs,graphicx}
+\begin{document}
+\section*{Method}
+\input{method}
+"""
+
+
+def write_paper(
+    results: Results,
+    folder: Path,
+    spec: ReportSpec,
+    grids: Mapping[str, Sequence[Grid]],
+    pictures: Sequence[Path],
+) -> dict[str, Path]:
+    """Write everything of a suite that goes into a paper.
+
+    Parameters
+    ----------
+    results : Results
+        The runs.
+    folder : Path
+        Output folder; created if missing. Tables and figures of an earlier paper are replaced, other files stay.
+    spec : ReportSpec
+        Settings of the report.
+    grids : Mapping
+        Tables beside the leaderboard, by the name of their file in the report.
+    pictures : sequence of Path
+        Figures as PDF, which are copied.
+
+    Returns
+    -------
+    dict[str, Path]
+        File name to path: ``paper.tex``, which holds the others, ``method.tex`` and ``.md``, ``table-*.tex``,
+        ``figures.tex`` with the PDFs that it shows, and ``references.bib``.
+
+    Raises
+    ------
+    UserError
+        If no run has finished.
+    """
+    if not any(cell.done for cell in results.cells):
+        raise UserError("paper: no run has finished; there is nothing to write about")
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("table-*.tex"), *(folder / f"{stem}.pdf" for stem in PICTURES)):
+        old.unlink(missing_ok=True)
+    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
+    said = method(results, frame, spec)
+    tables = {"table-leaderboard.tex": _board(results, frame)}
+    for stem, own in grids.items():
+        for number, grid in enumerate(own, 1):
+            name = f"{stem}-{number}"
+            tables[f"table-{name}.tex"] = _table(grid.sheet(), f"{grid.title}. {grid.note}", f"tab:{name}")
+    names = {cell.algorithm for cell in results.cells if cell.done}
+    document = TOP + "".join(rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in tables)
+    document += "\\input{figures}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}\n"
+    texts = {
+        "paper.tex": document,
+        "method.tex": in_latex_text(said),
+        "method.md": in_markdown_text(said),
+        **tables,
+        "figures.tex": "\n".join(map(_figure, pictures)),
+        "references.bib": bibtex(names),
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    for picture in pictures:
+        (folder / picture.name).write_bytes(picture.read_bytes())
+    return {name: folder / name for name in (*texts, *(picture.name for picture in pictures))}
+
+
+def _board(results: Results, frame: pd.DataFrame) -> str:
+    """Return the table of the rows with results, the best of every task if they are many."""
+    done = frame[frame["done"] > 0]
+    tasks = done["task"].tolist()
+    kept = [
+        row for _, own in groupby(enumerate(tasks), key=itemgetter(1)) for row, _ in list(own)[:MOST_ROWS]
+    ]
+    part = done.iloc[kept].reset_index(drop=True)
+    shown = [column for column in columns(part) if column.heading not in LEFT_OUT]
+    left = {
+        "without a finished run": len(frame) - len(done),
+        f"beyond the {MOST_ROWS} best of a task": len(done) - len(part),
+    }
+    said = "".join(f" Rows left out {why}: {count}." for why, count in left.items() if count)
+    best = best_of(results.cells, _measures(shown))
+    return _table(sheet(part, shown, best), f"{summary(part)} {RULE}{said}", "tab:leaderboard")
+
+
+def _measures(shown: Sequence[Column]) -> list[str]:
+    names = (column.key.removesuffix("_mean") for column in shown if column.key.endswith("_mean"))
+    return [name for name in names if known(name)]
+
+
+def _table(content: Sheet, caption: str, label: str) -> str:
+    lines = content.latex()
+    if len(content.headings) > WIDE:
+        lines = [r"\resizebox{\linewidth}{!}{%", *lines, "}"]
+    head = [r"\begin{table}[htbp]", r"\centering", rf"\caption{{{in_latex(caption)}}}", rf"\label{{{label}}}"]
+    return "\n".join([*head, *lines, r"\end{table}", ""])
+
+
+def _figure(picture: Path) -> str:
+    title, note = PICTURES.get(picture.stem, (picture.stem.replace("-", " by "), ""))
+    caption = f"{title}. {note}".rstrip()
+    return "\n".join(
+        [
+            r"\begin{figure}[htbp]",
+            r"\centering",
+            rf"\includegraphics[width=\linewidth]{{{picture.name}}}",
+            rf"\caption{{{in_latex(caption)}}}",
+            rf"\label{{fig:{picture.stem}}}",
+            r"\end{figure}",
+            "",
+        ]
+    )

@@ -1,0 +1,77 @@
+"""All figures of a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.config.report import ReportSpec
+from harness.metrics import described
+from harness.report.data.results import Results
+from harness.report.plots.attacks import attacks
+from harness.report.plots.budgets import accuracy_against_epsilon
+from harness.report.plots.clients import named_clients
+from harness.report.plots.curves import curves, learning_curves
+from harness.report.plots.fairness import fairness
+from harness.report.plots.figure import Pictures
+from harness.report.plots.frontier import accuracy_against_bytes
+from harness.report.plots.look import drawn_as
+from harness.report.plots.overview import overview
+from harness.report.plots.pareto import pareto
+from harness.report.plots.partitions import partitions
+from harness.report.plots.ranks import rank_diagram
+from harness.report.plots.tuning import tuning_curves
+
+#: Figures: file name without suffix -> title and note.
+PICTURES = {
+    "overview": ("All algorithms, budgets and pruning ratios", ""),
+    "pareto": ("Who needs least", ""),
+    "curves": ("Learning curves", ""),
+    "accuracy-bytes": ("What bytes buy", ""),
+    "accuracy-epsilon": ("What privacy costs", ""),
+    "attacks": (
+        "What attackers find out",
+        "Attacks on what the runs released, with knowledge that an attacker may lack. That they fail "
+        "says nothing of better ones; an epsilon bounds all on what it protects.",
+    ),
+    "fairness": (
+        "How groups and clients fare",
+        "Of test samples, after the last round. Rates of small groups are noisy, and so are gaps that they make.",
+    ),
+    "ranks": (
+        "Ranks over federations",
+        "A task is a data set with its partition, a budget and a pruning ratio; the tasks of one federation share "
+        "clients and test samples and count once in the tests. A method is an algorithm with a model.",
+    ),
+    "tuning": ("What tuning bought", ""),
+    "clients": ("What each client gets", "On the client's own test samples, which may be few."),
+    "partition": (
+        "Who holds what",
+        "Numbers of samples of the simulated clients. They would be private in a federation of real clients; "
+        "the simulator, which deals the data, knows them.",
+    ),
+}
+
+
+def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pictures | None]:
+    """Draw all figures and return their files by the names of `PICTURES`; None for those without content.
+
+    They show the measure that ranks if it is a metric, else accuracy.
+    """
+    metric = spec.by if described(spec.by) else "accuracy"
+    with drawn_as(spec.figures, spec.style):
+        drawn = {
+            "overview": overview(results, folder / "overview", spec.overview) if spec.overview else None,
+            "pareto": pareto(results, folder / "pareto", spec.by),
+            "curves": learning_curves(results, folder / "curves", metric, spec.along),
+            "accuracy-bytes": accuracy_against_bytes(results, folder / "accuracy-bytes", metric),
+            "accuracy-epsilon": accuracy_against_epsilon(results, folder / "accuracy-epsilon", metric),
+            "attacks": attacks(results, folder / "attacks", spec.by),
+            "fairness": fairness(results, folder / "fairness"),
+            "ranks": rank_diagram(results, folder / "ranks", spec.by),
+            "tuning": tuning_curves(results, folder / "tuning"),
+            "clients": named_clients(results, folder / "clients"),
+            "partition": partitions(results, folder / "partition"),
+        }
+        for y, x in spec.curves:
+            drawn[f"{y}-{x}"] = curves(results, folder / f"{y}-{x}", y, x)
+    return drawn

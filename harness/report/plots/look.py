@@ -1,0 +1,98 @@
+"""Formats and style of figures, as a user asks for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from harness.core.registry import UserError, unknown
+
+#: Format -> entries to leave out, so that equal records give equal files.
+FORMATS: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "svg": {"Date": None, "Creator": None},
+}
+
+
+class Look(NamedTuple):
+    """Formats besides SVG, which the page shows, and matplotlib settings that replace ours."""
+
+    formats: tuple[str, ...]
+    style: Mapping[str, Any]
+
+
+USUAL = Look(("png",), MappingProxyType({}))
+_ASKED: ContextVar[Look | None] = ContextVar("_ASKED", default=None)
+
+
+def asked_look() -> Look:
+    """Return what figures are drawn as."""
+    return _ASKED.get() or USUAL
+
+
+@contextmanager
+def drawn_as(formats: Collection[str], style: str | None = None) -> Iterator[None]:
+    """Draw the figures of the context in other formats and in another style.
+
+    Parameters
+    ----------
+    formats : collection of str
+        Of `FORMATS`; SVG is always written.
+    style : str, optional
+        A file of matplotlib settings (``.mplstyle``), or the name of a style that comes with matplotlib. Its colors
+        replace ours; sizes of figures follow from what they show.
+
+    Raises
+    ------
+    UserError
+        If there is no such format or style, or the file is not valid.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown("format of figures", name, FORMATS)
+    kept = tuple(name for name in FORMATS if name in formats and name != "svg")
+    token = _ASKED.set(Look(kept, {} if style is None else _settings(style)))
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+class _Heard(logging.Handler):
+    """What matplotlib warns of: it goes on without settings that it cannot read."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage().strip().splitlines()[0])
+
+
+def _settings(style: str) -> dict[str, Any]:
+    """Return the settings of a style."""
+    import matplotlib.style
+
+    if style in matplotlib.style.available:
+        return {str(name): value for name, value in matplotlib.style.library[style].items()}
+    if not Path(style).is_file():
+        raise unknown("style, and no file,", style, matplotlib.style.available)
+    heard, log = _Heard(), logging.getLogger("matplotlib")
+    before, log.propagate = log.propagate, False
+    log.addHandler(heard)
+    try:
+        found = matplotlib.rc_params_from_file(style, use_default_template=False)
+    except (ValueError, OSError) as error:
+        raise UserError(f"style {style}: {error}") from None
+    finally:
+        log.removeHandler(heard)
+        log.propagate = before
+    if heard.lines:
+        raise UserError(f"style {style}: {heard.lines[0]}")
+    return {str(name): value for name, value in found.items()}

@@ -1,0 +1,119 @@
+"""Columns that a user names, for tables and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+import pandas as pd
+
+from harness.core.registry import unknown
+from harness.metrics import described
+from harness.report.tables.columns import Column, Row, columns, difference, measure_column, protection, runs
+from harness.report.tables.text import is_empty, quantity, size, words
+
+#: Short names -> columns of the leaderboard that they stand for, and their description.
+SHORT = {
+    "epsilon": (("epsilon_total",), "Privacy loss of the whole run as composed"),
+    "dp": (("dp_unit", "dp_placement", "dp_mechanism"), "What is protected / where the noise is added"),
+    "bytes": (("bytes_up", "bytes_down"), "Bytes both ways"),
+    "runs": (("done", "seeds"), "Finished runs of those asked for"),
+    "difference": (
+        ("paired_difference", "paired_low", "paired_high", "paired_p_holm"),
+        "Difference to the baseline over common seeds, its interval, * where p < .05 after Holm",
+    ),
+}
+
+# fmt: off
+#: Columns whose text in the narrow table says what the file has, in readable units.
+PLAIN = (
+    "rank", "settings", "alpha", "beta", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds",
+    "spectral_gap", "pareto", "bytes_to_target", "oracle_calls_to_target", "system_seconds", "seconds_to_target",
+    "system_joules", "waiting", "epsilon_total",
+)
+# fmt: on
+
+
+class Chosen(NamedTuple):
+    """A column of a table, and the columns of the leaderboard that files have in its place."""
+
+    shown: Column
+    names: tuple[str, ...]
+
+
+def choose(frame: pd.DataFrame, given: Iterable[str]) -> list[Chosen]:
+    """Return the columns that a user names.
+
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        A leaderboard.
+    given : iterable of str
+        Columns of the leaderboard; measures, which stand for mean and deviation; or names of `SHORT`.
+
+    Raises
+    ------
+    UserError
+        If a name is none of them; it names the nearest.
+    """
+    narrow = {column.key: column for column in columns(frame)}
+    return [_chosen(frame, name.strip(), narrow) for name in given]
+
+
+def names(frame: pd.DataFrame) -> dict[str, str]:
+    """Return every name that `choose` takes, the short ones first, with its meaning."""
+    measures = {name: _about(name) for name in sorted(_measures(frame))}
+    narrow = {column.key: column.about for column in columns(frame)}
+    short = {name: about for name, (_, about) in SHORT.items()}
+    return short | measures | {str(name): narrow.get(str(name), "") for name in frame.columns}
+
+
+def _chosen(frame: pd.DataFrame, name: str, narrow: dict[str, Column]) -> Chosen:
+    if name in SHORT:
+        return Chosen(_short(frame, name, narrow), SHORT[name][0])
+    if name in _measures(frame):
+        return Chosen(measure_column(name), (f"{name}_mean", f"{name}_std"))
+    if name not in frame.columns:
+        raise unknown("column of the leaderboard", name, names(frame))
+    if name in narrow and name in PLAIN:
+        return Chosen(narrow[name], (name,))
+    number = pd.api.types.is_numeric_dtype(frame[name])
+    return Chosen(Column(words(name), name, number, partial(_plain, name), ""), (name,))
+
+
+def _short(frame: pd.DataFrame, name: str, narrow: dict[str, Column]) -> Column:
+    about = SHORT[name][1]
+    if name == "difference":
+        by = frame["ranked_by"].iloc[0] if len(frame) else ""
+        return Column(f"Δ {by}", "paired_difference", True, difference, about)
+    if name == "epsilon":
+        return narrow.get("epsilon_total", Column("ε total", "epsilon_total", True, lambda row: "", about))
+    if name == "bytes":
+        return Column("Bytes", "bytes_up", True, _both_ways, about)
+    text = {"dp": protection, "runs": runs}[name]
+    return Column({"dp": "DP", "runs": "Runs"}[name], SHORT[name][0][0], False, text, about)
+
+
+def _both_ways(row: Row) -> str:
+    up, down = row["bytes_up"], row["bytes_down"]
+    return "" if is_empty(up) or is_empty(down) else size(up + down)
+
+
+def _plain(name: str, row: Row) -> str:
+    """Return a field as text: figures of a measure in its format, other numbers with four digits."""
+    value = row[name]
+    if is_empty(value) or isinstance(value, str | bool | int):
+        return "" if is_empty(value) else str(value)
+    measure, _, part = name.rpartition("_")
+    metric = described(measure) if part in ("mean", "std") else None
+    return quantity(value) if metric is None else format(value, metric.format)
+
+
+def _measures(frame: pd.DataFrame) -> list[str]:
+    return [name.removesuffix("_mean") for name in map(str, frame.columns) if name.endswith("_mean")]
+
+
+def _about(name: str) -> str:
+    metric = described(name)
+    return words(name) if metric is None else metric.description

@@ -1,0 +1,79 @@
+"""Every algorithm has its reference, and what that says is what the header of its file says."""
+
+import inspect
+import re
+import unicodedata
+
+import pytest
+
+from harness.config import run  # noqa: F401  loads the algorithms
+from harness.core.algorithm import ALGORITHMS
+from harness.report.paper.references import bibtex, keys_of, references
+
+UNPUBLISHED = {"centralized", "local", "fedreco", "fedreco_pvr"}  # see the headers of their files
+#: Works whose header lacks authors; title and authors are those of arXiv.
+ELSEWHERE = {"li2024fast": "2405.04566", "wang2024computation": "2404.00466"}
+ACCENTS = re.compile(r"\\[\"'v] ?\{?")
+
+
+def field(reference, name):
+    """Return a field of an entry without its outer braces."""
+    found = re.search(rf"^  {name} = \{{(.*)\}},$", reference.text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def plain(text):
+    """Return letters and digits only, without accents and TeX."""
+    text = ACCENTS.sub("", text).replace(r"\epsilon", "eps").replace("{", "").replace("}", "")
+    text = unicodedata.normalize("NFKD", text)
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def header(name):
+    return plain(inspect.getmodule(ALGORITHMS[name]).__doc__)
+
+
+OURS = [name for name in ALGORITHMS if ALGORITHMS[name].__module__.startswith("algorithms.")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_algorithm_has_a_reference(name):
+    assert bool(keys_of(name)) == (name not in UNPUBLISHED)
+
+
+def test_references_name_registered_algorithms_and_have_their_fields():
+    keys = [one.key for one in references()]
+    assert len(keys) == len(set(keys)) > 50
+    for one in references():
+        assert one.algorithms and set(one.algorithms) <= set(OURS), one.key
+        assert field(one, "author") and field(one, "title") and field(one, "year").isdigit(), one.key
+        assert field(one, "journal") or field(one, "booktitle"), one.key
+        assert one.text.count("{") == one.text.count("}") and "keywords" not in one.text
+
+
+@pytest.mark.parametrize("one", references(), ids=lambda one: one.key)
+def test_title_authors_and_address_are_those_of_the_header(one):
+    whole = header(one.algorithms[0])
+    if one.key not in ELSEWHERE:
+        assert plain(field(one, "title")) in whole
+        assert plain(field(one, "author").replace(" and ", "")) in whole
+    address = field(one, "eprint") or field(one, "journal").partition("arXiv:")[2] or field(one, "doi")
+    assert plain(address or field(one, "url")) in whole + "".join(map(plain, ELSEWHERE.values()))
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - UNPUBLISHED))
+def test_the_reference_is_the_paper_that_the_registry_names(name):
+    """One of its references has the address in the registry, and one the first author and the year."""
+    meta, own = ALGORITHMS[name].meta, [one for one in references() if one.key in keys_of(name)]
+    if "arxiv.org" in meta.url:
+        assert any(meta.url.rpartition("/")[2] in one.text for one in own)
+    if found := re.match(r"(?:after )?([A-Z][a-z]+)[^\d]* (\d{4})$", meta.paper):
+        assert any(found[1] in field(one, "author") and field(one, "year") == found[2] for one in own)
+
+
+def test_bibtex_has_what_is_asked_for_and_nothing_else():
+    text = bibtex(["fedavg", "scaffold", "local", "a plugin's"])
+    assert re.findall(r"^@\w+\{(\w+),", text, re.MULTILINE) == [
+        "karimireddy2020scaffold",
+        "mcmahan2017communication",
+    ]

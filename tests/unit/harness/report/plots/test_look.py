@@ -1,0 +1,79 @@
+"""Formats and style of figures, and the measure that they show."""
+
+import logging
+import re
+
+import pytest
+from matplotlib.axes import Axes
+
+from harness.config.report import ReportSpec
+from harness.core.registry import UserError
+from harness.report import Results, learning_curves
+from harness.report.plots.every import draw_all
+from harness.report.plots.figure import COLORS
+from harness.report.plots.look import drawn_as
+from tests.support.records import done, evaluation, spec
+
+
+def rising(algorithm="fedavg"):
+    """Return a finished run whose accuracy and AUROC are told apart by their values."""
+    return done(spec(algorithm), *(evaluation(r, 1 + r, accuracy=0.2, auroc=0.8) for r in (0, 10, 20)))
+
+
+@pytest.fixture
+def labels(monkeypatch):
+    """What the vertical axes of all figures say."""
+    said = []
+    monkeypatch.setattr(Axes, "set_ylabel", lambda ax, text, **options: said.append(text))
+    return said
+
+
+@pytest.mark.usefixtures("blank_pictures")
+@pytest.mark.parametrize(
+    ("by", "label"), [("accuracy", "Accuracy"), ("auroc", "AUROC"), ("bytes", "Accuracy")]
+)
+def test_figures_show_the_measure_that_ranks_if_it_is_a_metric(by, label, labels, tmp_path):
+    drawn = draw_all(Results([rising(), rising("ditto")]), tmp_path, ReportSpec(by=by))
+    assert drawn["curves"] and drawn["accuracy-bytes"] and set(labels) == {label}
+
+
+def test_pdfs_are_written_where_they_are_asked_for_and_are_equal(tmp_path):
+    contents = []
+    for name in ("a", "b"):
+        with drawn_as(["pdf"]):
+            files = learning_curves([rising()], tmp_path / name)
+        assert [file.name for file in files] == [f"{name}.pdf", f"{name}.svg"]
+        contents.append(files[0].read_bytes())
+    assert contents[0] == contents[1] and contents[0].startswith(b"%PDF-")
+    assert b"/Type3" not in contents[0]  # fonts that publishers refuse
+    usual = learning_curves([rising()], tmp_path / "c")
+    assert [file.suffix for file in usual] == [".png", ".svg"]
+
+
+def test_a_style_sets_colors_and_leaves_with_its_context(tmp_path):
+    style = tmp_path / "mine.mplstyle"
+    style.write_text("axes.prop_cycle: cycler('color', ['123456'])\nfont.size: 20\n")
+    with drawn_as(["png"], str(style)):
+        styled = learning_curves([rising()], tmp_path / "a")[1].read_text()
+    plain = learning_curves([rising()], tmp_path / "b")[1].read_text()
+    assert "#123456" in styled and COLORS[0].lower() not in styled
+    assert "#123456" not in plain and COLORS[0].lower() in plain
+
+
+@pytest.mark.parametrize(
+    ("formats", "style", "said"),
+    [
+        (["pdff"], None, r"unknown format of figures 'pdff'. Did you mean 'pdf'\?"),
+        (["png"], "seaborn-v0_8-papr", "Did you mean 'seaborn-v0_8-paper'"),
+        (["png"], "font.sizes: 3", "Bad key font.sizes in file .*mplstyle, line 1"),
+        (["png"], "font.size: large large", "Bad value in file"),
+    ],
+)
+def test_formats_and_styles_that_are_none_are_refused(formats, style, said, tmp_path, caplog):
+    if style and ":" in style:
+        (tmp_path / "a.mplstyle").write_text(style)
+        style = str(tmp_path / "a.mplstyle")
+    with pytest.raises(UserError, match=said) as refused, drawn_as(formats, style):
+        pass
+    assert "\n" not in str(refused.value) and not re.search("matplotlibrc", str(refused.value))
+    assert caplog.text == "" and logging.getLogger("matplotlib").propagate

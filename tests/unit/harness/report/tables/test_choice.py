@@ -1,0 +1,123 @@
+"""Columns that a user names, and what is printed in bold."""
+
+import pytest
+
+from harness.core.registry import UserError
+from harness.report import Results, leaderboard, write_latex, write_markdown
+from harness.report.data.best import best_of
+from harness.report.tables.choice import choose, names
+from tests.support.records import done, evaluation, private, spec
+
+
+def board(**asked):
+    """FedAvg with two seeds and a budget of 8, of which 7.9999 are used."""
+    runs = [
+        done(spec(seed=seed, privacy=private(8.0)), evaluation(20, 1000, 7.9999, accuracy=0.9 + seed / 50))
+        for seed in (0, 1)
+    ]
+    return leaderboard(runs, **asked)
+
+
+def shown(frame, *given):
+    """Return heading -> text of the first row."""
+    row = frame.to_dict("records")[0]
+    return {one.shown.heading: one.shown.text(row) for one in choose(frame, given)}
+
+
+def test_a_measure_is_its_mean_and_spread_in_one_cell():
+    """0.90 and 0.92: mean 0.91, deviation 0.02 / sqrt(2)."""
+    (one,) = choose(board(), ["accuracy"])
+    assert one.names == ("accuracy_mean", "accuracy_std")
+    assert shown(board(), "accuracy") == {"Accuracy": "0.9100 ± 0.0141"}
+    assert shown(board(), "accuracy_mean") == {"Accuracy mean": "0.9100"}
+
+
+def test_short_names_stand_for_what_people_call_it():
+    texts = shown(board(), "algorithm", "epsilon", "dp", "bytes", "runs", "model")
+    assert texts == {
+        "Algorithm": "fedavg", "ε total": "8", "DP": "client/local", "Bytes": "3 kB", "Runs": "2/2",
+        "Model": "logistic",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("worst", ["worst_client", "worst_client_std"])
+def test_columns_without_a_value_are_empty_not_missing(worst):
+    assert list(shown(board(), worst, "paired_p").values()) == ["", ""]
+
+
+@pytest.mark.parametrize(("given", "near"), [("accuracies", "accuracy"), ("epsilon_totl", "epsilon_total")])
+def test_an_unknown_column_names_the_nearest(given, near):
+    with pytest.raises(UserError, match=f"Did you mean '{near}'"):
+        choose(board(), ["algorithm", given])
+
+
+def test_every_listed_name_can_be_chosen():
+    frame = board(baseline="fedavg")
+    listed = names(frame)
+    assert len(choose(frame, listed)) == len(listed) and listed["epsilon"]
+    assert {"accuracy", "accuracy_mean", "difference", "paired_p_holm"} <= set(listed)
+    assert all(isinstance(text, str) for text in shown(frame, *listed).values())
+
+
+def rivals(seeds, **values):
+    """Runs of algorithms with accuracies of 0.5 + VALUE and a common spread."""
+    return [
+        done(spec(name, seed, **parts), accuracy=0.5 + value + 0.01 * seed)
+        for name, (value, parts) in values.items()
+        for seed in range(seeds)
+    ]
+
+
+def bold(records):
+    found = Results(records)
+    algorithm = {cell.key: cell.algorithm for cell in found.cells}
+    return {algorithm[key] for key, _ in best_of(found.cells, ["accuracy"])}
+
+
+@pytest.mark.parametrize(("seeds", "best"), [(6, {"scaffold"}), (10, {"scaffold"}), (2, {"scaffold"})])
+def test_the_best_alone_is_bold_where_it_is_certain(seeds, best):
+    """With 6 seeds p is 1/32 for a difference of one sign; with 2 it is 1/2, which decides nothing."""
+    assert bold(rivals(seeds, fedavg=(0.1, {}), scaffold=(0.2, {}))) == best
+
+
+def test_what_seeds_cannot_tell_from_the_best_is_bold_too():
+    """Seed by seed fedprox is better and worse in turn; fedavg always loses."""
+    runs = rivals(8, fedavg=(0.0, {}), scaffold=(0.2, {}))
+    turns = [done(spec("fedprox", s), accuracy=0.7 + 0.01 * s + 0.02 * (-1) ** s - 0.001) for s in range(8)]
+    assert bold(runs + turns) == {"scaffold", "fedprox"}
+
+
+def test_budgets_and_purposes_are_no_rivals():
+    """Ditto ends with a model for each client; fedprox under privacy has another budget than its rivals."""
+    protected = {"privacy": private(2.0)}
+    runs = rivals(6, fedavg=(0.1, {}), scaffold=(0.2, {}), ditto=(0.4, {}), fedprox=(0.0, protected))
+    assert bold(runs) == {"scaffold"}
+
+
+def test_bold_and_chosen_columns_reach_markdown_and_latex(tmp_path):
+    results = Results(rivals(6, fedavg=(0.1, {}), k_gt=(0.2, {})))
+    frame = leaderboard(results)
+    columns = [one.shown for one in choose(frame, ["algorithm", "accuracy"])]
+    best = best_of(results.cells, ["accuracy"])
+    write_markdown(frame, tmp_path / "a.md", columns, best)
+    write_latex(frame, tmp_path / "a.tex", columns, best)
+    lines = (tmp_path / "a.md").read_text().splitlines()
+    assert lines[2:6] == [
+        "| Algorithm | Accuracy |",
+        "| :--- | ---: |",
+        "| k_gt | **0.7250 ± 0.0187** |",
+        "| fedavg | 0.6250 ± 0.0187 |",
+    ]
+    assert any("Bold: the best mean" in line for line in lines)
+    text = (tmp_path / "a.tex").read_text()
+    assert r"k\_gt & \textbf{0.7250 $\pm$ 0.0187} \\" in text and r"fedavg & 0.6250 $\pm$ 0.0187 \\" in text
+    assert r"\begin{tabular}{lr}" in text and "% Bold:" in text
+
+
+def test_a_rule_parts_the_tasks_of_a_latex_table(tmp_path):
+    data = [{"name": name} for name in ("adult", "german")]
+    write_latex(leaderboard([done(spec(data=one), accuracy=0.5) for one in data]), tmp_path / "a.tex")
+    lines = (tmp_path / "a.tex").read_text().splitlines()
+    assert [line.startswith(r"\midrule") for line in lines].count(True) == 2
+    between = next(i for i, line in enumerate(lines) if "adult" in line and i > 2) + 1
+    assert lines[between] == r"\midrule" and "german" in lines[between + 1]
