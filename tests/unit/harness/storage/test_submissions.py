@@ -120,8 +120,8 @@ def test_a_signature_made_for_something_else_does_not_count(signed, key):
 
 @needs_ssh
 def test_other_kinds_of_keys_are_refused(made, tmp_path):
-    other = tmp_path / "rsa"
-    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(other)], check=True)
+    other = tmp_path / "ecdsa"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other)], check=True)
     with pytest.raises(UserError, match="not by an Ed25519 key"):
         write_submission(made, "mine", tmp_path / "sub", "Ada", other)
     with pytest.raises(UserError, match=r"no file .*none; ssh-keygen -t ed25519 makes a key"):
