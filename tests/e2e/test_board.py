@@ -4,6 +4,7 @@ import argparse
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,13 @@ def test_forged_runs_are_caught_as_often_as_stated(forged, folder, monkeypatch):
         found += board.check(given, stub) == 2
     p = caught(RUNS, forged, 2)
     assert abs(found / times - p) < 4 * (p * (1 - p) / times) ** 0.5
+
+
+def test_the_example_of_this_repository_can_be_repeated(capsys):
+    """Where it cannot, board/README.md says how to make it again."""
+    folder = Path(__file__).parents[2] / "board" / "submissions"
+    assert main(["board", "check", str(folder), "--sample", "2", "--tolerance", "1e-6"]) == 0, said(capsys)
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 200_000
 
 
 def test_one_bad_submission_does_not_hide_the_others(folder, tmp_path, capsys):
