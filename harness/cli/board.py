@@ -32,7 +32,28 @@ def board_command(given: argparse.Namespace) -> int:
     return check(given) if given.what == "check" else build(given)
 
 
-def read_records(folder: Path) -> tuple[Submission, list[RunRecord]]:
+Read = tuple[Submission, list[RunRecord]]
+
+
+def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
+    """Return the submissions of a folder with their records, and what is wrong with others, by their names."""
+    found: dict[str, Read] = {}
+    refused: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for path in submissions(folder):
+        try:
+            submission, records = read_records(path)
+            if submission.id in first:
+                raise UserError(f"it is a copy of {first[submission.id]}")
+        except UserError as error:
+            refused[path.name] = str(error)
+        else:
+            first[submission.id] = path.name
+            found[path.name] = submission, records
+    return found, refused
+
+
+def read_records(folder: Path) -> Read:
     """Return a submission and its records; raise UserError with the first thing that is wrong with it."""
     where = ""
     try:
@@ -51,20 +72,17 @@ def read_records(folder: Path) -> tuple[Submission, list[RunRecord]]:
 def check(given: argparse.Namespace, repeat: Callable[[Store, str, float, str], Replay] = replay) -> int:
     """Check all submissions and repeat a sample of their runs; return 2 if something is wrong."""
     bounds(given)
-    wrong = 0
+    read, refused = read_all(given.dir)
+    for name, why in refused.items():
+        out.print(f"{name}: refused: {why}", markup=False, soft_wrap=True)
     pool: dict[str, tuple[Store, str]] = {}
-    for folder in submissions(given.dir):
-        try:
-            submission, records = read_records(folder)
-        except UserError as error:
-            wrong += 1
-            out.print(f"{folder.name}: refused: {error}", markup=False, soft_wrap=True)
-            continue
+    for name, (submission, records) in read.items():
         done = [str(record.id) for record in records if record.status == "done"]
-        pool |= {f"{folder.name}/runs/{id}": (submission.store, id) for id in done}
+        pool |= {f"{name}/runs/{id}": (submission.store, id) for id in done}
         signed = f"signed by {submission.signer}" if submission.signer else "not signed"
-        text = f"{folder.name}: {submission.id}, {len(records)} runs of {submission.submitter}, {signed}"
+        text = f"{name}: {submission.id}, {len(records)} runs of {submission.submitter}, {signed}"
         out.print(text, markup=False, soft_wrap=True)
+    wrong = len(refused)
     sample = chosen(list(pool), given.sample, given.seed)
     for name in sample:
         store, id = pool[name]
@@ -92,21 +110,19 @@ def build(given: argparse.Namespace) -> int:
     from harness.report.folder import command_of  # tables and figures
     from harness.report.html.board import Entry, write_board
 
-    entries: list[Entry] = []
-    refused: dict[str, str] = {}
-    for folder in submissions(given.dir):
+    read, refused = read_all(given.dir)
+    entries = []
+    for name, found in read.items():
+        entry = Entry(*found)
         try:
-            entry = Entry(*read_records(folder))
-            try:
-                with TemporaryDirectory() as trial:
-                    write_board([entry], {}, Path(trial), command_of)
-            except Exception as error:  # one submission must not keep all others from being shown
-                raise UserError(f"no table can be made of it: {type(error).__name__}: {error}") from error
-        except UserError as error:
-            refused[folder.name] = str(error)
-            log.print(f"{folder.name}: left out: {error}", markup=False)
+            with TemporaryDirectory() as trial:
+                write_board([entry], {}, Path(trial), command_of)
+        except Exception as error:  # one submission must not keep all others from being shown
+            refused[name] = f"no table can be made of it: {type(error).__name__}: {error}"
         else:
             entries.append(entry)
+    for name, why in refused.items():
+        log.print(f"{name}: left out: {why}", markup=False)
     pages = write_board(entries, refused, given.out, command_of)
     log.print(f"wrote {len(pages)} pages of {len(entries)} submissions: {pages[0]}", markup=False)
     return 2 if refused else 0

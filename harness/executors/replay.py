@@ -19,11 +19,14 @@ from harness.core.registry import UserError
 from harness.executors.forkserver import cores
 from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
+from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
 from harness.storage.run_folder import ENDS, RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
 
+#: What may move the last bits of a run.
+PLACES = ("torch", "numpy", "machine", "cpu", "device")
 #: Sections of a spec that a record holds as objects.
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "compression")
 
@@ -107,7 +110,16 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
     finally:
         torch.set_num_threads(threads)
     state = "identical" if largest == 0 else "within tolerance" if largest <= tolerance else "different"
+    if state == "different" and (elsewhere := _elsewhere(recorded.end(), device)):
+        place = f"{place} (made with {elsewhere})"
     return Replay(id, state, largest, place)
+
+
+def _elsewhere(final: Mapping[str, Any], device: str) -> str:
+    """Return in what the machine and libraries of a run differ from those here; empty if in nothing."""
+    here, timing = {**versions(), **machine(), "device": device}, final.get("timing", {})
+    differing = [name for name in PLACES if name in timing and timing[name] != here.get(name)]
+    return ", ".join(f"{name} {timing[name]}, here {here.get(name)}" for name in differing)
 
 
 def repeatable(recorded: RunFolder) -> RunSpec:

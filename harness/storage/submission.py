@@ -38,6 +38,7 @@ from harness.storage.manifest import (
     read_manifest,
 )
 from harness.storage.run_folder import ENDS
+from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.signature import sign, signer
 from harness.storage.store import Store
 
@@ -100,6 +101,8 @@ def write_submission(
             bounded.add(name, (store.root / name).stat().st_size)
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(store.root / name, root / name)
+            if name.endswith("/failed.json"):
+                _without_traceback(root / name)
         statement = {
             "submitter": submitter,
             "suite": suite,
@@ -123,6 +126,8 @@ def read_submission(folder: Path) -> Submission:
     UserError
         If anything is wrong with it.
     """
+    if folder.is_symlink():
+        raise UserError("it is a link to another folder")
     if not (folder / MANIFEST).is_file() or (folder / MANIFEST).is_symlink():
         raise UserError(f"it has no {MANIFEST}")
     if (folder / MANIFEST).stat().st_size > SUBMISSION.each:
@@ -173,6 +178,13 @@ def submissions(folder: Path) -> list[Path]:
     return found
 
 
+def _without_traceback(path: Path) -> None:
+    """Take the traceback out of the end of a failed run, as it names folders of the submitter."""
+    content, seal = read_sealed(path)
+    timing = {name: value for name, value in content.pop("timing", {}).items() if name != "traceback"}
+    write_sealed(path, {**content, "timing": timing} if timing else content, seal)
+
+
 def _name(given: object) -> str:
     """Return the name of a submitter, which others read."""
     if (
@@ -191,7 +203,10 @@ def _environments(store: Store, ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return the different versions and machines that finished runs recorded, each with the number of its runs."""
     counts: dict[str, int] = {}
     for id in ids:
-        timing = store.folder(id).read()[2].get("timing", {})
-        text = json.dumps({name: value for name, value in timing.items() if name not in (*OWN, "traceback")})
+        status, _, end = store.folder(id).read()
+        if status != "done":
+            continue
+        timing = end.get("timing", {})
+        text = json.dumps({name: value for name, value in timing.items() if name not in OWN})
         counts[text] = counts.get(text, 0) + 1
     return [{"runs": count, **json.loads(text)} for text, count in counts.items()]

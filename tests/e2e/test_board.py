@@ -128,6 +128,14 @@ def test_one_bad_submission_does_not_hide_the_others(folder, tmp_path, capsys):
     assert "eve: refused" in said(capsys)
 
 
+def test_a_copy_of_a_submission_does_not_count_twice(folder, tmp_path, capsys):
+    """Copies of sound runs would make forged ones rarer in a sample."""
+    shutil.copytree(folder / "ada", folder / "bob")
+    assert main(["board", "check", str(folder), "--sample", "1"]) == 2
+    told = said(capsys)
+    assert "bob: refused: it is a copy of ada" in told and f"1 of {RUNS} finished runs" in told
+
+
 def test_a_record_that_breaks_tables_is_left_out(folder, tmp_path, capsys):
     """A list where a number of seconds should be passes every checksum."""
     run = Store(folder / "ada").run_folders()[0]

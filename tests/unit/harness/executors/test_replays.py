@@ -89,6 +89,17 @@ def test_a_forged_record_is_sound_but_not_repeated(copy):
     assert replay(store, run.path.name, found.largest).state == "within tolerance"
 
 
+def test_a_different_record_says_if_it_was_made_elsewhere(copy):
+    store, run = copy
+    forge(run)
+    assert "made with" not in replay(store, run.path.name).reason
+    final, seal = seals.read_sealed(run.path / "done.json")
+    final["timing"] |= {"cpu": "an abacus", "device": "cuda:0"}
+    seals.write_sealed(run.path / "done.json", final, seal)
+    reason = replay(store, run.path.name).reason
+    assert "(made with cpu an abacus, here" in reason and "device cuda:0, here cpu)" in reason
+
+
 def test_forged_predictions_and_claims_are_found(copy):
     store, run = copy
     path = run.path / "predictions.csv"

@@ -13,6 +13,7 @@ from harness.storage import manifest as manifests
 from harness.storage import submission as module
 from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT, Limits
 from harness.storage.signature import signer
+from harness.storage.store import Store
 from harness.storage.submission import read_submission, submissions, write_submission
 from tests.support.submitted import forge, resealed, results
 
@@ -182,6 +183,26 @@ def test_links_are_refused(unsigned, tmp_path):
     os.mkfifo(path)
     with pytest.raises(UserError, match="is a link or a device"):
         read_submission(unsigned)
+
+
+def test_a_link_to_another_folder_is_no_submission(unsigned, tmp_path):
+    (tmp_path / "linked").symlink_to(unsigned)
+    with pytest.raises(UserError, match="link to another folder"):
+        read_submission(tmp_path / "linked")
+
+
+def test_tracebacks_stay_at_home(made, tmp_path):
+    """They name folders; the reason and all checksums stay."""
+    shutil.copytree(made.root, tmp_path / "out")
+    store = Store(tmp_path / "out")
+    run = store.run_folders()[0]
+    (run.path / "done.json").unlink()
+    run.fail({"reason": "why", "timing": {"traceback": 'File "/home/ada/x.py"', "seconds": 1.0}})
+    write_submission(store, "mine", tmp_path / "sub", "Ada")
+    there = read_submission(tmp_path / "sub").store.folder(run.path.name)
+    assert there.standing() == ("failed", "why")
+    assert there.end("failed.json")["timing"] == {"seconds": 1.0}
+    assert not [path for path in (tmp_path / "sub").rglob("*.json") if "/home/ada" in path.read_text()]
 
 
 def test_files_beside_the_manifest_are_refused(unsigned):
