@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from harness.config.run import run_id
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError
 from harness.executors import replay as module
@@ -126,6 +127,32 @@ def test_figures_under_another_spec_are_found(copy):
     assert found.state == "different" and "id does not follow" in found.reason
     with pytest.raises(UserError, match="id does not follow"):
         checked_record(store, run.path.name)
+
+
+def test_forged_counts_of_samples_are_found(copy):
+    """They are in spec.json beside the spec, so the id says nothing of them."""
+    store, run = copy
+    respecified(run, lambda started: started["held"].update(counts="none"))
+    found = replay(store, run.path.name)
+    assert found.state == "different" and found.reason.startswith("spec.json held counts")
+
+
+def test_a_spec_in_other_words_is_refused(copy):
+    """A number as text is read as that number, but its id is another: a page would show one run as two."""
+    store, run = copy
+
+    def reworded(started):
+        started["spec"]["rounds"] = "2"
+        started["id"] = run_id(started["spec"], started["digest"], started["versions"])
+
+    respecified(run, reworded)
+    started, _ = seals.read_sealed(run.path / "spec.json")
+    moved = run.path.rename(run.path.with_name(started["id"]))
+    final, seal = seals.read_sealed(moved / "done.json")
+    seals.write_sealed(moved / "done.json", final, {**seal, "run": moved.name})
+    with pytest.raises(UserError, match="not written as this version writes it"):
+        checked_record(store, moved.name)
+    assert replay(store, moved.name).state != "identical"
 
 
 def test_a_run_is_computed_as_it_was(copy, monkeypatch):

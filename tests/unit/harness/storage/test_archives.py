@@ -72,6 +72,7 @@ def test_the_same_results_are_packed_into_the_same_bytes(packed, copy, tmp_path)
     (copy.root / "cache" / "data.npz").write_bytes(b"0")
     write_archive(copy, tmp_path / "again.tgz")
     assert (tmp_path / "again.tgz").read_bytes() == packed.read_bytes()
+    assert packed.read_bytes()[4:8] == bytes(4)  # the time in gzip's header
 
 
 def test_checkpoints_claims_and_old_files_stay_at_home(packed, copy, tmp_path):

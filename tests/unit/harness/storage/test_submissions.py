@@ -239,6 +239,18 @@ def test_a_run_whose_seals_do_not_agree_is_refused(unsigned):
         read_submission(resealed(unsigned))
 
 
+def test_a_run_with_two_ends_is_refused(unsigned):
+    """Readers take the first end that they find; which one somebody meant is not for them to say."""
+    run = read_submission(unsigned).store.run_folders()[0]
+    run.fail({"reason": "why"})
+    content = json.loads((unsigned / MANIFEST).read_text())
+    name = f"runs/{run.path.name}/failed.json"
+    content["files"][name] = manifests.sha256(unsigned / name)
+    (unsigned / MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(UserError, match="both ends"):
+        read_submission(unsigned)
+
+
 def test_submissions_are_the_folders_of_a_folder(unsigned, tmp_path):
     (tmp_path / ".git").mkdir()
     assert submissions(tmp_path) == [unsigned] == submissions(unsigned)
