@@ -279,9 +279,13 @@ def _apart(a: Any, b: Any) -> float:
     numbers = {type(a), type(b)}
     if numbers - {int, float} or float not in numbers:
         return math.inf
-    if math.isnan(a) and math.isnan(b):
+    try:
+        one, other = float(a), float(b)
+    except OverflowError:  # a whole number that no figure can be
+        return math.inf
+    if one == other or (math.isnan(one) and math.isnan(other)):
         return 0.0
-    apart = abs(a - b) / max(1.0, abs(a), abs(b)) if a != b else 0.0
+    apart = abs(one - other) / max(1.0, abs(one), abs(other))
     return math.inf if math.isnan(apart) else apart
 
 

@@ -57,6 +57,7 @@ def respecified(run, change):
         (math.nan, math.nan, 0.0),
         (math.nan, 1.0, math.inf),
         (math.inf, math.inf, 0.0),
+        (10**400, 1.0, math.inf),
         ("inf", "inf", 0.0),
         ({"a": [1.0, {"b": 0.5}]}, {"a": [1.0, {"b": 0.25}]}, 0.25),
         ({"a": 1}, {}, math.inf),
