@@ -308,10 +308,18 @@ def parser() -> argparse.ArgumentParser:
 
     shown = command("board", "board", "check submissions, and make static pages of them")
     step = shown.add_subparsers(dest="what", required=True, metavar="build|check")
-    built = step.add_parser("build", help="write a page for every task, method and submission")
+    built = step.add_parser(
+        "build",
+        help="write a page for every task, method and submission",
+        **_with_examples("board build"),
+    )
     built.add_argument("dir", type=Path, metavar="SUBMISSIONS")
     built.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="folder of the pages")
-    proved = step.add_parser("check", help="check manifests and signatures, and repeat a sample of the runs")
+    proved = step.add_parser(
+        "check",
+        help="check manifests and signatures, and repeat a sample of the runs",
+        **_with_examples("board check"),
+    )
     proved.add_argument("dir", type=Path, metavar="SUBMISSIONS")
     sample_options(proved, 5)
 
