@@ -3,6 +3,7 @@
 # make test-fast   run the unit tests without the slow ones, for the inner loop
 # make check       run the linters, the type checker and the contract of the layers
 # make format      format the code and apply safe fixes
+# make board       check the submissions in board/ and write its pages to board/site
 # make clean       delete results and caches
 #
 # The first command creates the environment in .venv. The packages that only tests need (Ray, Parquet,
@@ -14,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Dozens of tests start Python: what it compiles is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-fast check format clean
+.PHONY: quickstart test test-fast check format board clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m harness suite quickstart --out results
@@ -48,6 +49,11 @@ format: .venv/ready-to-test
 	$(INSTALL) --editable '.[dev,ray,export,tune,mlflow]'
 	touch .venv/ready-to-test
 
+# The golden rows have the same tolerance.
+board: .venv/ready
+	$(BIN)/python -m harness board check board/submissions --tolerance 1e-6
+	$(BIN)/python -m harness board build board/submissions --out board/site
+
 clean:
-	rm -rf results/runs results/quickstart .pytest_cache .mypy_cache .ruff_cache
+	rm -rf results/runs results/quickstart board/site .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -r {} +

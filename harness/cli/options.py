@@ -187,3 +187,25 @@ def stack(text: str) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"auto, off or a number of runs of at least 1, given {text!r}")
     return int(text)
+
+
+def sample_options(to: argparse.ArgumentParser, sample: int) -> None:
+    """Add the options of what repeats a sample of runs."""
+    to.add_argument(
+        "--sample",
+        type=int,
+        default=sample,
+        metavar="N",
+        help=f"compute that many finished runs again, drawn at random, and compare (default: {sample})",
+    )
+    to.add_argument(
+        "--seed", type=int, metavar="S", help="draw that sample (default: another every time, printed)"
+    )
+    to.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="largest difference that agrees, |a - b| / max(1, |a|, |b|) (default: 0, the same bits)",
+    )
+    to.add_argument("--device", default="cpu", help="torch device of the repetition (default: cpu)")

@@ -24,6 +24,7 @@ from harness.cli.options import (
     jobs_options,
     protection_options,
     ranking_options,
+    sample_options,
     spec_options,
     sweep_options,
     system_options,
@@ -288,16 +289,55 @@ def parser() -> argparse.ArgumentParser:
     verified = command(
         "verify",
         "verify",
-        "compare the files of a results folder with their checksums; 2 if damaged",
+        "compare a results folder or an archive with its checksums, and repeat some of its runs; 2 if wrong",
     )
     verified.add_argument(
-        "--results",
+        "dir",
+        nargs="?",
         type=Path,
         default=Path("results"),
-        metavar="DIR",
-        help="results folder (default: results)",
+        metavar="DIR|FILE.tar.gz",
+        help="results folder, archive or submission (default: results)",
     )
+    sample_options(verified, 0)
+    verified.add_argument(
+        "--results", type=Path, help=argparse.SUPPRESS
+    )  # earlier; the command says what now
     verified.add_argument("--json", action="store_true", help="print JSON")
+
+    archived = command("archive", "verify", "pack the results of a folder into one portable file")
+    archived.add_argument("dir", type=Path, metavar="DIR")
+    archived.add_argument("file", type=Path, metavar="FILE.tar.gz")
+
+    submitted = command(
+        "submit", "board", "make a folder of a suite's results for a board, with a signed manifest"
+    )
+    submitted.add_argument("dir", type=Path, metavar="DIR")
+    submitted.add_argument("--suite", required=True, metavar="NAME", help="the suite")
+    submitted.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="the new folder")
+    submitted.add_argument(
+        "--submitter", required=True, metavar="NAME", help="who submits, as the board shows it"
+    )
+    submitted.add_argument(
+        "--key", type=Path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest"
+    )
+
+    shown = command("board", "board", "check submissions, and make static pages of them")
+    step = shown.add_subparsers(dest="what", required=True, metavar="build|check")
+    built = step.add_parser(
+        "build",
+        help="write a page for every task, method and submission",
+        **_with_examples("board build"),
+    )
+    built.add_argument("dir", type=Path, metavar="SUBMISSIONS")
+    built.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="folder of the pages")
+    proved = step.add_parser(
+        "check",
+        help="check manifests and signatures, and repeat a sample of the runs",
+        **_with_examples("board check"),
+    )
+    proved.add_argument("dir", type=Path, metavar="SUBMISSIONS")
+    sample_options(proved, 5)
 
     listing = command("list", "listing", "list algorithms, data sets, metrics, models, ...")
     listing.add_argument("what", choices=LISTS)
@@ -339,8 +379,8 @@ def parser() -> argparse.ArgumentParser:
     computed = command("epsilon", "epsilon", "privacy of a mechanism without a run, and of others' claims")
     computed.later = _epsilon_options
 
-    for one in (*commands.choices.values(), *what.choices.values()):
-        if one is not data:  # it has subcommands
+    for one in (*commands.choices.values(), *what.choices.values(), *step.choices.values()):
+        if one not in (data, shown):  # they have subcommands
             one.add_argument(
                 "--plugin",
                 action="append",

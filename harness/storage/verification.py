@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from harness.core.registry import UserError
 from harness.storage.files import Damaged
+from harness.storage.manifest import MANIFEST, faults, read_manifest
 from harness.storage.run_folder import ENDS, RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import Store
@@ -30,7 +32,20 @@ class Verdict(NamedTuple):
 
 
 def verify(store: Store) -> Iterator[Verdict]:
-    """Yield a verdict on every suite and every run of a folder."""
+    """Yield a verdict on the manifest of a folder, if it has one, and on every suite and every run.
+
+    Files that the manifest does not name are no fault: an archive that was unpacked may be worked in.
+    """
+    if (store.root / MANIFEST).exists():
+        try:
+            wrong = faults(store.root, read_manifest(store.root))
+        except UserError as error:
+            wrong = {MANIFEST: str(error)}
+        yield Verdict(
+            MANIFEST,
+            "damaged" if wrong else "sound",
+            tuple(f"{name} {fault}" for name, fault in wrong.items()),
+        )
     for path in sorted(store.root.glob("*/suite.json")):
         try:
             _, seal = read_sealed(path, "suite", "profile", "cells")

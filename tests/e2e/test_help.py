@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 def commands():
     """Return the parsers of all commands by name."""
     top = filled()._subparsers._group_actions[0].choices
-    data = top["data"]._subparsers._group_actions[0].choices
-    return {**top, **{f"data {name}": one for name, one in data.items()}}
+    inner = {outer: top[outer]._subparsers._group_actions[0].choices for outer in ("data", "board")}
+    return {**top, **{f"{outer} {name}": one for outer in inner for name, one in inner[outer].items()}}
 
 
 def test_every_command_has_examples_that_parse():

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +18,19 @@ from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
 from harness.report.data.results import Cell, Results
 from harness.report.html.table import table_of
+from harness.report.html.templates import template
 from harness.report.plots.every import PICTURES, draw_all
 from harness.report.tables.clients import by_client
-from harness.report.tables.columns import UNDONE, Row, diagnostics, rows_of, runs, task_names, variants
+from harness.report.tables.columns import (
+    UNDONE,
+    Column,
+    Row,
+    diagnostics,
+    rows_of,
+    runs,
+    task_names,
+    variants,
+)
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
 from harness.report.tables.privacy import exposure, in_words, meaning
@@ -34,7 +42,6 @@ from harness.storage.files import write_text
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
-HERE = Path(__file__).parent
 SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -148,6 +155,9 @@ def write_page(
     grids: Sequence[Grid] = (),
     commands: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
+    title: str = "",
+    links: Mapping[str, str] | None = None,
+    beside: Sequence[Column] = (),
 ) -> None:
     """Write the page, which is self-contained and escapes all text.
 
@@ -167,38 +177,34 @@ def write_page(
         Cell key (column ``cell``) to the command that repeats its first run.
     provenance : Mapping[str, str], optional
         Provenance to print besides that recorded by the runs.
+    title : str, optional
+        Title (default: the suites).
+    links : Mapping[str, str], optional
+        Text to address of links at the top.
+    beside : Sequence[Column], optional
+        Further columns, which are also told with every row's provenance.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     results = Results.of(records)
     found = {cell.key: cell for cell in results.cells}
     rows, names = rows_of(frame), variants(frame)
     tasks = task_names(rows)
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["pretty"] = lambda value: json.dumps(value, indent=1, ensure_ascii=False)
-    # Quotes are no markup between tags; specs and commands are full of them.
-    environment.filters["between_tags"] = lambda text: escape(text, quote=False)
     whole = {**(provenance or {}), **provenance_of(results.records)}
-    html = environment.get_template("page.html").render(
-        title=", ".join(sorted(set(frame["suite"]))) or "nothing yet",
+    html = template("page.html").render(
+        title=title or ", ".join(sorted(set(frame["suite"]))) or "nothing yet",
+        links=links or {},
         summary=summary(frame),
         meaning=meaning(frame),
         reasons=reasons(frame),
         exposed=exposure(frame),
         counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
-        board=table_of(frame),
+        board=table_of(frame, beside),
         clients=by_client(results, frame),
         pictures=[(picture, *_packed(picture.file)) for picture in pictures],
         grids=grids,
         undone=UNDONE,
         cells=[
-            _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole) for row in rows
+            _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole, beside)
+            for row in rows
         ],
         private=bool(frame["dp_unit"].notna().any()),
         diagnostics=[column.heading for column in diagnostics(frame)],
@@ -214,6 +220,7 @@ def _cell(
     task: Mapping[str, str],
     commands: Mapping[str, str],
     whole: Mapping[str, str],
+    beside: Sequence[Column],
 ) -> dict[str, Any]:
     """Return a cell's entry in the provenance section."""
     claim = cell.privacy()
@@ -227,7 +234,7 @@ def _cell(
         "command": command_of(cell.records, commands),
         "privacy": claim,
         "in_words": in_words(claim) if claim else "",
-        "made_with": own_of(cell.records, whole),
+        "made_with": {column.heading: column.text(row) for column in beside} | own_of(cell.records, whole),
         "records": [
             {
                 "seed": r.spec["seed"],

@@ -84,11 +84,11 @@ class PageTable(NamedTuple):
     names: list[str]
 
 
-def table_of(frame: pd.DataFrame) -> PageTable:
-    """Return the table of a leaderboard with its filters."""
+def table_of(frame: pd.DataFrame, beside: Sequence[Column] = ()) -> PageTable:
+    """Return the table of a leaderboard with further columns beside its own, and its filters."""
     rows, names = rows_of(frame), variants(frame)
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    shown = _results_first([*columns(frame), *diagnostics(frame)], by)
+    shown = _results_first([*columns(frame), *diagnostics(frame), *beside], by)
     pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
     heads = [
         {

@@ -18,7 +18,10 @@ def refusal(arguments, capsys):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("leaderbord results", "unknown command 'leaderbord'. Did you mean 'leaderboard'? Allowed: audit, "),
+        (
+            "leaderbord results",
+            "unknown command 'leaderbord'. Did you mean 'leaderboard'? Allowed: archive, ",
+        ),
         ("run --algoritm fedavg", "unknown option '--algoritm'. Did you mean '--algorithm'?"),
         ("run --algoritm=fedavg", "unknown option '--algoritm'. Did you mean '--algorithm'?"),
         ("leaderboard results --bye loss", "unknown option '--bye'. Did you mean '--by'?"),

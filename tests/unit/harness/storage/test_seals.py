@@ -126,7 +126,7 @@ def test_a_damaged_run_is_told_left_out_and_made_again(copy, capsys, caplog):
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
     assert main(["status", str(root)]) == 1
     assert "damaged" in capsys.readouterr().out
-    assert main(["verify", "--results", str(root)]) == 2
+    assert main(["verify", str(root)]) == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "rounds.jsonl is damaged" in said and "1 runs and suites: 1 damaged" in said
     assert main(["leaderboard", str(root)]) == 0
@@ -136,7 +136,7 @@ def test_a_damaged_run_is_told_left_out_and_made_again(copy, capsys, caplog):
     again = leaderboard(Store(root).records())
     assert again.drop(columns="seconds").equals(seen.drop(columns="seconds"))
     assert told(root)[1][0] == expected[0]
-    assert main(["verify", "--results", str(root)]) == 0
+    assert main(["verify", str(root)]) == 0
 
 
 def test_a_suite_file_is_sealed(tmp_path):

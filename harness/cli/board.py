@@ -1,0 +1,128 @@
+"""Commands ``submit`` and ``board``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness.cli.console import log, out
+from harness.cli.verify import bounds, told
+from harness.core.registry import UserError
+from harness.executors.replay import Replay, caught, checked_record, chosen, replay
+from harness.storage.store import RunRecord, Store
+from harness.storage.submission import Submission, read_submission, submissions, write_submission
+
+UNSIGNED = (
+    "not signed: nothing ties it to anybody; --key FILE signs it with an Ed25519 key (ssh-keygen -t ed25519)"
+)
+
+
+def submit_command(given: argparse.Namespace) -> int:
+    """Make a submission of one suite."""
+    found, key = write_submission(Store(given.dir), given.suite, given.to, given.submitter, given.key)
+    told(found, str(given.to))
+    log.print(f"signed by {key}" if key else UNSIGNED, markup=False)
+    return 0
+
+
+def board_command(given: argparse.Namespace) -> int:
+    """Check submissions, or make pages of them."""
+    return check(given) if given.what == "check" else build(given)
+
+
+Read = tuple[Submission, list[RunRecord]]
+
+
+def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
+    """Return the submissions of a folder with their records, and what is wrong with others, by their names."""
+    found: dict[str, Read] = {}
+    refused: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for path in submissions(folder):
+        try:
+            submission, records = read_records(path)
+            if submission.id in first:
+                raise UserError(f"it is a copy of {first[submission.id]}")
+        except UserError as error:
+            refused[path.name] = str(error)
+        else:
+            first[submission.id] = path.name
+            found[path.name] = submission, records
+    return found, refused
+
+
+def read_records(folder: Path) -> Read:
+    """Return a submission and its records; raise UserError with the first thing that is wrong with it."""
+    where = ""
+    try:
+        submission = read_submission(folder)
+        records = []
+        for id in submission.ids:
+            where = f"run {id}: "
+            records.append(checked_record(submission.store, id))
+    except UserError as error:
+        raise UserError(f"{where}{error}") from None
+    except Exception as error:  # others wrote it, and may have written anything
+        raise UserError(f"{where}it cannot be read: {type(error).__name__}: {error}") from error
+    return submission, records
+
+
+def check(given: argparse.Namespace, repeat: Callable[[Store, str, float, str], Replay] = replay) -> int:
+    """Check all submissions and repeat a sample of their runs; return 2 if something is wrong."""
+    bounds(given)
+    read, refused = read_all(given.dir)
+    for name, why in refused.items():
+        out.print(f"{name}: refused: {why}", markup=False, soft_wrap=True)
+    pool: dict[str, tuple[Store, str]] = {}
+    for name, (submission, records) in read.items():
+        done = [str(record.id) for record in records if record.status == "done"]
+        pool |= {f"{name}/runs/{id}": (submission.store, id) for id in done}
+        signed = f"signed by {submission.signer}" if submission.signer else "not signed"
+        text = f"{name}: {submission.id}, {len(records)} runs of {submission.submitter}, {signed}"
+        out.print(text, markup=False, soft_wrap=True)
+    wrong = len(refused)
+    sample = chosen(list(pool), given.sample, given.seed)
+    for name in sample:
+        store, id = pool[name]
+        one = repeat(store, id, given.tolerance, given.device)
+        wrong += one.state in ("different", "not compared")  # or a forged run would only have to look foreign
+        out.print(f"{name}: {one}", markup=False, soft_wrap=True)
+    out.print(assurance(len(pool), len(sample), given.seed), markup=False, soft_wrap=True)
+    return 2 if wrong else 0
+
+
+def assurance(runs: int, sample: int, seed: int) -> str:
+    """Return how surely a sample of all finished runs finds forged ones, in words."""
+    if not sample:
+        return f"none of {runs} finished runs repeated: nothing is known of their figures"
+    shares = sorted({1, min(2, runs), max(1, round(runs / 10)), max(1, round(runs / 2))})
+    odds = ", ".join(f"{forged} with {100 * caught(runs, forged, sample):.3g} %" for forged in shares)
+    return (
+        f"{sample} of {runs} finished runs repeated (--seed {seed}). A sample like it catches forged runs with "
+        f"probability 1 - C(R-F, N) / C(R, N), R = {runs}, N = {sample}; F = {odds}"
+    )
+
+
+def build(given: argparse.Namespace) -> int:
+    """Write the pages of a board; return 2 if a submission is left out."""
+    from harness.report.folder import command_of  # tables and figures
+    from harness.report.html.board import Entry, write_board
+
+    read, refused = read_all(given.dir)
+    entries = []
+    for name, found in read.items():
+        entry = Entry(*found)
+        try:
+            with TemporaryDirectory() as trial:
+                write_board([entry], {}, Path(trial), command_of)
+        except Exception as error:  # one submission must not keep all others from being shown
+            refused[name] = f"no table can be made of it: {type(error).__name__}: {error}"
+        else:
+            entries.append(entry)
+    for name, why in refused.items():
+        log.print(f"{name}: left out: {why}", markup=False)
+    pages = write_board(entries, refused, given.out, command_of)
+    log.print(f"wrote {len(pages)} pages of {len(entries)} submissions: {pages[0]}", markup=False)
+    return 2 if refused else 0

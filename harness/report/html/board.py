@@ -1,0 +1,215 @@
+"""Static pages of a board: one for every task, method and submission, and an index.
+
+Addresses follow from content: a task's from its data, partition, problem and model, a method's from its name, a
+submission's from its manifest. What has been linked to stays where it is when more is submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from harness.config.report import ReportSpec
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
+from harness.report.data.specs import clients, part_name, partition_text
+from harness.report.data.tidy import TASK, cell_key, shared_key
+from harness.report.html.page import write_page
+from harness.report.html.templates import template
+from harness.report.tables.columns import Column, rows_of
+from harness.storage.files import write_text
+from harness.storage.store import RunRecord
+from harness.storage.submission import Submission
+
+FOLDERS = ("tasks", "methods", "submissions")
+#: Columns that compare a row with others of its task; pages of methods and submissions take them from there.
+COMPARED = ("rank", "pareto", "bytes_relative")
+UNSIGNED = "unsigned"
+
+Command = Callable[[RunRecord], str]
+
+
+class Entry(NamedTuple):
+    """A submission with the records of its runs."""
+
+    submission: Submission
+    records: list[RunRecord]
+
+    @property
+    def who(self) -> str:
+        """Name and key of the submitter."""
+        return f"{self.submission.submitter}, {self.submission.signer or UNSIGNED}"
+
+
+class Table(NamedTuple):
+    """A table of the index; a row is the address that its first field leads to, or none, and its fields."""
+
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+    about: str = ""
+
+
+def write_board(
+    entries: Sequence[Entry], refused: Mapping[str, str], folder: Path, command: Command
+) -> list[Path]:
+    """Write the pages of a board and remove those of what is no longer submitted.
+
+    A run that several people submitted is one run with several submitters. Where their figures differ, the index
+    says so, and the figures of the first are shown, those of signed submissions before others.
+
+    Parameters
+    ----------
+    entries : Sequence[Entry]
+        What is shown.
+    refused : Mapping[str, str]
+        Folder to reason of submissions that are left out; the index lists them.
+    folder : Path
+        Destination; created if missing.
+    command : Callable
+        Record -> the command that repeats the run.
+
+    Returns
+    -------
+    list[Path]
+        The pages, the index first.
+    """
+    entries = sorted(entries, key=lambda one: (one.submission.signer is None, one.submission.id))
+    runs, owners, disagreeing = _merged(entries)
+    who = _submitters(runs, owners)
+    made = _Pages(folder, command, who)
+    tasks: dict[str, list[RunRecord]] = {}
+    methods: dict[str, list[RunRecord]] = {}
+    for record in runs.values():
+        tasks.setdefault(task_id(record), []).append(record)
+        methods.setdefault(part_name(record.spec["algorithm"]) or "", []).append(record)
+    compared: dict[str, dict[str, object]] = {}
+    listed: dict[str, list[tuple[str, Sequence[str]]]] = {name: [] for name in FOLDERS}
+    for id, own in sorted(tasks.items(), key=lambda item: task_title(item[1][0])):
+        frame = made.write("tasks", id, task_title(own[0]), own)
+        rows = rows_of(frame)
+        compared |= {row["cell"]: {name: row[name] for name in COMPARED} for row in rows}
+        first = ", ".join(str(row["algorithm"]) for row in rows if row["rank"] == 1)
+        listed["tasks"].append(
+            (
+                f"tasks/{id}.html",
+                (task_title(own[0]), str(len(rows)), str(len(own)), first, str(rows[0]["ranked_by"])),
+            )
+        )
+    for name, own in sorted(methods.items()):
+        rows = rows_of(made.write("methods", name, name, own, compared))
+        listed["methods"].append(
+            (
+                f"methods/{name}.html",
+                (name, str(len({task_id(record) for record in own})), str(len(rows)), str(len(own))),
+            )
+        )
+    for entry in entries:
+        id, key = entry.submission.id, entry.submission.signer or UNSIGNED
+        made.write("submissions", id, f"Submission {id} of {entry.who}", entry.records, compared)
+        listed["submissions"].append(
+            (f"submissions/{id}.html", (id, entry.submission.submitter, key, str(len(entry.records))))
+        )
+    tables = [
+        Table("Tasks", ("Task", "Rows", "Runs", "First", "By"), listed["tasks"]),
+        Table("Methods", ("Method", "Tasks", "Rows", "Runs"), listed["methods"]),
+        Table("Submissions", ("Submission", "Submitter", "Key", "Runs"), listed["submissions"]),
+        Table(
+            "Runs that submissions disagree about",
+            ("Run", "Submitters"),
+            [("", (id, "; ".join(owners[id]))) for id in sorted(disagreeing)],
+            "They were made on different machines, or one of them is not what was computed.",
+        ),
+        Table("Left out", ("Folder", "Reason"), [("", pair) for pair in sorted(refused.items())]),
+    ]
+    page = folder / "index.html"
+    write_text(page, template("board.html").render(tables=[table for table in tables if table.rows]))
+    for old in (path for name in FOLDERS for path in (folder / name).glob("*.html")):
+        if old not in made.written:
+            old.unlink()
+    return [page, *made.written]
+
+
+class _Pages:
+    """Writer of the pages below the index."""
+
+    def __init__(self, folder: Path, command: Command, who: Mapping[str, str]) -> None:
+        self.folder, self.command, self.written = folder, command, list[Path]()
+        about = "Who submitted the runs, by their own account, and the key that signed them"
+        self._beside = [Column("Submitted by", "cell", False, lambda row: who[row["cell"]], about)]
+
+    def write(
+        self,
+        kind: str,
+        id: str,
+        title: str,
+        records: Sequence[RunRecord],
+        compared: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> pd.DataFrame:
+        """Write a page and return its leaderboard."""
+        results = Results(records)
+        frame = leaderboard(results, results.ranked(ReportSpec()).by)
+        for name in COMPARED if compared is not None else ():
+            values = [(compared or {})[cell][name] for cell in frame["cell"]]
+            frame[name] = pd.Series(values, dtype=frame[name].dtype, index=frame.index)
+        path = self.folder / kind / f"{id}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        first = {cell.key: cell.records[0] for cell in results.cells}
+        commands = {key: self.command(record) for key, record in first.items()}
+        links = {"All tasks, methods and submissions": "../index.html"}
+        write_page(results, frame, (), path, commands=commands, title=title, links=links, beside=self._beside)
+        self.written.append(path)
+        return frame
+
+
+def _merged(
+    entries: Iterable[Entry],
+) -> tuple[dict[str, RunRecord], dict[str, list[str]], Collection[str]]:
+    """Return runs and their submitters by id, and the ids of runs that are not the same in two submissions."""
+    runs: dict[str, RunRecord] = {}
+    owners: dict[str, list[str]] = {}
+    disagreeing = set()
+    for entry in entries:
+        for record in entry.records:
+            id = str(record.id)
+            first = runs.setdefault(id, record)
+            owners[id] = list(dict.fromkeys([*owners.get(id, []), entry.who]))
+            if _outcome(first) != _outcome(record):
+                disagreeing.add(id)
+    return runs, owners, disagreeing
+
+
+def _outcome(record: RunRecord) -> tuple[object, ...]:
+    """Return what two executions of a run have in common."""
+    lines = [{name: value for name, value in line.items() if name != "timing"} for line in record.rounds]
+    final = {name: value for name, value in record.final.items() if name != "timing"}
+    return record.status, lines, final
+
+
+def _submitters(runs: Mapping[str, RunRecord], owners: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return cell -> who submitted its runs."""
+    found: dict[str, dict[str, None]] = {}
+    for id, record in runs.items():
+        found.setdefault(cell_key(record), {}).update(dict.fromkeys(owners[id]))
+    return {cell: "; ".join(names) for cell, names in found.items()}
+
+
+def task_id(record: RunRecord) -> str:
+    """Return the digest of a run's data, partition, problem and model: 12 hexadecimal digits."""
+    return shared_key(record, {"algorithm", *record.spec} - TASK - {"model"})
+
+
+def task_title(record: RunRecord) -> str:
+    """Return data, partition, problem and model in words."""
+    spec, number = record.spec, clients(record.spec)
+    parts = (
+        part_name(spec.get("data")),
+        partition_text(spec.get("partition")),
+        None if number is None else f"{number} clients",
+        part_name(spec.get("problem")),
+        part_name(spec.get("model")),
+    )
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,212 @@
+"""Submissions: the results of one suite in a folder of their own, with a manifest, a statement and a signature.
+
+::
+
+    FOLDER/store.json, runs/<id>/..., <suite>/suite.json    as in a results folder
+           statement.json       who submits, and with which versions and machines the runs were made
+           manifest.json        SHA-256 of every file above
+           manifest.json.sig    signature of the manifest, if there is a key
+
+What is read here was written by others. Names, sizes and kinds of files are checked before any content is, and
+nothing is read that can hold code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from harness.core.registry import UserError
+from harness.storage.environment import machine, versions
+from harness.storage.files import make_folder, read_json, write_json, write_text, writing
+from harness.storage.manifest import (
+    MANIFEST,
+    SIGNATURE,
+    STATEMENT,
+    SUBMISSION,
+    Bounded,
+    Portable,
+    faults,
+    manifest,
+    only_results,
+    portable,
+    read_manifest,
+)
+from harness.storage.run_folder import ENDS
+from harness.storage.seals import read_sealed, write_sealed
+from harness.storage.signature import sign, signer
+from harness.storage.store import Store
+
+LONGEST_NAME = 100
+OWN = ("seconds", "stacked")  # of the timing of one run, not of where it was made
+
+
+class Submission(NamedTuple):
+    """A submission whose files are those of its manifest.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it is.
+    id : str
+        First 12 digits of the SHA-256 of its manifest.
+    submitter : str
+        Who submits, by their own account.
+    signer : str or None
+        Fingerprint of the key that signed the manifest; None if nobody did.
+    ids : list of str
+        Its runs, finished or failed.
+    statement : dict
+        Content of ``statement.json``.
+    """
+
+    folder: Path
+    id: str
+    submitter: str
+    signer: str | None
+    ids: list[str]
+    statement: dict[str, Any]
+
+    @property
+    def store(self) -> Store:
+        """The submission as a results folder."""
+        return Store(self.folder)
+
+
+def write_submission(
+    store: Store, suite: str, to: Path, submitter: str, key: Path | None = None
+) -> tuple[Portable, str | None]:
+    """Write the finished and failed runs of a suite into a new folder; return them and the key's fingerprint.
+
+    Raises
+    ------
+    UserError
+        If there is nothing to submit, the folder has something in it, or the key does not sign.
+    """
+    found = portable(store, suite)
+    _name(submitter)
+    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+        raise UserError(f"--to: {to} is there already; give a new folder")
+    bounded = Bounded(SUBMISSION)
+    with writing(to.parent):
+        make_folder(to.parent)
+    with TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as temporary:
+        root = Path(temporary) / to.name
+        for name in found.names:
+            bounded.add(name, (store.root / name).stat().st_size)
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(store.root / name, root / name)
+            if name.endswith("/failed.json"):
+                _without_traceback(root / name)
+        statement = {
+            "submitter": submitter,
+            "suite": suite,
+            "runs": len(found.ids),
+            "made_with": _environments(store, found.ids),
+            "submitted_with": {**versions(), **machine()},
+        }
+        write_json(root / STATEMENT, statement)
+        write_text(root / MANIFEST, manifest(root, [*found.names, STATEMENT]))
+        signed = None if key is None else signer(root / MANIFEST, sign(root / MANIFEST, key))
+        read_submission(root)  # what cannot be read is not handed out
+        root.replace(to)
+    return found, signed
+
+
+def read_submission(folder: Path) -> Submission:
+    """Read and check a submission: names, sizes, manifest, signature, and the checksums within every run.
+
+    Raises
+    ------
+    UserError
+        If anything is wrong with it.
+    """
+    if folder.is_symlink():
+        raise UserError("it is a link to another folder")
+    if not (folder / MANIFEST).is_file() or (folder / MANIFEST).is_symlink():
+        raise UserError(f"it has no {MANIFEST}")
+    if (folder / MANIFEST).stat().st_size > SUBMISSION.each:
+        raise UserError(f"{MANIFEST} has more than {SUBMISSION.each:,} bytes")
+    listed = read_manifest(folder)
+    only_results(folder, listed, SUBMISSION)
+    if wrong := faults(folder, listed):
+        raise UserError("; ".join(f"{name} {fault}" for name, fault in wrong.items()))
+    if STATEMENT not in listed or "store.json" not in listed:
+        raise UserError(f"it has no {STATEMENT if STATEMENT not in listed else 'store.json'}")
+    signed = (folder / SIGNATURE).exists()
+    statement = read_json(folder / STATEMENT, "submitter")
+    store, ids = Store(folder), sorted({name.split("/")[1] for name in listed if name.startswith("runs/")})
+    for id in ids:
+        run = store.folder(id)
+        status, reason = run.standing()
+        if status not in ENDS.values():
+            raise UserError(
+                f"run {id} is {status}{f': {reason}' if reason else ''}; only runs that ended count"
+            )
+        if all((run.path / name).exists() for name in ENDS):
+            raise UserError(f"run {id} has both ends, {' and '.join(ENDS)}")
+    return Submission(
+        folder,
+        hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12],
+        _name(statement["submitter"]),
+        signer(folder / MANIFEST, folder / SIGNATURE) if signed else None,
+        ids,
+        statement,
+    )
+
+
+def submissions(folder: Path) -> list[Path]:
+    """Return the folders of the submissions in a folder, or the folder itself if it is one.
+
+    Raises
+    ------
+    UserError
+        If there is none.
+    """
+    if not folder.is_dir():
+        raise UserError(f"no folder of submissions {folder}")
+    if (folder / MANIFEST).exists():
+        return [folder]
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not found:
+        raise UserError(f"{folder} holds no submissions; the command submit makes one")
+    return found
+
+
+def _without_traceback(path: Path) -> None:
+    """Take the traceback out of the end of a failed run, as it names folders of the submitter."""
+    content, seal = read_sealed(path)
+    timing = {name: value for name, value in content.pop("timing", {}).items() if name != "traceback"}
+    write_sealed(path, {**content, "timing": timing} if timing else content, seal)
+
+
+def _name(given: object) -> str:
+    """Return the name of a submitter, which others read."""
+    if (
+        not isinstance(given, str)
+        or not given.strip()
+        or len(given) > LONGEST_NAME
+        or not given.isprintable()
+    ):
+        raise UserError(
+            f"submitter: a printable name of at most {LONGEST_NAME} characters, given {given!r:.120}"
+        )
+    return given
+
+
+def _environments(store: Store, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the different versions and machines that finished runs recorded, each with the number of its runs."""
+    counts: dict[str, int] = {}
+    for id in ids:
+        status, _, end = store.folder(id).read()
+        if status != "done":
+            continue
+        timing = end.get("timing", {})
+        text = json.dumps({name: value for name, value in timing.items() if name not in OWN})
+        counts[text] = counts.get(text, 0) + 1
+    return [{"runs": count, **json.loads(text)} for text, count in counts.items()]

@@ -1,0 +1,169 @@
+"""From runs to the pages of a board: what is forged is found as often as the formula says."""
+
+import argparse
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.cli import board
+from harness.cli.parser import main
+from harness.config.run import run_id
+from harness.executors.replay import Replay, caught
+from harness.storage import seals
+from harness.storage.manifest import MANIFEST, manifest
+from harness.storage.store import Store
+from harness.storage.submission import write_submission
+from tests.support.submitted import forge, resealed, results
+
+RUNS = 6
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return results(tmp_path_factory.mktemp("made"), seeds=RUNS)
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """Return a folder with one submission of six runs."""
+    write_submission(made, "mine", tmp_path / "subs" / "ada", "Ada")
+    return tmp_path / "subs"
+
+
+def said(capsys):
+    found = capsys.readouterr()
+    return found.out + found.err
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_a_signed_submission_goes_from_runs_to_pages(made, tmp_path, capsys):
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    to = tmp_path / "subs" / "ada"
+    given = ["submit", str(made.root), "--suite", "mine", "--to", str(to), "--submitter", "Ada"]
+    assert main([*given, "--key", str(key)]) == 0
+    assert "signed by SHA256:" in said(capsys)
+    assert main(["board", "check", str(tmp_path / "subs"), "--sample", "2"]) == 0
+    told = said(capsys)
+    assert told.count(": identical") == 2 and "6 runs of Ada, signed by SHA256:" in told
+    assert f"F = 1 with {100 * caught(6, 1, 2):.3g} %" in told
+    assert main(["board", "build", str(tmp_path / "subs"), "--out", str(tmp_path / "site")]) == 0
+    (page,) = (tmp_path / "site" / "tasks").glob("*.html")
+    assert page.read_text().count("python -m harness run --algorithm") == RUNS
+    assert main(["verify", str(to), "--sample", "1", "--json"]) == 0
+
+
+def test_a_forged_record_is_found_by_computing_it_again(folder, capsys):
+    run = Store(folder / "ada").run_folders()[0]
+    forge(run)
+    resealed(folder / "ada")
+    assert main(["verify", str(folder / "ada")]) == 0  # all checksums agree
+    assert main(["board", "check", str(folder), "--sample", str(RUNS)]) == 2
+    told = said(capsys)
+    assert told.count(": identical") == RUNS - 1
+    assert re.search(rf"{run.path.name}: different, largest difference 0\.\d+: .*accuracy: 0\.999", told)
+
+
+def test_a_run_that_looks_foreign_is_not_let_through(folder, capsys):
+    """Otherwise a forged run would only have to claim another version of the code."""
+    root = folder / "ada"
+    run = Store(root).run_folders()[0]
+    forge(run)
+    started, _ = seals.read_sealed(run.path / "spec.json")
+    here = started["versions"]["algorithm"]
+    started["versions"]["algorithm"] = 99
+    id = started["id"] = run_id(started["spec"], started["digest"], started["versions"])
+    moved = run.path.rename(run.path.with_name(id))
+    digest = seals.write_sealed(moved / "spec.json", started)
+    final, seal = seals.read_sealed(moved / "done.json")
+    seals.write_sealed(moved / "done.json", final, {**seal, "spec.json": digest, "run": id})
+    names = [
+        str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != MANIFEST
+    ]
+    (root / MANIFEST).write_text(manifest(root, names))
+    assert main(["board", "check", str(folder), "--sample", str(RUNS)]) == 2
+    assert f"not compared: it was made by other versions: algorithm 99, here {here}" in said(capsys)
+
+
+@pytest.mark.parametrize("forged", [1, 2])
+def test_forged_runs_are_caught_as_often_as_stated(forged, folder, monkeypatch):
+    """1,000 samples of 2 of 6 runs; the share that finds one is within four standard deviations of the formula."""
+    ids = [run.path.name for run in Store(folder / "ada").run_folders()]
+    false = set(ids[:forged])
+    given = argparse.Namespace(dir=folder, sample=2, tolerance=0.0, device="cpu")
+    read = board.read_records(folder / "ada")
+    monkeypatch.setattr(board, "read_records", lambda folder: read)
+
+    def stub(store, id, tolerance, device):
+        return Replay(id, "different" if id in false else "identical", 0.0)
+
+    monkeypatch.setattr(board.out, "print", lambda *texts, **options: None)
+    times, found = 1000, 0
+    for seed in range(times):
+        given.seed = seed
+        found += board.check(given, stub) == 2
+    p = caught(RUNS, forged, 2)
+    assert abs(found / times - p) < 4 * (p * (1 - p) / times) ** 0.5
+
+
+def test_the_example_of_this_repository_can_be_repeated(capsys):
+    """Where it cannot, board/README.md says how to make it again."""
+    folder = Path(__file__).parents[2] / "board" / "submissions"
+    assert main(["board", "check", str(folder), "--sample", "2", "--tolerance", "1e-6"]) == 0, said(capsys)
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 200_000
+
+
+def test_one_bad_submission_does_not_hide_the_others(folder, tmp_path, capsys):
+    shutil.copytree(folder / "ada", folder / "eve")
+    (folder / "eve" / "extra.pt").write_bytes(b"0")
+    site = tmp_path / "site"
+    assert main(["board", "build", str(folder), "--out", str(site)]) == 2
+    assert "eve: left out: 'extra.pt' is no result" in said(capsys)
+    index = (site / "index.html").read_text()
+    assert "Ada" in index and "Left out" in index and "extra.pt" in index
+    assert main(["board", "check", str(folder), "--sample", "0"]) == 2
+    assert "eve: refused" in said(capsys)
+
+
+def test_a_copy_of_a_submission_does_not_count_twice(folder, tmp_path, capsys):
+    """Copies of sound runs would make forged ones rarer in a sample."""
+    shutil.copytree(folder / "ada", folder / "bob")
+    assert main(["board", "check", str(folder), "--sample", "1"]) == 2
+    told = said(capsys)
+    assert "bob: refused: it is a copy of ada" in told and f"1 of {RUNS} finished runs" in told
+
+
+def test_a_record_that_breaks_tables_is_left_out(folder, tmp_path, capsys):
+    """A list where a number of seconds should be passes every checksum."""
+    run = Store(folder / "ada").run_folders()[0]
+    final, seal = seals.read_sealed(run.path / "done.json")
+    final["timing"]["seconds"] = ["soon"]
+    seals.write_sealed(run.path / "done.json", final, seal)
+    resealed(folder / "ada")
+    assert main(["board", "build", str(folder), "--out", str(tmp_path / "site")]) == 2
+    assert "ada: left out: no table can be made of it: TypeError" in said(capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--sample", "-1"], "at least 0, given -1"),
+        (["--tolerance", "nan"], "at least 0, given nan"),
+        (["--tolerance", "-1"], "at least 0, given -1"),
+    ],
+)
+def test_samples_and_tolerances_have_bounds(options, why, made, folder, capsys):
+    for command in (["verify", str(made.root)], ["board", "check", str(folder)]):
+        assert main([*command, *options]) == 2
+        assert why in said(capsys)
+
+
+def test_samples_differ_unless_a_seed_is_given(made, capsys):
+    seeds = set()
+    for _ in range(2):
+        assert main(["verify", str(made.root), "--sample", "1"]) == 0
+        seeds.add(re.search(r"--seed (\d+)", said(capsys))[1])
+    assert len(seeds) == 2

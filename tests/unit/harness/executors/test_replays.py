@@ -1,0 +1,250 @@
+"""A run computed again says whether its record is true; what cannot be computed again is not called false."""
+
+import dataclasses
+import json
+import math
+import shutil
+
+import pytest
+
+from harness.config.run import run_id
+from harness.core.algorithm import ALGORITHMS
+from harness.core.registry import UserError
+from harness.executors import replay as module
+from harness.executors.replay import caught, checked_record, chosen, difference, replay
+from harness.simulation.build import Execution
+from harness.storage import seals
+from harness.storage.store import Store
+from tests.support.submitted import forge, results
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return results(tmp_path_factory.mktemp("made"), seeds=1)
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """Return a copy of the results, and its only run."""
+    shutil.copytree(made.root, tmp_path / "copy")
+    store = Store(tmp_path / "copy")
+    (run,) = store.run_folders()
+    return store, run
+
+
+def respecified(run, change):
+    """Change the spec.json of a run, with checksums that agree."""
+    started, _ = seals.read_sealed(run.path / "spec.json")
+    change(started)
+    seals.write_sealed(run.path / "spec.json", started)
+    final, seal = seals.read_sealed(run.path / "done.json")
+    seals.write_sealed(
+        run.path / "done.json", final, {**seal, "spec.json": seals.checksum(run.path / "spec.json")}
+    )
+    return run
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (0.5, 0.75, 0.25),  # absolute up to one
+        (200.0, 100.0, 0.5),  # relative to the larger above
+        (3, 3, 0.0),
+        (3, 4, math.inf),  # counts are exact
+        (3, 3.5, 0.5 / 3.5),
+        (True, 1, math.inf),
+        (None, 0.0, math.inf),
+        (math.nan, math.nan, 0.0),
+        (math.nan, 1.0, math.inf),
+        (math.inf, math.inf, 0.0),
+        (10**400, 1.0, math.inf),
+        ("inf", "inf", 0.0),
+        ({"a": [1.0, {"b": 0.5}]}, {"a": [1.0, {"b": 0.25}]}, 0.25),
+        ({"a": 1}, {}, math.inf),
+        ([1.0], [1.0, 2.0], math.inf),
+        ({}, {}, 0.0),
+    ],
+)
+def test_the_largest_difference_is_found(a, b, expected):
+    assert difference(a, b)[0] == expected == difference(b, a)[0]
+
+
+def test_the_place_of_a_difference_is_told():
+    assert (
+        difference({"a": [0.0, {"b": 0.5}]}, {"a": [0.0, {"b": 1.0}]}, "x")[1] == "x a 1 b: 0.5, repeated 1.0"
+    )
+
+
+def test_a_true_record_is_computed_again_bit_by_bit(made):
+    (run,) = made.run_folders()
+    assert run.has_predictions
+    assert str(replay(made, run.path.name)) == "identical"
+
+
+def test_a_forged_record_is_sound_but_not_repeated(copy):
+    store, run = copy
+    forge(run, 0.999)
+    assert store.folder(run.path.name).status == "done"
+    found = replay(store, run.path.name)
+    assert found.state == "different" and "accuracy: 0.999, repeated 0." in found.reason
+    assert replay(store, run.path.name, found.largest * 0.99).state == "different"
+    assert replay(store, run.path.name, found.largest).state == "within tolerance"
+
+
+def test_a_different_record_says_if_it_was_made_elsewhere(copy):
+    store, run = copy
+    forge(run)
+    assert "made with" not in replay(store, run.path.name).reason
+    final, seal = seals.read_sealed(run.path / "done.json")
+    final["timing"] |= {"cpu": "an abacus", "device": "cuda:0"}
+    seals.write_sealed(run.path / "done.json", final, seal)
+    reason = replay(store, run.path.name).reason
+    assert "(made with cpu an abacus, here" in reason and "device cuda:0, here cpu)" in reason
+
+
+def test_forged_predictions_and_claims_are_found(copy):
+    store, run = copy
+    path = run.path / "predictions.csv"
+    head, first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([head, *rest, first]) + "\n")
+    final, seal = seals.read_sealed(run.path / "done.json")
+    seals.write_sealed(run.path / "done.json", final, {**seal, "predictions.csv": seals.checksum(path)})
+    assert "predictions.csv" in replay(store, run.path.name).reason
+    seals.write_sealed(run.path / "done.json", {**final, "privacy": {"epsilon_total": 0.1}}, seal)
+    path.unlink()
+    seals.write_sealed(
+        run.path / "done.json",
+        {**final, "privacy": {"epsilon_total": 0.1}},
+        {name: value for name, value in seal.items() if name != "predictions.csv"},
+    )
+    assert "done.json privacy" in replay(store, run.path.name).reason
+
+
+def test_figures_under_another_spec_are_found(copy):
+    """A run of two rounds that says that it had one has not the id of either."""
+    store, run = copy
+    respecified(run, lambda started: started["spec"].update(rounds=1))
+    found = replay(store, run.path.name)
+    assert found.state == "different" and "id does not follow" in found.reason
+    with pytest.raises(UserError, match="id does not follow"):
+        checked_record(store, run.path.name)
+
+
+def test_forged_counts_of_samples_are_found(copy):
+    """They are in spec.json beside the spec, so the id says nothing of them."""
+    store, run = copy
+    respecified(run, lambda started: started["held"].update(counts="none"))
+    found = replay(store, run.path.name)
+    assert found.state == "different" and found.reason.startswith("spec.json held counts")
+
+
+def test_a_spec_in_other_words_is_refused(copy):
+    """A number as text is read as that number, but its id is another: a page would show one run as two."""
+    store, run = copy
+
+    def reworded(started):
+        started["spec"]["rounds"] = "2"
+        started["id"] = run_id(started["spec"], started["digest"], started["versions"])
+
+    respecified(run, reworded)
+    started, _ = seals.read_sealed(run.path / "spec.json")
+    moved = run.path.rename(run.path.with_name(started["id"]))
+    final, seal = seals.read_sealed(moved / "done.json")
+    seals.write_sealed(moved / "done.json", final, {**seal, "run": moved.name})
+    with pytest.raises(UserError, match="not written as this version writes it"):
+        checked_record(store, moved.name)
+    assert replay(store, moved.name).state != "identical"
+
+
+def test_a_run_is_computed_as_it_was(copy, monkeypatch):
+    store, run = copy
+    final, seal = seals.read_sealed(run.path / "done.json")
+    final["timing"] |= {"vectorize": "loop", "threads": 10**9}
+    seals.write_sealed(run.path / "done.json", final, seal)
+    used = []
+    real = module.run_one
+
+    def noted(spec, root, execution, **options):
+        used.append(execution)
+        return real(spec, root, execution, **options)
+
+    monkeypatch.setattr(module, "run_one", noted)
+    replay(store, run.path.name)
+    assert used == [Execution("cpu", "loop", 1, 1)]
+
+
+def test_noise_of_the_system_is_not_compared(tmp_path):
+    private = {"placement": "central", "epsilon": 8, "clip": 1, "secure_rng": True}
+    store = results(tmp_path, seeds=1, privacy=private)
+    (run,) = store.run_folders()
+    found = replay(store, run.path.name)
+    assert found.state == "not compared" and "secure_rng" in found.reason
+    with pytest.raises(UserError, match="nobody can repeat it"):
+        checked_record(store, run.path.name)
+
+
+def test_other_versions_and_missing_plugins_are_not_compared(made, monkeypatch):
+    (run,) = made.run_folders()
+    plain = ALGORITHMS["fedavg"].meta
+    monkeypatch.setattr(ALGORITHMS["fedavg"], "meta", dataclasses.replace(plain, version=99))
+    found = replay(made, run.path.name)
+    assert found.state == "not compared"
+    assert f"algorithm {plain.version}, here 99" in found.reason
+    monkeypatch.setattr(
+        module, "versions_of", lambda spec: {}
+    )  # as where a part of the spec is not registered
+    found = replay(made, run.path.name)
+    assert found.state == "not compared" and "--plugin" in found.reason
+
+
+def test_data_that_were_replaced_are_not_compared(data, tmp_path):
+    path = tmp_path / "own.csv"
+    shutil.copy(data, path)
+    own = {"name": "csv", "path": str(path), "label": "label"}
+    store = results(tmp_path / "out", seeds=1, data=own)
+    (run,) = store.run_folders()
+    assert replay(store, run.path.name).state == "identical"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    found = replay(store, run.path.name)
+    assert found.state == "not compared" and "data" in found.reason
+    path.unlink()
+    assert replay(store, run.path.name).state == "not compared"
+    with pytest.raises(UserError, match="file of the submitter"):
+        checked_record(store, run.path.name)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"metrics": {"accuracy": "<b>1</b>"}}, "no numbers"),
+        ({"metrics": "none"}, "no numbers"),
+        ({"bytes_up": [1]}, "no numbers"),
+        ({"timing": 3}, "no numbers"),
+        ({"round": 1}, "said to be finished"),
+    ],
+)
+def test_records_that_tables_cannot_read_are_refused(line, why, copy):
+    store, run = copy
+    lines = run.rounds()
+    lines[-1] |= line
+    (run.path / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    with pytest.raises(UserError, match="it is damaged"):
+        checked_record(store, run.path.name)
+    final, seal = seals.read_sealed(run.path / "done.json")
+    seal["rounds.jsonl"] = seals.checksum(run.path / "rounds.jsonl")
+    seals.write_sealed(run.path / "done.json", final, seal)
+    with pytest.raises(UserError, match=why):
+        checked_record(store, run.path.name)
+
+
+def test_a_sample_depends_on_its_seed_only():
+    ids = [f"{n:02d}" for n in range(40)]
+    assert chosen(ids, 5, 3) == chosen(ids[::-1], 5, 3) != chosen(ids, 5, 4)
+    assert chosen(ids, 99, 0) == ids and chosen([], 3, 0) == [] and chosen(ids, 0, 0) == []
+
+
+def test_the_chance_to_catch_forged_runs_by_hand():
+    """Of 4 runs 2 are forged: 1 of the 6 pairs holds none of them, so a sample of 2 finds one with 5/6."""
+    assert caught(4, 2, 2) == pytest.approx(5 / 6)
+    assert caught(10, 1, 3) == pytest.approx(0.3)
+    assert caught(10, 0, 3) == 0 and caught(10, 1, 10) == 1 and caught(5, 5, 1) == 1 and caught(3, 1, 9) == 1
