@@ -57,6 +57,31 @@ class Batch(NamedTuple):
         return Batch(x, y, group, (positions >= 0).to(self.weight.dtype))
 
 
+class Inputs(NamedTuple):
+    """How the features of a table were made of its raw columns.
+
+    Attributes
+    ----------
+    features, origins : tuple[str, ...]
+        Names of the F features, and of their raw columns. A feature is named after its column, or ``column=value``
+        if it says whether the column has that value.
+    shift, scale : Tensor
+        What is subtracted from a feature, and what it is then divided by, ``(F,)`` float64.
+    """
+
+    features: tuple[str, ...]
+    origins: tuple[str, ...]
+    shift: Tensor
+    scale: Tensor
+
+    @classmethod
+    def plain(cls, dataset: Dataset) -> Inputs:
+        """Return those of features as they are."""
+        width = len(dataset.features)
+        zeros = torch.zeros(width, dtype=torch.float64)
+        return cls(dataset.features, dataset.origins, zeros, zeros + 1)
+
+
 @dataclass(frozen=True)
 class Federation:
     """A partitioned data set.
@@ -83,6 +108,8 @@ class Federation:
         Of numbers to predict, which are standardized; 0 and 1 if they are not.
     users : Tensor or None
         Number of the user of every sample of the pool, ``(n,)`` int64, if users inside clients are told apart.
+    inputs : Inputs or None
+        How features were made of raw columns; None for images and problems with data of their own.
     """
 
     pool: Batch
@@ -96,6 +123,7 @@ class Federation:
     mean: float = 0.0
     std: float = 1.0
     users: Tensor | None = None
+    inputs: Inputs | None = None
 
     @property
     def clients(self) -> int:
@@ -293,7 +321,10 @@ def federate(
         dataset, users = _rows(dataset, torch.from_numpy(rows)), None if users is None else users[rows]
     hidden = [*partition.hides, *([] if user is None else [user])]
     dataset = _without(dataset, [*hidden, *(c for h in hidden for c in dataset.reveals.get(h, ()))])
-    x, public = _standardized(dataset, train[train >= 0]) if standardize else (dataset.x, ())
+    public: tuple[str, ...] = ()
+    x, inputs = dataset.x, Inputs.plain(dataset)
+    if standardize:
+        x, public, inputs = _standardized(dataset, train[train >= 0])
     y, mean, std = dataset.y, 0.0, 1.0
     if standardize and not dataset.classes:
         y, mean, std = _scaled(y, train[train >= 0])
@@ -312,6 +343,7 @@ def federate(
         mean=mean,
         std=std,
         users=None if users is None else torch.from_numpy(users),
+        inputs=inputs if dataset.features else None,
     )
 
 
@@ -509,18 +541,20 @@ def _rows(dataset: Dataset, rows: Tensor) -> Dataset:
     return replace(dataset, x=dataset.x[rows], y=dataset.y[rows], group=group, exact=exact)
 
 
-def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the features with standardized columns, and the statistics taken as public."""
+def _standardized(dataset: Dataset, train: Positions) -> tuple[Tensor, tuple[str, ...], Inputs]:
+    """Return the features with standardized columns, the statistics taken as public, and how they were made."""
+    inputs = Inputs.plain(dataset)
     if not standardizes(dataset):
-        return dataset.x, ()
+        return dataset.x, (), inputs
     assert dataset.continuous is not None
     columns = dataset.x[:, dataset.continuous].double() if dataset.exact is None else dataset.exact
     std, mean = torch.std_mean(columns[torch.from_numpy(train)], dim=0, correction=0)
     x = dataset.x.clone()
-    # A constant column is only centered.
-    x[:, dataset.continuous] = ((columns - mean) / torch.where(std > 0, std, 1.0)).to(x.dtype)
+    std = torch.where(std > 0, std, 1.0)  # a constant column is only centered
+    x[:, dataset.continuous] = ((columns - mean) / std).to(x.dtype)
+    inputs.shift[dataset.continuous], inputs.scale[dataset.continuous] = mean, std
     names = [name for name, flag in zip(dataset.features, dataset.continuous, strict=True) if flag]
-    return x, (f"mean and standard deviation over all training samples of: {', '.join(names)}",)
+    return x, (f"mean and standard deviation over all training samples of: {', '.join(names)}",), inputs
 
 
 def _scaled(y: Tensor, train: Positions) -> tuple[Tensor, float, float]:

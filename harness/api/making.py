@@ -26,6 +26,8 @@ from harness.simulation import plan as plans
 from harness.simulation.build import Execution, Setup
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback, observed
+from harness.simulation.saved_model import check_savable
+from harness.storage.run_folder import EXTRAS
 from harness.storage.store import RunRecord, Store
 
 Given = RunSpec | Mapping[str, Any] | str | Path
@@ -38,6 +40,7 @@ def run(
     execution: Execution | None = None,
     retry: bool = False,
     save_predictions: bool = False,
+    save_model: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> RunRecord:
     """Run one benchmark like ``python -m harness run``, unless it is done already.
@@ -55,6 +58,8 @@ def run(
         spend their budget again.
     save_predictions : bool
         Write ``predictions.csv`` beside the results.
+    save_model : bool
+        Write ``model.safetensors`` beside the results, for `predict`.
     callbacks : sequence of Callback
         What is called at rounds, evaluations and the end. What they raise is raised here; `StopEarly` ends the run.
 
@@ -76,14 +81,18 @@ def run(
     before = torch.get_num_threads()
     torch.set_num_threads(execution.threads)  # like the command: the number of threads affects rounding
     try:
-        calibrated(build.prepare(checked, execution))
+        setup = calibrated(build.prepare(checked, execution))
+        if save_model:
+            check_savable(setup)
         outcome = run_one(
             checked,
             root,
             execution,
             retry=retry,
             progress=observed(callbacks),
-            save_predictions=save_predictions,
+            save=[
+                name for name, wanted in zip(EXTRAS, (save_predictions, save_model), strict=True) if wanted
+            ],
         )
     finally:
         torch.set_num_threads(before)

@@ -35,6 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "recommend": ("recommend results --where 'epsilon_total <= 2' --where 'auroc >= 0.8'",),
     "export": ("export results --csv all.csv", "export results --tensorboard board"),
+    "predict": ("predict results/runs/ID patients.csv --csv predictions.csv",),
     "doctor": ("doctor", "doctor --out /shared/results --json"),
     "verify": ("verify results", "verify results.tar.gz --sample 5"),
     "archive": ("archive results results.tar.gz",),

@@ -181,6 +181,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--save-predictions", action="store_true", help="write predictions.csv beside the results"
     )
+    run.add_argument(
+        "--save-model", action="store_true", help="write model.safetensors beside the results, for predict"
+    )
     run.add_argument("--json", action="store_true", help="print the final evaluation as JSON")
 
     many = command("suite", "run", "run a suite: a name, or a YAML file")
@@ -279,6 +282,14 @@ def parser() -> argparse.ArgumentParser:
         "--clients", type=Path, metavar="FILE", help="write CSV, one row per run and client that has a name"
     )
     export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
+
+    predicted = command("predict", "predict", "apply the saved model of a run to a table")
+    predicted.add_argument("model", type=Path, metavar="RUN", help="folder of a run, or a file .safetensors")
+    predicted.add_argument(
+        "data", type=Path, metavar="TABLE", help="CSV, Parquet or Arrow file with its columns"
+    )
+    predicted.add_argument("--client", metavar="NAME", help="whose model, if every client has its own")
+    predicted.add_argument("--csv", type=Path, metavar="FILE", help="write predictions here (default: print)")
 
     diagnosed = command("doctor", "doctor", "say what this machine lacks, and the mend")
     diagnosed.add_argument(

@@ -23,7 +23,9 @@ from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback
 from harness.simulation.plan import plan
+from harness.simulation.saved_model import check_savable
 from harness.simulation.status import overview
+from harness.storage.run_folder import EXTRAS
 from harness.storage.store import Store
 
 MAX_ROWS = 60  # of a status; more runs are counted by algorithm
@@ -71,7 +73,9 @@ EXPENDABLE = (
 def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
     spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
-    calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    if given.save_model:
+        check_savable(setup)
     store, id = Store(given.out).open(), identify(spec)
     with progress_bar() as bar:
         task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
@@ -85,7 +89,11 @@ def run_command(given: argparse.Namespace) -> int:
             execution,
             retry=given.retry,
             progress=progress,
-            save_predictions=given.save_predictions,
+            save=[
+                name
+                for name, wanted in zip(EXTRAS, (given.save_predictions, given.save_model), strict=True)
+                if wanted
+            ],
         )
     for one in trackers:
         one.on_run_end(store.record(id, spec.model_dump(mode="json")))

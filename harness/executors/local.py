@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -53,12 +53,10 @@ def run_one(
     *,
     retry: bool = False,
     progress: Observe | None = None,
-    save_predictions: bool = False,
+    save: Collection[str] = (),
 ) -> Outcome:
     """Carry out a run unless it is done already; errors are recorded in its folder."""
-    (outcome,) = run_together(
-        [spec], root, execution, retry=retry, progress=progress, save_predictions=save_predictions
-    )
+    (outcome,) = run_together([spec], root, execution, retry=retry, progress=progress, save=save)
     return outcome
 
 
@@ -69,10 +67,12 @@ def run_together(
     *,
     retry: bool = False,
     progress: Observe | None = None,
-    save_predictions: bool = False,
+    save: Collection[str] = (),
     patience: float = 0.0,
 ) -> list[Outcome]:
     """Carry out runs like `run_one`, stacked where possible and faster.
+
+    ``save`` names files of `harness.storage.run_folder.EXTRAS` to write beside the results.
 
     A folder that cannot be written raises `Unwritable` for all runs and marks none as failed. ``patience`` is the
     number of seconds to wait for a run that another process holds.
@@ -86,9 +86,7 @@ def run_together(
     for numbers in fitting(specs):
         some = [specs[number] for number in numbers]
         try:
-            ended = _run_group(
-                *(some, root, execution or Execution()), retry, progress, save_predictions, patience
-            )
+            ended = _run_group(*(some, root, execution or Execution()), retry, progress, save, patience)
         except CallbackError as error:
             raise (error.__cause__ or error) from None
         outcomes |= zip(numbers, ended, strict=True)
@@ -120,7 +118,7 @@ def _run_group(
     execution: Execution,
     retry: bool,
     progress: Observe | None,
-    save_predictions: bool,
+    save: Collection[str],
     patience: float,
 ) -> list[Outcome]:
     """Carry out runs whose samples fit into memory together; see `run_together`."""
@@ -133,12 +131,15 @@ def _run_group(
 
     def recorder(number: int) -> Recorder:
         spec, folder = specs[number], folders[number]
-        predictions = folder.path / "predictions.csv" if save_predictions else None
         observe = partial(progress, spec) if progress else None
         setup = prepare(spec, execution, federations)
         if folder.status == "done":
-            return Recorder(setup, None, observe, predictions, finished=folder)
-        return Recorder(setup, folder, observe, predictions)
+            wanted = {name: folder.path / name for name in lacking(folder)}
+            return Recorder(setup, None, observe, wanted, finished=folder)
+        return Recorder(setup, folder, observe, {name: folder.path / name for name in save})
+
+    def lacking(folder: RunFolder) -> list[str]:
+        return [name for name in save if not folder.has(name)]
 
     def failed(number: int, error: Exception) -> Outcome:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "  # such messages say all
@@ -158,7 +159,7 @@ def _run_group(
             log.info("%d runs continue unstacked from their checkpoints: %s", len(numbers), error)
             for number in numbers:  # to find the run that raises
                 if folders[number].status == "done" and (
-                    not save_predictions or _spent(specs[number], folders[number])
+                    not lacking(folders[number]) or _spent(specs[number], folders[number])
                 ):
                     outcomes[number] = Outcome(ids[number], "done")
                     continue
@@ -180,10 +181,11 @@ def _run_group(
                 continue
             status, reason = folder.standing()
             spent = _spent(specs[number], folder)
-            if status == "done" and not (save_predictions and not folder.has_predictions):
+            if status == "done" and not lacking(folder):
                 outcomes[number] = Outcome(ids[number], "done")
             elif status == "done" and spent:
-                raise UserError(f"--save-predictions: {folder.path} is finished and has none. {spent}")
+                options = " ".join(f"--save-{Path(name).stem}" for name in lacking(folder))
+                raise UserError(f"{options}: {folder.path} is finished and has none. {spent}")
             elif status in ("failed", "stopped") and not (retry and not spent):
                 outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}" if retry else reason)
             elif status == "damaged" and spent:

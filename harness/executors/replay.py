@@ -21,7 +21,7 @@ from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
 from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
-from harness.storage.run_folder import ENDS, RunFolder
+from harness.storage.run_folder import ENDS, PREDICTIONS, RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
 
@@ -101,7 +101,9 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
     torch.set_num_threads(execution.threads)
     try:
         with TemporaryDirectory() as folder:
-            ended = run_one(spec, Path(folder), execution, save_predictions=recorded.has_predictions)
+            ended = run_one(
+                spec, Path(folder), execution, save=[PREDICTIONS] if recorded.has(PREDICTIONS) else []
+            )
             if ended.status != "done":
                 return Replay(
                     id, "different", math.inf, f"repeated, it ends as {ended.status}: {ended.reason}"
@@ -232,7 +234,7 @@ def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     found.append(difference(held, again, "spec.json held"))
     lines, repetition = ([timeless(line) for line in run.rounds()] for run in (recorded, repeated))
     found.append(difference(lines, repetition, "rounds.jsonl"))
-    if recorded.has_predictions:
+    if recorded.has(PREDICTIONS):
         found.append(difference(_predictions(recorded), _predictions(repeated), "predictions.csv"))
     return max(found, key=lambda one: one[0])
 
@@ -243,7 +245,7 @@ def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _predictions(folder: RunFolder) -> list[list[Any]]:
-    with open(folder.path / "predictions.csv", newline="", encoding="utf-8") as file:
+    with open(folder.path / PREDICTIONS, newline="", encoding="utf-8") as file:
         return [[_number(text) for text in row] for row in csv.reader(file)]
 
 

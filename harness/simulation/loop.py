@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.simulation.build import Setup
@@ -25,7 +26,7 @@ def simulate(
     setup: Setup,
     folder: RunFolder | None = None,
     progress: Progress | None = None,
-    predictions: Path | None = None,
+    save: Mapping[str, Path] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Carry out a single run, from the checkpoint of its folder if there is one.
 
@@ -33,7 +34,7 @@ def simulate(
     ----------
     setup : Setup
         The run.
-    folder, progress, predictions : optional
+    folder, progress, save : optional
         As in `harness.simulation.recorder.Recorder`.
 
     Returns
@@ -47,7 +48,7 @@ def simulate(
         If the state is no longer finite, or the progress function stops the run.
     """
     try:
-        (end,) = simulate_all([Recorder(setup, folder, progress, predictions)])
+        (end,) = simulate_all([Recorder(setup, folder, progress, save)])
     except CallbackError as error:
         raise (error.__cause__ or error) from None
     if isinstance(end, Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from harness.simulation.build import Setup
 from harness.simulation.callbacks import CallbackError, StopEarly
 from harness.simulation.claims import public_information
 from harness.simulation.evaluation import solution
+from harness.simulation.saved_model import save_model
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import PARTS, Checkpoint, split
 from harness.storage.environment import machine, versions
 from harness.storage.files import Unwritable
+from harness.storage.run_folder import MODEL, PREDICTIONS
 from harness.storage.store import RunFolder
 
 MAX_COUNTS = 20_000  # sample counts by client and class or group that are recorded per run
@@ -46,10 +49,10 @@ class Recorder:
         Destination; the caller holds its claim. None: nothing is written.
     progress : Callable, optional
         Called with the round and the last evaluation after every round.
-    predictions : Path, optional
-        File for the final predictions.
+    save : Mapping[str, Path]
+        Files to write at the end, by their names in `harness.storage.run_folder.EXTRAS`.
     finished : RunFolder, optional
-        A finished run, repeated for its predictions; nothing else is written.
+        A finished run, repeated for such files; nothing else is written.
 
     Attributes
     ----------
@@ -68,7 +71,7 @@ class Recorder:
         setup: Setup,
         folder: RunFolder | None = None,
         progress: Progress | None = None,
-        predictions: Path | None = None,
+        save: Mapping[str, Path] = MappingProxyType({}),
         finished: RunFolder | None = None,
     ) -> None:
         self.setup = setup
@@ -76,7 +79,7 @@ class Recorder:
         self.checkpoint: Checkpoint | None = saved if saved is not None and saved.keys() >= PARTS else None
         self.lines: int = self.checkpoint["lines"] if self.checkpoint else 0
         self.spent: float = self.checkpoint["seconds"] if self.checkpoint else 0.0
-        self._folder, self._progress, self._predictions = folder, progress, predictions
+        self._folder, self._progress, self._save = folder, progress, save
         self._finished = finished
         self._attacks: dict[str, Any] = {}
         self._line: dict[str, Any] = {}
@@ -179,12 +182,7 @@ class Recorder:
     def finish(self, run: Simulation, number: int) -> None:
         """Record the end of one run of a simulation."""
         setup, predictions = self.setup, self._last
-        if self._predictions and predictions is not None:
-            if self._finished:
-                self._compare(self._finished.end())
-            write_predictions(predictions, self._predictions, setup.federation.names)
-            if self._finished:
-                self._finished.seal_predictions()
+        self._write_extras(run, number)
         final = {k: v for k, v in self._line.items() if k != "timing"} | {"clients": setup.federation.clients}
         # Parameters of a predictor are no result, but the variables of an outer problem are.
         if setup.problem.predict is None or setup.problem.kind == "bilevel":
@@ -203,6 +201,20 @@ class Recorder:
             self._folder.finish(final)
         self.end = final
 
+    def _write_extras(self, run: Simulation, number: int) -> None:
+        """Write the files that were asked for."""
+        written = []
+        if self._save and self._finished:
+            self._compare(self._finished.end())
+        if PREDICTIONS in self._save and self._last is not None:
+            write_predictions(self._last, self._save[PREDICTIONS], self.setup.federation.names)
+            written.append(PREDICTIONS)
+        if MODEL in self._save:
+            save_model(self.setup, run, number, self._line, self._save[MODEL])
+            written.append(MODEL)
+        if self._finished and written:
+            self._finished.seal(*written)
+
     def _compare(self, recorded: Mapping[str, Any]) -> None:
         """Refuse predictions from which other figures would follow than those recorded."""
         now, then = self._line["metrics"], recorded["metrics"]
@@ -210,9 +222,9 @@ class Recorder:
         if differing:
             shown = ", ".join(f"{name} {now.get(name)} instead of {then[name]}" for name in differing[:2])
             raise Unwritable(
-                f"{self._predictions} is not written: repeated, the run ends with {shown}. It was recorded "
-                "on another machine or by another way to compute; to have predictions, remove its folder and run "
-                "it with --save-predictions"
+                f"{' and '.join(map(str, self._save.values()))} is not written: repeated, the run ends with "
+                f"{shown}. It was recorded on another machine or by another way to compute; remove its folder and "
+                "run it again with what is to be saved"
             )
 
     def fail(self, error: Diverged) -> None:

@@ -123,7 +123,7 @@ def portable(store: Store, suite: str | None = None) -> Portable:
             left_out[status] += 1
             continue
         ids.append(id)
-        unsealed = status == "done" and not folder.has_predictions
+        unsealed = status == "done" and not folder.has("predictions.csv")
         names += [
             f"runs/{id}/{name}"
             for name in OF_RUN

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 ENDS = {"done.json": "done", "failed.json": "failed"}
 NEEDED = {"done.json": (), "failed.json": ("reason",)}
-FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", *ENDS, "predictions.csv")
+PREDICTIONS, MODEL = EXTRAS = ("predictions.csv", "model.safetensors")  # written if asked for
+FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", *ENDS, *EXTRAS)
 POLL_SECONDS = 0.05  # between attempts to take a claim
 TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
 
@@ -159,8 +160,9 @@ class RunFolder:
 
     def start(self, spec: Mapping[str, Any]) -> None:
         """Write the spec of the run."""
-        with writing(self.path / "predictions.csv") as path:
-            files.remove(path)  # of a run that did not come to its end
+        for name in EXTRAS:
+            with writing(self.path / name) as path:
+                files.remove(path)  # of a run that did not come to its end
         self._spec = write_sealed(self.path / "spec.json", spec)
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -286,7 +288,7 @@ class RunFolder:
         others = {
             "spec.json": self._spec,
             "rounds.jsonl": self._lines and self.digest,
-            "predictions.csv": None,
+            **dict.fromkeys(EXTRAS),
         }
         for other, digest in others.items():
             if digest is None and (self.path / other).exists():
@@ -294,22 +296,21 @@ class RunFolder:
         known = {other: digest for other, digest in others.items() if digest is not None}
         write_sealed(self.path / name, content, {seals.RUN: self.path.name, **known})
 
-    def seal_predictions(self) -> None:
-        """Add the predictions to the seal of a finished run."""
+    def seal(self, *names: str) -> None:
+        """Add files that a finished run has got since to its seal."""
         content, seal = read_sealed(self.path / "done.json")
         if seal:
-            added = seals.checksum(self.path / "predictions.csv")
-            write_sealed(self.path / "done.json", content, {**seal, "predictions.csv": added})
+            added = {name: seals.checksum(self.path / name) for name in names}
+            write_sealed(self.path / "done.json", content, {**seal, **added})
 
-    @property
-    def has_predictions(self) -> bool:
-        """Whether a finished run has predictions that belong to it."""
+    def has(self, name: str) -> bool:
+        """Whether a finished run has a file of `EXTRAS` that belongs to it."""
         _, seal = read_sealed(self.path / "done.json")
-        return (self.path / "predictions.csv").exists() and (not seal or "predictions.csv" in seal)
+        return (self.path / name).exists() and (not seal or name in seal)
 
     def set_aside(self) -> None:
         """Rename the files of a damaged run to ``*.damaged``, its end first, so that it begins again."""
-        for name in (*ENDS, "rounds.jsonl", "predictions.csv", "spec.json"):
+        for name in (*ENDS, "rounds.jsonl", *EXTRAS, "spec.json"):
             with writing(self.path / name) as path, suppress(FileNotFoundError):
                 files.rename(path, path.with_name(f"{name}.damaged"))
 

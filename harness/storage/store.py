@@ -7,7 +7,7 @@
                   rounds.jsonl     one line per evaluation
                   checkpoint.pt    replaced by rename; removed when the run is done; names the run, and holds the
                                    checksum of the lines of rounds.jsonl that it counts
-                  predictions.csv  if asked for
+                  predictions.csv, model.safetensors  if asked for
                   done.json        or failed.json; holds the checksums of the files above
                   claim            locked by the process that runs it
                   *.damaged        files of a damaged run, kept when it was begun again

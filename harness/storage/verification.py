@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from harness.core.registry import UserError
 from harness.storage.files import Damaged
 from harness.storage.manifest import MANIFEST, faults, read_manifest
-from harness.storage.run_folder import ENDS, RunFolder
+from harness.storage.run_folder import ENDS, EXTRAS, RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import Store
 
@@ -65,8 +66,10 @@ def _verdict(folder: RunFolder) -> Verdict:
     name = next((name for name in ENDS if (folder.path / name).exists()), None)
     if name is not None and status != "damaged":
         sealed = bool(read_sealed(folder.path / name)[1])
-        if status == "done" and (folder.path / "predictions.csv").exists() and not folder.has_predictions:
-            faults.append("predictions.csv is not sealed; --save-predictions writes it again")
+        for extra in EXTRAS if status == "done" else ():
+            if (folder.path / extra).exists() and not folder.has(extra):
+                option = f"--save-{Path(extra).stem}"
+                faults.append(f"{extra} is not sealed; {option} writes it again")
         return Verdict(place, "damaged" if faults else "sound" if sealed else "not sealed", tuple(faults))
     if status == "interrupted" and (folder.path / "checkpoint.pt").exists() and folder.load() is None:
         faults.append(

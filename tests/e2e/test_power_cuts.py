@@ -130,7 +130,7 @@ def interrupted(root, spec):
 
 def damaged(root, spec):
     """Begin with a finished run one of whose files has lost its end."""
-    run_one(spec, root, save_predictions=True)
+    run_one(spec, root, save=["predictions.csv"])
     (folder,) = Store(root).run_folders()
     os.truncate(folder.path / "rounds.jsonl", 100)
 
@@ -145,13 +145,13 @@ def without_predictions(root, spec):
 def test_a_power_cut_at_any_moment_loses_no_truth(begin, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     spec, root = read_spec(SPEC), tmp_path / "recorded"
-    run_one(spec, tmp_path / "undisturbed", save_predictions=True)
+    run_one(spec, tmp_path / "undisturbed", save=["predictions.csv"])
     expected = truth(tmp_path / "undisturbed")
     Store(root).open()
     begin(root, spec)
     with monkeypatch.context() as patched:
         disk = Disk(root, patched)
-        run_one(spec, root, save_predictions=True)
+        run_one(spec, root, save=["predictions.csv"])
     assert truth(root) == expected
     assert len(disk.states) > (5 if begin is without_predictions else 40)
     for number, state in enumerate(disk.states):
@@ -167,7 +167,7 @@ def test_a_power_cut_at_any_moment_loses_no_truth(begin, tmp_path, monkeypatch):
                     Store(root).records()[0].rounds,
                     expected[1][-1]["metrics"],
                 ], number
-        assert run_one(spec, left, save_predictions=True).status == "done"
+        assert run_one(spec, left, save=["predictions.csv"]).status == "done"
         assert truth(left) == expected, number
 
 
@@ -176,7 +176,7 @@ def test_a_run_is_on_the_disk_before_it_is_called_done(tmp_path, monkeypatch):
     root = tmp_path / "recorded"
     Store(root).open()
     disk = Disk(root, monkeypatch)
-    run_one(read_spec(SPEC), root, save_predictions=True)
+    run_one(read_spec(SPEC), root, save=["predictions.csv"])
     assert {path.name for path in disk.safe} >= {"spec.json", "rounds.jsonl", "predictions.csv", "done.json"}
     assert all(inode.safe == inode.now for inode in disk.safe.values())
     assert not [change for change in disk.pending if change[1] is not None]

@@ -28,7 +28,7 @@ def results(root: Path, seeds: int = 3, suite: str = "mine", **fields: Any) -> S
     cells = []
     for seed in range(seeds):
         spec = read_spec({**SPEC, **fields, "seed": seed})
-        outcome = run_one(spec, root, Execution(), save_predictions=seed == 0)
+        outcome = run_one(spec, root, Execution(), save=["predictions.csv"] if seed == 0 else [])
         assert outcome.status == "done", outcome.reason
         cells.append({"id": outcome.id, "spec": spec.model_dump(mode="json")})
     store = Store(root)

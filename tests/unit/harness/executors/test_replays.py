@@ -77,7 +77,7 @@ def test_the_place_of_a_difference_is_told():
 
 def test_a_true_record_is_computed_again_bit_by_bit(made):
     (run,) = made.run_folders()
-    assert run.has_predictions
+    assert run.has("predictions.csv")
     assert str(replay(made, run.path.name)) == "identical"
 
 

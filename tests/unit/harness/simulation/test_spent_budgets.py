@@ -47,20 +47,20 @@ def test_predictions_of_a_finished_run_are_refused(tmp_path, rounds, capsys) -> 
     with pytest.raises(
         UserError, match=r"--save-predictions: .*new noise, which spends its budget again.*remove"
     ):
-        run_one(spec, root, save_predictions=True, progress=lambda *figures: seen.append(figures))
+        run_one(spec, root, save=["predictions.csv"], progress=lambda *figures: seen.append(figures))
     assert rounds == [] and seen == [] and files(root) == before
     file = tmp_path / "run.json"
     file.write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True)))
     assert main(["run", "--spec", str(file), "--out", str(root), "--save-predictions"]) == 2
     assert files(root) == before
-    first = run_one(spec, tmp_path / "other", save_predictions=True)
+    first = run_one(spec, tmp_path / "other", save=["predictions.csv"])
     assert first.status == "done" and "predictions.csv" in files(tmp_path / "other")
 
 
 def test_predictions_of_a_run_that_can_be_repeated_are_made(tmp_path) -> None:
     spec, root = spec_of(tmp_path, secure=False), tmp_path / "results"
     run_one(spec, root)
-    assert run_one(spec, root, save_predictions=True).status == "done"
+    assert run_one(spec, root, save=["predictions.csv"]).status == "done"
     assert "predictions.csv" in files(root)
 
 

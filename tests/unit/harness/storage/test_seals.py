@@ -36,7 +36,7 @@ SEALED = ("spec.json", "rounds.jsonl", "predictions.csv", "done.json")
 def finished(tmp_path_factory):
     """A results folder with one finished run and its predictions."""
     root = tmp_path_factory.mktemp("finished")
-    assert run_one(read_spec(SPEC), root, Execution(), save_predictions=True).status == "done"
+    assert run_one(read_spec(SPEC), root, Execution(), save=["predictions.csv"]).status == "done"
     return root
 
 
@@ -188,9 +188,9 @@ def test_predictions_recompute_the_figures_of_their_run(finished, tmp_path):
     assert recomputed(folder) == metrics
     assert run_one(read_spec(SPEC), tmp_path, Execution()).status == "done"
     (later,) = Store(tmp_path).run_folders()
-    assert run_one(read_spec(SPEC), tmp_path, Execution(), save_predictions=True).status == "done"
+    assert run_one(read_spec(SPEC), tmp_path, Execution(), save=["predictions.csv"]).status == "done"
     assert recomputed(later) == metrics == later.end()["metrics"]
-    assert later.has_predictions and later.status == "done"
+    assert later.has("predictions.csv") and later.status == "done"
     (later.path / "predictions.csv").write_text("client,y_true\n")
     assert later.standing() == ("damaged", "predictions.csv is damaged")
 
@@ -208,6 +208,6 @@ def test_predictions_of_other_figures_are_refused(tmp_path, monkeypatch):
     with pytest.raises(
         Unwritable, match=r"predictions\.csv is not written: repeated, the run ends with accuracy"
     ):
-        run_one(spec, tmp_path, Execution(), save_predictions=True)
+        run_one(spec, tmp_path, Execution(), save=["predictions.csv"])
     assert not (folder.path / "predictions.csv").exists()
     assert folder.status == "done" and folder.end() == before

@@ -1,0 +1,26 @@
+"""Command ``predict``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pandas as pd
+
+from harness.cli.console import log
+from harness.report.data.export import without_formulas
+from harness.simulation.saved_model import SavedModel, read_rows
+
+
+def predict_command(given: argparse.Namespace) -> int:
+    """Apply a saved model to a table, and write a row of predictions for each of its rows."""
+    model = SavedModel.read(given.model)
+    columns, rows = read_rows(given.data)
+    found = pd.DataFrame(model.predict(columns, given.client))
+    without_formulas(found).to_csv(given.csv or sys.stdout, index=False)
+    claim = model.about["privacy"]
+    budget = f"; ε {claim['epsilon_total']}" if claim else ""
+    log.print(
+        f"{rows} rows by run {model.about['run']}, trained on {model.about['source']}{budget}", markup=False
+    )
+    return 0
