@@ -31,7 +31,16 @@ from harness.report.plots.partitions import partitions
 from harness.report.plots.ranks import rank_diagram
 from harness.report.plots.tuning import tuning_curves
 from harness.report.tables.clients import by_client
-from harness.report.tables.columns import UNDONE, Row, diagnostics, rows_of, runs, task_names, variants
+from harness.report.tables.columns import (
+    UNDONE,
+    Column,
+    Row,
+    diagnostics,
+    rows_of,
+    runs,
+    task_names,
+    variants,
+)
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_markdown, tabulate
 from harness.report.tables.privacy import exposure, in_words, meaning
