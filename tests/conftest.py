@@ -9,6 +9,7 @@ from harness.config import plugins
 from harness.core.registry import PLUGGED
 from harness.metrics import RECALLED
 from tests.support.runs import table
+from tests.support.written import blank
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def blank_pictures(monkeypatch: pytest.MonkeyPatch):
     """Pictures show nothing: drawing them takes most of the time of a report whose other parts are tested."""
 
-    def save(figure, path, **given):
-        Path(path).write_text('<svg width="1pt" height="1pt"/>')
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ class CallbackError(Exception):
 class Callback:
     """Base class of callbacks; override what you need.
 
-    What a callback raises ends everything and reaches the caller; runs continue from there when they are asked for
-    again. `StopEarly` ends one run only.
+    What a callback raises ends everything and reaches the caller; asked for again, runs continue from their
+    checkpoints. `StopEarly` ends one run only.
     """
 
     def on_round(self, run: RunSpec, round: int, evaluation: Mapping[str, Any]) -> None:

@@ -109,9 +109,6 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     except KeyboardInterrupt:
         pending.save()
         raise
-    except CallbackError:  # the round before it is complete
-        PendingCheckpoint(live, setup, run.state_dict()).save()
-        raise
     finally:
         rows.ahead = 0.0
     for number, recorder in enumerate(live):

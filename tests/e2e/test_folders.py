@@ -130,7 +130,7 @@ def test_merged_folders_are_one_folder(two, tmp_path, capsys):
     assert main(["leaderboard", str(out), "--suite", "mine", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["done"], row["seeds"]) == (3, 3)
-    assert main(["verify", "--results", str(out)]) == 0
+    assert main(["verify", str(out)]) == 0
     assert (written(a), written(b)) == before
     assert main(["merge", str(a), str(b), "--out", str(out)]) == 0
     assert "0 runs copied, 4 there already" in capsys.readouterr().out

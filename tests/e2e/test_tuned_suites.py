@@ -4,7 +4,6 @@ import csv
 import json
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +16,7 @@ from harness.report.data.tuning import searched
 from harness.report.tables.tuning import tuning_tables
 from harness.storage.store import Store
 from tests.support.records import spec, undone
+from tests.support.written import blank
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -71,7 +71,7 @@ def tuning(**changes):
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, **given: Path(path).touch())
+        patch.setattr("matplotlib.figure.Figure.savefig", blank)
         assert suite(folder) == 0
     return folder
 
