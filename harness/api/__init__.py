@@ -3,6 +3,7 @@
 These names are stable; all other names in the packages may change between versions.
 """
 
+from harness.api.adapters import aggregator, flower_strategy, postprocessor
 from harness.api.making import Study, load_plugin, plan, prepare, run, suite, sweep, tune
 from harness.api.reading import leaderboard, load_results, recommend, write_report
 from harness.config.run import RunSpec
@@ -25,10 +26,13 @@ __all__ = [
     "StopEarly",
     "Study",
     "UserError",
+    "aggregator",
+    "flower_strategy",
     "leaderboard",
     "load_plugin",
     "load_results",
     "plan",
+    "postprocessor",
     "prepare",
     "recommend",
     "run",
