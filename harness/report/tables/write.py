@@ -216,8 +216,12 @@ def _widths(frame: pd.DataFrame) -> dict[str, int]:
 
 def reasons(frame: pd.DataFrame) -> list[str]:
     """Return the reasons for failed and skipped runs and missing ranks, one line per reason."""
-    given: dict[str, dict[str, None]] = {}
+    given: dict[str, list[str]] = {}
     for row in rows_of(frame.dropna(subset="reasons")):
-        given.setdefault(row["reasons"], {})[row["algorithm"]] = None
+        given.setdefault(row["reasons"], []).append(row["algorithm"])
     unranked = dict.fromkeys(frame["unranked"].dropna())
-    return [*(f"{', '.join(names)}: {reason}" for reason, names in given.items()), *map(str, unranked)]
+    lines = []
+    for reason, names in given.items():
+        rows = f", in {len(names)} rows" if len(names) > len(set(names)) else ""
+        lines.append(f"{', '.join(dict.fromkeys(names))}: {reason}{rows}")
+    return [*lines, *map(str, unranked)]

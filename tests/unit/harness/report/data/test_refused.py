@@ -84,3 +84,4 @@ def test_a_reason_is_told_once_with_all_algorithms_that_it_befell(records):
         records.append(record(replace(cell, reason="needs something else"), name, "skipped"))
     told = reasons(leaderboard(records))
     assert len(told) == 3 and "codasca, sagda: needs something else" in told
+    assert sum(line.endswith(", in 4 rows") for line in told) == 1, "k_gt_minimax, with and without privacy"
