@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import yaml
 
 from harness.cli.parser import main
 from harness.config.run import read_spec
+from harness.executors.scheduler import units
+from harness.simulation.build import identify
 from harness.storage.store import Store
 from tests.support.runs import BL2, MM4
 from tests.support.written import saved, wait_for, written
@@ -191,6 +194,12 @@ def test_a_killed_suite_resumes_in_stacks_of_another_size(tmp_path):
     process.kill()
     process.wait(20)
     assert not list((tmp_path / "killed").glob("runs/*/done.json")), "it was too quick to be killed"
+    # The kill may come when some checkpoints are a round ahead; runs go on together from one round only.
+    specs = [read_spec(long | {"seed": seed}) for seed in range(8)]
+    store = Store(tmp_path / "killed")
+    points = [store.folder(identify(spec)).load()["round"] for spec in specs]
+    each = [Counter(points[number] for number in unit) for unit in units(specs, 1, 3)]
+    sizes = sorted(size for counts in each for size in counts.values() for _ in range(size))
     for folder, options in (("killed", ["--stack", "3"]), ("apart", ["--stack", "off"])):
         assert main(["suite", suite, "--out", str(tmp_path / folder), "--jobs", "1", *options]) == 0
     assert len(written(tmp_path / "killed")) == 8 * 3
@@ -199,7 +208,7 @@ def test_a_killed_suite_resumes_in_stacks_of_another_size(tmp_path):
     for folder in ("killed", "apart"):
         ends = [json.loads(path.read_text()) for path in (tmp_path / folder).glob("runs/*/done.json")]
         beside[folder] = sorted(end["timing"]["stacked"] for end in ends)
-    assert beside == {"killed": [2, 2, 3, 3, 3, 3, 3, 3], "apart": [1] * 8}
+    assert beside == {"killed": sizes, "apart": [1] * 8} and max(sizes) > 1
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "some"])
