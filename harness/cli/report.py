@@ -84,7 +84,7 @@ def _in_bold(results: Results, shown: Sequence[Column], given: argparse.Namespac
     if not given.bold_best:
         return set()
     if given.markdown is given.latex is None:
-        raise UserError("--bold-best: goes with --markdown and --latex")
+        raise UserError("--bold-best: goes with --markdown or --latex")
     measures = [column.key.removesuffix("_mean") for column in shown if column.key.endswith("_mean")]
     return best_of(results.cells, [name for name in measures if known(name)])
 

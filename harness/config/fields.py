@@ -202,14 +202,15 @@ class PartitionSpec(Section):
             raise UserError(f"partition.settings: named fields are needed, given {shown(settings)}")
         own = {k: v for k, v in given.items() if k not in cls.model_fields} | dict(settings)
         rest = {k: v for k, v in given.items() if k in cls.model_fields and k != "settings"}
+        beside = {name: field for name, field in cls.model_fields.items() if name != "settings"}
         if kind in VERTICAL:
-            cut = construct(f"partition.{kind}", VERTICAL[kind], own, also=cls.model_fields)
+            cut = construct(f"partition.{kind}", VERTICAL[kind], own, also=beside)
             usual = settings_of(VERTICAL[kind]())  # omitted, because these partitions once had no settings
             changed = {k: v for k, v in settings_of(cut).items() if v != usual[k]}
             return {**rest, "settings": Named(changed, cut)}
         if kind not in PARTITIONS:
             raise unknown("partition", kind, [*PARTITIONS, *VERTICAL])
-        made = construct(f"partition.{kind}", PARTITIONS[kind], own, also=cls.model_fields)
+        made = construct(f"partition.{kind}", PARTITIONS[kind], own, also=beside)
         return {**rest, "settings": Named(settings_of(made), made)}
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from datasets.dataset import DataError
-from harness.config.run import RunSpec, read_spec, run_id
+from harness.config.run import RunSpec, named_parts, read_spec, run_id, version_of
 from harness.config.run import versions as versions_of
 from harness.core.registry import UserError
 from harness.executors.forkserver import cores
@@ -65,7 +65,7 @@ class Replay(NamedTuple):
         return f"{self.state}{told}{f': {self.reason}' if self.reason else ''}"
 
 
-class Unrepeatable(Exception):
+class Unrepeatable(UserError):
     """A run that cannot be computed again here, which says nothing about its figures."""
 
 
@@ -166,6 +166,8 @@ def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
         If its ``spec.json`` does not hold them.
     UserError
         If its id does not follow from spec, data and versions.
+    Unrepeatable
+        If that cannot be told without a plugin.
     """
     started, _ = read_sealed(recorded.path / "spec.json", "spec", "digest")
     spec, digest = started["spec"], started["digest"]
@@ -173,9 +175,22 @@ def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     if not all(section is None or isinstance(section, dict) for section in sections) or None is spec:
         raise Damaged(recorded.path / "spec.json")
     made = started.get("versions", versions_of(spec))  # records of earlier versions have none
+    if isinstance(made, dict) and (parts := _not_loaded(spec, made)):
+        raise Unrepeatable(f"{parts} of a plugin is not loaded; give --plugin FILE.py")
     if not isinstance(made, dict) or run_id(spec, str(digest), made) != recorded.path.name:
         raise UserError("its id does not follow from its spec, data and versions")
     return spec, made
+
+
+def _not_loaded(spec: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+    """Return the parts of plugins that a run used and that are not here; empty if none."""
+    names, plugins = named_parts(spec), made.get("plugins", {})
+    sections = plugins if isinstance(plugins, dict) else ()
+    return ", ".join(
+        f"{section} {names.get(section, '')}"
+        for section in sections
+        if version_of(section, names.get(section, "")) is None
+    )
 
 
 def checked_record(store: Store, id: str) -> RunRecord:

@@ -128,7 +128,9 @@ class SavedModel:
         """
         path = path / "model.safetensors" if path.is_dir() else path
         if not path.exists():
-            raise UserError(f"{path} does not exist; run writes it with --save-model")
+            raise UserError(
+                f"{path} does not exist; give the folder of a run, DIR/runs/ID, that was made with --save-model"
+            )
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -234,7 +236,9 @@ def _features(inputs: Inputs, columns: Mapping[str, Cells]) -> Tensor:
 def _numbers(name: str, cells: Cells) -> Tensor:
     """Return a column of numbers."""
     if cells.missing.any():
-        raise UserError(f"column {name!r} has no value in row {int(cells.missing.argmax()) + 1}; give it one")
+        raise UserError(
+            f"column {name!r} has no value in row {int(cells.missing.argmax()) + 1} below the header; fill it"
+        )
     if not cells.numeric:
         raise UserError(f"column {name!r} needs numbers, as in training; given {cells.values[0]!r}")
     return torch.from_numpy(cells.values.astype(np.float64))
@@ -249,7 +253,7 @@ def _values(name: str, cells: Cells, known: Sequence[str]) -> Column:
     ]
     gone = next((row for row, one in enumerate(made) if cells.missing[row] and one not in known), None)
     if gone is not None:
-        raise UserError(f"column {name!r} has no value in row {gone + 1}; give it one")
+        raise UserError(f"column {name!r} has no value in row {gone + 1} below the header; fill it")
     return np.array([one if one in known else f"{name}={OTHER}" for one in made], dtype=object)
 
 

@@ -129,7 +129,10 @@ def test_rows_that_do_not_fit_are_refused_with_their_place(table, tmp_path, caps
     for change, said in (
         (TABLE.drop(columns="ward"), "unknown column of the table 'ward'"),
         (TABLE.assign(age=["x"] * ROWS), "column 'age' needs numbers"),
-        (TABLE.assign(age=TABLE["age"].where(TABLE.index != 4)), "column 'age' has no value in row 5"),
+        (
+            TABLE.assign(age=TABLE["age"].where(TABLE.index != 4)),
+            "column 'age' has no value in row 5 below",
+        ),
     ):
         change.to_csv(tmp_path / "other.csv", index=False)
         assert main(["predict", folder, str(tmp_path / "other.csv")]) == 2

@@ -20,7 +20,7 @@ from harness.report.data.tidy import TASK, cell_key, shared_key
 from harness.report.html.page import write_page
 from harness.report.html.templates import template
 from harness.report.tables.columns import Column, rows_of
-from harness.storage.files import write_text
+from harness.storage.files import make_folder, write_text
 from harness.storage.store import RunRecord
 from harness.storage.submission import Submission
 
@@ -125,6 +125,7 @@ def write_board(
         ),
         Table("Left out", ("Folder", "Reason"), [("", pair) for pair in sorted(refused.items())]),
     ]
+    make_folder(folder)
     page = folder / "index.html"
     write_text(page, template("board.html").render(tables=[table for table in tables if table.rows]))
     for old in (path for name in FOLDERS for path in (folder / name).glob("*.html")):

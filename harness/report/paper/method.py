@@ -6,6 +6,7 @@ Everything is read from records. Citations are written ``[@key]``, as Pandoc rea
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any
@@ -23,7 +24,7 @@ from harness.report.tables.sheet import in_latex
 from harness.report.tables.text import quantity, words
 
 DIGITS = 12  # of a digest
-LONGEST = 330  # characters of one assumption
+LONGEST = 1500  # characters of one assumption; only lists of columns are longer
 VERSIONS = ("fedfrontier", "git commit", "python", "torch", "numpy", "device")
 CITED = re.compile(r"\[@([^\]]+)\]")
 
@@ -302,4 +303,4 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _short(fact: str) -> str:
-    return fact if len(fact) <= LONGEST else f"{fact[: LONGEST - 1].rstrip()}…"
+    return textwrap.shorten(fact, LONGEST, placeholder=" and more")

@@ -442,3 +442,10 @@ def test_strict_is_said_of_private_runs_only():
         assert getattr(asked.privacy, name) and asked.identity("d") != spec.identity("d")
     plain = read_spec(changed("privacy", None))
     assert plain.protected(strict=True) is plain
+
+
+def test_fields_of_a_partition_are_listed_without_its_storage():
+    with pytest.raises(
+        UserError, match=r"Allowed: clients, kind, limit, selection, selection_seed, standardize"
+    ):
+        read_spec(WHOLE | {"partition": {"kind": "iid", "foo": 1}})

@@ -7,11 +7,14 @@ import shutil
 
 import pytest
 
-from harness.config.run import run_id
+from harness.config import plugins
+from harness.config.run import read_spec, run_id
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError
+from harness.core.registry import PLUGGED, UserError
 from harness.executors import replay as module
+from harness.executors.local import run_one
 from harness.executors.replay import caught, checked_record, chosen, difference, replay
+from harness.models import MODELS
 from harness.simulation.build import Execution
 from harness.storage import seals
 from harness.storage.store import Store
@@ -248,3 +251,24 @@ def test_the_chance_to_catch_forged_runs_by_hand():
     assert caught(4, 2, 2) == pytest.approx(5 / 6)
     assert caught(10, 1, 3) == pytest.approx(0.3)
     assert caught(10, 0, 3) == 0 and caught(10, 1, 10) == 1 and caught(5, 5, 1) == 1 and caught(3, 1, 9) == 1
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_run_of_a_plugin_that_is_not_loaded_is_not_compared(tmp_path):
+    """Its id depends on the defaults of the plugin's part, so without the plugin nothing can be said of it."""
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "from torch import nn\nfrom harness.models import model\n\n\n"
+        "@model('tables')\ndef mine(shape, outputs, *, width: int = 3):\n"
+        "    return nn.Sequential(nn.Linear(shape[0], width), nn.Tanh(), nn.Linear(width, outputs))\n"
+    )
+    plugins.load([source])
+    iid = {"kind": "iid", "clients": 3}
+    spec = {"data": "breast-cancer", "partition": iid, "model": "mine", "algorithm": "fedavg", "rounds": 1}
+    store = Store(tmp_path / "out")
+    id = run_one(read_spec(spec), store.root).id
+    assert replay(store, id).state == "identical"
+    del MODELS["mine"], PLUGGED["model", "mine"]
+    told = replay(store, id)
+    assert told.state == "not compared"
+    assert told.reason == "model mine of a plugin is not loaded; give --plugin FILE.py"

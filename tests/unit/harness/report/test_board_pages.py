@@ -152,3 +152,8 @@ def test_the_command_of_a_run_repeats_that_run(fields):
     one = record(**fields)
     again = given_spec(parser().parse_args(shlex.split(command_of(one))[3:]))
     assert again.identity("0" * 64) == one.id
+
+
+def test_a_board_without_a_readable_submission_says_why(tmp_path):
+    (index,) = write_board([], {"me": "no submission"}, tmp_path / "new" / "site", lambda record: "")
+    assert "no submission" in index.read_text()
