@@ -50,10 +50,12 @@ def check_savable(setup: Setup) -> None:
         )
     if setup.federation.inputs is None:
         raise UserError("--save-model: models of tables are saved; images and text have no columns to name")
-    if Simulation.from_setup(setup).keeps_models():
+    # Nodes of a graph release messages; their models, and the mean of these, hold what has no noise.
+    nodes = setup.privacy is not None and setup.algorithm.meta.gossip
+    if nodes or Simulation.from_setup(setup).keeps_models():
         raise UserError(
             f"--save-model: algorithm {setup.spec.algorithm['name']} leaves every client a model of its own, which "
-            "the budget does not protect; a file of all of them would release the data"
+            "the budget does not protect; a file of them would release the data"
         )
 
 

@@ -117,6 +117,10 @@ def test_models_that_no_budget_protects_are_not_saved(table, tmp_path):
     private = {"placement": "central", "epsilon": 8, "clip": 1}
     with pytest.raises(harness.UserError, match="which the budget does not protect"):
         harness.run(spec(table, algorithm="ditto", privacy=private), tmp_path / "out", save_model=True)
+    local = {"placement": "local", "epsilon": 8, "clip": 1}
+    graph = {"algorithm": "beer", "topology": {"kind": "ring"}, "privacy": local}
+    with pytest.raises(harness.UserError, match="which the budget does not protect"):
+        harness.run(spec(table, **graph), tmp_path / "out", save_model=True)
     assert not (tmp_path / "out").exists()
     record = harness.run(spec(table, privacy=private), tmp_path / "out", save_model=True)
     about = SavedModel.read(tmp_path / "out" / "runs" / record.id).about
