@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+MOST_NODES = 5_000  # 200 MB a matrix
 Adjacency = NDArray[np.bool_]
 
 TOLERANCE = 1e-9
@@ -246,8 +247,10 @@ def mixing_matrix(topology: Topology, n: int, rng: np.random.Generator | None = 
     TopologyError
         If the graph does not fit `n` nodes.
     """
-    if n < 1:
-        raise topology.error(f"{n} nodes; at least 1 is needed")
+    if not 1 <= n <= MOST_NODES:
+        raise topology.error(
+            f"{n} nodes; at least 1 and at most {MOST_NODES:,} are possible, as the matrix is dense"
+        )
     return torch.from_numpy(topology.mixing(n, rng))
 
 

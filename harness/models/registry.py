@@ -129,7 +129,16 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
     construct = partial(entry.make, shape, outputs, **complete(name, settings))
     with rng.seeded(0):  # layers draw from global generators, whose states must not change
         if entry.ours:
-            return construct()
+            try:
+                return construct()
+            except (
+                RuntimeError,
+                OverflowError,
+                TypeError,
+            ) as error:  # what torch raises for sizes beyond memory
+                raise UserError(
+                    f"{where} cannot be built with {dict(settings)}: {str(error)[:100]}"
+                ) from None
         return adapted(where, construct, shape, outputs)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from datasets.topology import Ring, TopologyError, mixing_matrix
 from harness.cli import doctor, names
 from harness.cli.examples import EXAMPLES
 from harness.cli.parser import filled, main
@@ -139,6 +140,8 @@ def test_absurd_numbers_are_refused_before_a_run(tmp_path, capsys):
         (["--threads", "100000"], "--threads must be from 1 to 1,000"),
         (["--set", "algorithm.local_steps=9223372036854775808"], "local_steps must be at most 1,000,000"),
         (["--set", clip], "privacy.clip: at most 1e+15"),
+        (["--model", "{name: mlp, hidden: [1000000000000]}"], "model 'mlp': cannot be built"),
+        (["--model", "{name: mlp, hidden: [18446744073709551616]}"], "model 'mlp': cannot be built"),
     ):
         assert main(["run", *data, *given]) == 2
         assert said in capsys.readouterr().err
@@ -161,3 +164,8 @@ def test_links_in_a_results_folder_are_not_followed(tmp_path, capsys):
     with pytest.raises(Unwritable, match="symbolic links"), folder.claim():
         pass
     assert not (tmp_path / "planted").exists()
+
+
+def test_graphs_of_too_many_nodes_are_refused_before_their_matrix_is_made():
+    with pytest.raises(TopologyError, match="20000 nodes; at least 1 and at most 5,000"):
+        mixing_matrix(Ring(), 20_000)
