@@ -179,6 +179,6 @@ def test_commands(tmp_path, capsys):
     text = latex.read_text()
     assert r"Algorithm & Accuracy & $\varepsilon$ total \\" in text and text.count("fedavg &") == 1
     assert main(["leaderboard", out, "--bold-best"]) == 2
-    assert "--markdown and --latex" in capsys.readouterr().err
+    assert "--markdown or --latex" in capsys.readouterr().err
     assert main(["leaderboard", out, "--columns", "help"]) == 0
     assert "bytes_relative" in capsys.readouterr().out
