@@ -169,7 +169,7 @@ def execution_options(to: argparse.ArgumentParser) -> None:
 
 
 def computing_options(to: argparse.ArgumentParser) -> None:
-    """Add the options that change how a run is computed, never its result."""
+    """Add the options that change how a run is computed, not which run it is."""
     to.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     to.add_argument(
         "--vectorize",
