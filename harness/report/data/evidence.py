@@ -359,9 +359,12 @@ def read_figures(path: Path) -> list[Figure]:
     if not rows or tuple(rows[0]) != Figure._fields:
         raise UserError(f"{path}: the columns {', '.join(Figure._fields)} are needed")
     try:
-        return [_figure(*row) for row in rows[1:]]
+        figures = [_figure(*row) for row in rows[1:]]
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+    if len(_keyed(figures)) < len(figures):
+        raise UserError(f"{path}: two rows have the same claim, arm, point and repetition")
+    return figures
 
 
 def _figure(
@@ -376,12 +379,12 @@ def _figure(
 
 def differing(written: Sequence[Figure], found: Sequence[Figure]) -> int:
     """Return the number of runs whose figures differ between two readings by more than rounding."""
-
-    def keyed(figures: Sequence[Figure]) -> dict[Any, Figure]:
-        return {(one.claim, one.arm, one.point, one.repetition): one for one in figures}
-
-    old, new = keyed(written), keyed(found)
+    old, new = _keyed(written), _keyed(found)
     return sum(key not in old or key not in new or not _same(old[key], new[key]) for key in {*old, *new})
+
+
+def _keyed(figures: Iterable[Figure]) -> dict[Any, Figure]:
+    return {(one.claim, one.arm, one.point, one.repetition): one for one in figures}
 
 
 def _same(a: Figure, b: Figure) -> bool:
