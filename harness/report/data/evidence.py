@@ -16,7 +16,7 @@ from harness.config.run import NAMES, completed, named_parts, versions
 from harness.core.registry import UserError, unknown
 from harness.report.data.paper_claims import REACHED, Choice, Claim, Claims, Measure, settings_text
 from harness.report.data.results import Results, Run
-from harness.report.data.tidy import COUNTS, flat_spec, origin, plugged
+from harness.report.data.tidy import COUNTS, flat_spec, plugged
 from harness.storage.files import write_text
 
 FILE = "claims.csv"
@@ -94,8 +94,7 @@ def gather(claims: Claims, results: Results) -> list[Figure]:
 
 def _settings_of(run: Run) -> dict[str, Any]:
     record = run.record
-    whole = flat_spec(completed(record.spec, plugged(record))) | origin(record)
-    return {**whole, "profile": record.profile}
+    return {**flat_spec(completed(record.spec, plugged(record))), "profile": record.profile}
 
 
 def _matching(claim: Claim, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
@@ -178,12 +177,12 @@ def _repetition(claim: Claim, one: Candidate) -> tuple[float, str]:
 def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidate]]:
     """Return the settings chosen where several are open, and the runs to report."""
     apart = {"seed", claim.over, claim.along}
-    if claim.over != "seed":  # it may decide what the data are
-        apart.add("data.digest")
     groups: dict[str, list[Candidate]] = {}
     for one in runs:
         own = {name: value for name, value in one.settings.items() if name not in apart}
         groups.setdefault(json.dumps(own, sort_keys=True, default=str), []).append(one)
+    for members in groups.values():
+        _same_origin(claim, members)
     names = {name for one in runs for name in one.settings} - apart
     first: dict[str, Mapping[str, Any]] = {key: members[0].settings for key, members in groups.items()}
     open_names = sorted(name for name in names if len({str(own.get(name)) for own in first.values()}) > 1)
@@ -203,6 +202,20 @@ def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidat
         )
     best = first[key]
     return " ".join(f"{name}={best.get(name, 'none')}" for name in open_names), kept
+
+
+def _same_origin(claim: Claim, runs: Sequence[Candidate]) -> None:
+    """Raise UserError if runs that differ in what repeats were made with other data or code.
+
+    Runs that have not begun have no versions. A setting that repeats, other than the seed, may decide the data.
+    """
+    free = set() if claim.over == "seed" else {"data.digest"}
+    found = [origin(one.run.record) for one in runs if one.run.record.versions]
+    for name in sorted({name for own in found for name in own} - free):
+        if len({str(own.get(name)) for own in found}) > 1:
+            raise UserError(
+                f"{claim.id}: its runs differ in {name} ({_values(found, name)}); make them again"
+            )
 
 
 def _best(claim: Claim, choice: Choice, groups: Mapping[str, Sequence[Candidate]], choosing: set[str]) -> str:

@@ -45,7 +45,7 @@ def values(folder, records, **fields):
         ({"min": "accuracy"}, 0.5),
         ({"rounds_to": {"accuracy": 0.7}}, 20),
         ({"bytes_to": {"accuracy": 0.75}}, 900),
-        ({"oracle_calls_to": {"loss": 0.3}}, 1000),
+        ({"oracle_calls_to": {"loss": 0.35}}, 1000),
     ],
 )
 def test_a_measure_is_read_from_the_evaluations(tmp_path, measure, value):
@@ -154,6 +154,13 @@ def test_points_of_a_slope_choose_for_themselves(tmp_path):
 def test_skipped_and_missing_runs_are_no_evidence(tmp_path):
     records = [run(0, 0.5), undone(spec("fedavg", 1), "skipped", "why"), undone(spec("fedavg", 2), "missing")]
     assert values(tmp_path, records) == {"0": (0.5, False), "2": (None, False)}
+
+
+def test_runs_of_several_versions_are_not_mixed(tmp_path):
+    first, second = run(0, 0.5), run(1, 0.5)
+    second = replace(second, versions={**second.versions, "algorithm": 99})
+    with pytest.raises(UserError, match=r"differ in versions\.algorithm"):
+        values(tmp_path, [first, second])
 
 
 def test_a_log_scale_refuses_what_has_no_logarithm(tmp_path):
