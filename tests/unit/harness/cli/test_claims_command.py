@@ -8,7 +8,7 @@ import yaml
 from harness.api import making
 from harness.cli import claims as command
 from harness.cli.parser import main
-from harness.report.data.evidence import Figure, write_figures
+from harness.report.data.claim_figures import Figure, write_figures
 from harness.report.data.paper_claims import read_claims
 
 CLAIM = {

@@ -7,7 +7,8 @@ import yaml
 
 from harness.config.run import versions
 from harness.core.registry import UserError
-from harness.report.data.evidence import differing, gather, read_figures, stale, write_figures
+from harness.report.data.claim_figures import differing, read_figures, stale, write_figures
+from harness.report.data.evidence import gather
 from harness.report.data.paper_claims import read_claims
 from harness.report.data.results import Results
 from tests.support.records import done, evaluation, spec, undone

@@ -7,7 +7,7 @@ import yaml
 from scipy.stats import nct
 
 from harness.core.registry import UserError
-from harness.report.data.evidence import Figure
+from harness.report.data.claim_figures import Figure
 from harness.report.data.paper_claims import read_claims
 from harness.report.data.verdicts import judge
 
