@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.parser import main
+from harness.report.data.paper_claims import read_claims
 from tests.unit.harness.cli.test_claims_command import write
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,15 @@ def test_a_page_that_shows_something_else_is_found(tmp_path, capsys):
     page.write_text(page.read_text().replace("<!-- end -->", ""))
     with pytest.raises(AssertionError, match="a block has no end"):
         outdated(page, capsys)
+
+
+def test_the_claims_that_the_docs_show_are_valid(tmp_path):
+    page = (ROOT / "docs" / "comparing.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(# mine/claims\.yaml\n.*?)```", page, re.DOTALL)
+    (tmp_path / "claims.yaml").write_text(shown)
+    (claim,) = read_claims(tmp_path).claims
+    assert claim.id == "tuned/better" and "its id is tuned/better" in shown
+    assert claim.compared == "auroc: fedavg minus local, at privacy=none beta=0"
 
 
 def test_claims_come_with_their_evidence():

@@ -91,7 +91,7 @@ def test_settings_filter_runs(tmp_path):
         ({"at": {"algorithm.lrr": 1}}, "Did you mean 'algorithm.lr'?"),
         ({"at": {"algorithm.lr": 7}}, "there is algorithm.lr 0.1"),
         ({"of": {"algorithm": "sagda"}}, "there is algorithm.name fedavg"),
-        ({"measure": "acuracy"}, "Did you mean 'accuracy'?"),
+        ({"measure": "accuracyx"}, "Did you mean 'accuracy'?"),
         ({"measure": {"measure": "accuracy", "round": 15}}, "no evaluation at round 15; there are 10, 20"),
         ({"measure": {"measure": "accuracy", "last": 9}}, "has 2 evaluations, fewer than the last 9"),
         ({"along": "algorithm.lr"}, "needs two of its values"),

@@ -65,15 +65,15 @@ def test_a_measure_says_what_is_read_and_what_is_better(tmp_path, given, text, h
 @pytest.mark.parametrize(
     "changes, told",
     [
-        ({"mesure": "accuracy"}, "Did you mean 'measure'?"),
+        ({"measurex": "accuracy"}, "Did you mean 'measure'?"),
         ({"measure": {"rounds_too": {"accuracy": 1}}}, "Did you mean 'rounds_to'?"),
-        ({"measure": {"rounds_to": {"acuracy": 1}}}, "Did you mean 'accuracy'?"),
+        ({"measure": {"rounds_to": {"accuracyx": 1}}}, "Did you mean 'accuracy'?"),
         ({"measure": {"max": "auroc", "min": "loss"}}, "one of measure, max, min"),
         ({"measure": {"measure": "loss", "round": 1, "last": 2}}, "round or last, not both"),
         ({"measure": {"measure": "loss", "last": 0}}, "at least 1, given 0"),
         ({"scale": "logs"}, "Did you mean 'log'?"),
         ({"verdict": "hold"}, "Did you mean 'held'?"),
-        ({"at": {"algoritm.lr": 1}}, "Did you mean 'algorithm'?"),
+        ({"at": {"algorithmx.lr": 1}}, "Did you mean 'algorithm'?"),
         ({"along": "problm.clients"}, "unknown section of a run"),
         ({"expect": {"ratio_below": 1, "least_ratio": 2}}, "ratios go with scale: log"),
         ({"expect": {"above": 0}}, "with least (what would matter)"),
@@ -81,7 +81,7 @@ def test_a_measure_says_what_is_read_and_what_is_better(tmp_path, given, text, h
         ({"expect": {"above": 0, "lest": 1}}, "Did you mean 'least'?"),
         ({"expect": {"within": [2, 1]}}, "[lowest, highest]"),
         ({"choose": {"by": "accuracy", "seeds": []}}, "a list of seeds that are not reported"),
-        ({"choose": {"by": "acuracy", "seeds": [1]}}, "Did you mean 'accuracy'?"),
+        ({"choose": {"by": "accuracyx", "seeds": [1]}}, "Did you mean 'accuracy'?"),
         ({"expect": None}, "expect is missing"),
     ],
 )
