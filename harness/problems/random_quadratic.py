@@ -65,36 +65,36 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     if s.noise > 0 and s.samples < 2:
         raise UserError("problem random_quadratic: noise distinguishes samples; give samples of at least 2")
     (dx, dy), common = s.dims, rng.stream(s.seed, "quadratic", "averages")
-    p, q = (_spectrum(size, s.condition, common) for size in (dx, dy))
-    b = _normal(common, dx, dy)
+    p, q = (spectrum(size, s.condition, common) for size in (dx, dy))
+    b = normal(common, dx, dy)
     b = b / torch.linalg.matrix_norm(b, 2)
-    x, y = _normal(common, dx), _normal(common, dy)  # the saddle; c and d follow
+    x, y = normal(common, dx), normal(common, dy)  # the saddle; c and d follow
     c, d = -(p @ x + b @ y), q @ y - b.mT @ x
 
     stream = rng.stream(s.seed, "quadratic", "deviations")
-    dp = _normal(stream, s.clients, dx, dx)
-    dp, db = _deviations(dp + dp.mT, 0.5), _deviations(_normal(stream, s.clients, dx, dy), 0.5)
-    dc, dd = (_deviations(_normal(stream, s.clients, size), 1.0) for size in (dx, dy))
+    dp = normal(stream, s.clients, dx, dx)
+    dp, db = deviations(dp + dp.mT, 0.5), deviations(normal(stream, s.clients, dx, dy), 0.5)
+    dc, dd = (deviations(normal(stream, s.clients, size), 1.0) for size in (dx, dy))
     h = s.heterogeneity
     parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + h * dc, d + h * dd)
     rows = torch.cat([part.flatten(1) for part in parts], -1)
 
-    noise = s.noise * _normal(rng.stream(s.seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
+    noise = s.noise * normal(rng.stream(s.seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
     noise = noise - noise.mean(1, keepdim=True)
     still = torch.zeros(s.clients, s.samples, rows.shape[-1] - dx - dy, dtype=torch.float64)
     coefficients = rows[:, None] + torch.cat([still, noise], -1)
     return minimax("random_quadratic", dx, dy), holding(coefficients, "coefficients drawn from a seed")
 
 
-def _spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:
+def spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:
     """Return a random symmetric matrix with eigenvalues from 1 / condition to 1."""
-    basis, _ = torch.linalg.qr(_normal(generator, size, size))
+    basis, _ = torch.linalg.qr(normal(generator, size, size))
     values = torch.logspace(0, -1, size, base=condition, dtype=torch.float64)
     matrix: Tensor = (basis * values) @ basis.mT
     return matrix
 
 
-def _deviations(drawn: Tensor, size: float) -> Tensor:
+def deviations(drawn: Tensor, size: float) -> Tensor:
     """Center rows and scale them to a root mean square norm of ``size``; those of a single client are zero."""
     centered = drawn - drawn.mean(0)
     norms = torch.linalg.norm(centered, 2, dim=tuple(range(1, drawn.ndim)))
@@ -102,7 +102,8 @@ def _deviations(drawn: Tensor, size: float) -> Tensor:
     return scaled
 
 
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    """Draw standard normal numbers in double precision."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
