@@ -568,7 +568,7 @@ def _check_stackable(first: Federation, other: Federation) -> None:
     """Refuse runs that differ in more than their seed."""
     facts: dict[str, Callable[[Federation], object]] = {
         "number of clients": lambda f: f.clients,
-        "digest of the data": lambda f: f.digest,
+        "source of the data": lambda f: f.source,
         "classes": lambda f: f.classes,
         "groups": lambda f: f.groups,
         "names of the splits": lambda f: tuple(f.splits),
