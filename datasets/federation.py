@@ -353,7 +353,8 @@ def one_pool(federations: Sequence[Federation]) -> list[Federation]:
     Parameters
     ----------
     federations : sequence of Federation
-        Federations of the same data with the same number of clients, splits ``(C, N)``.
+        Federations of the same data, or of data drawn from their seeds, with the same number of clients; splits
+        ``(C, N)``.
 
     Returns
     -------
@@ -568,7 +569,6 @@ def _check_stackable(first: Federation, other: Federation) -> None:
     """Refuse runs that differ in more than their seed."""
     facts: dict[str, Callable[[Federation], object]] = {
         "number of clients": lambda f: f.clients,
-        "source of the data": lambda f: f.source,
         "classes": lambda f: f.classes,
         "groups": lambda f: f.groups,
         "names of the splits": lambda f: tuple(f.splits),
