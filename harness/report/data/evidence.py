@@ -178,7 +178,10 @@ def _repetition(claim: Claim, one: Candidate) -> tuple[float, str]:
 def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidate]]:
     """Return the settings chosen where several are open, and the runs to report."""
     apart = {"seed", claim.over, claim.along}
-    if claim.over != "seed":  # it may decide what the data are
+    drawn = all(
+        one.settings.get("data.name") is None for one in runs
+    )  # a problem's own data may follow the seed
+    if claim.over != "seed" or drawn:
         apart.add("data.digest")
     groups: dict[str, list[Candidate]] = {}
     for one in runs:
