@@ -119,7 +119,7 @@ class Channel:
         return self._stages.state
 
     @property
-    def gap(self) -> float | PerRun:
+    def gap(self) -> Any:  # a float or a PerRun
         """The graph's ``p = 1 - lambda^2``, or that of each stacked run; it is public.
 
         Lambda is the second largest absolute eigenvalue of the mixing matrix.

@@ -9,9 +9,9 @@ affine map.
 
 With ``nonconvex`` m > 0 the average P is indefinite: it keeps its form on the range of B, and is -m on the
 directions that B' maps to zero, at least dx - dy of them. Then ``m sum_j x_j^4 / (1 + x_j^2)`` is added to every
-client's function. Its curvature is 0 at the origin, at most 2.5 m, and 2 m far away. So f and Phi(x) = max_y f(x, y)
-have curvature -m in these directions at the origin, both are nonconvex in x, and Phi is bounded below. c makes the
-drawn point stationary, which is not the only stationary point then.
+client's function. Its curvature is 0 at the origin, at most 2.5 m, and 2 m far away. So f and Phi(x) = max_y f(x,
+y) have curvature -m in these directions at the origin, both are nonconvex in x, and Phi is bounded below. c makes
+the drawn point stationary, which is not the only stationary point then.
 """
 
 from __future__ import annotations
