@@ -38,6 +38,7 @@ LISTS = (
     "algorithms",
     "codecs",
     "data",
+    "mechanisms",
     "metrics",
     "models",
     "partitions",
@@ -398,7 +399,7 @@ def parser() -> argparse.ArgumentParser:
                 default=[],
                 type=Path,
                 metavar="FILE.py",
-                help="file that registers algorithms, models, codecs, metrics, data, partitions (repeatable)",
+                help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
             )
             one.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
     return top
