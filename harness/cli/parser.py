@@ -194,6 +194,7 @@ def parser() -> argparse.ArgumentParser:
     swept = command("sweep", "run", "run a benchmark over lists of values, as a suite", "suite")
     spec_options(swept)
     for each in (many, swept):
+        each.add_argument("--json", action="store_true", help="print the leaderboard as JSON")
         sweep_options(each)
         jobs_options(each)
         execution_options(each)

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from harness.config.report import ReportSpec
+from harness.core.registry import counted
 from harness.report.data.leaderboard import most_exposed, person_or_client
 from harness.report.data.provenance import provenance
 from harness.report.data.results import Cell, Results
@@ -144,7 +145,9 @@ def _seeds(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> str:
     counts = {name: int(frame[name].sum()) for name in ("done", "failed", "skipped", "missing", "damaged")}
     undone = [f"{count} {name}" for name, count in counts.items() if count and name != "done"]
     if undone:
-        text += f" Of {sum(counts.values())} runs {counts['done']} are finished ({', '.join(undone)})."
+        text += (
+            f" Of {counted(sum(counts.values()), 'run')} {counts['done']} are finished ({', '.join(undone)})."
+        )
     if frame["baseline"].notna().any():
         text += (
             f" Differences are to {spec.baseline}, paired by seed, with 95 % BCa bootstrap intervals (from five "
