@@ -22,6 +22,8 @@ from harness.simulation.build import Execution
 
 Unit = Sequence[int]
 
+STARTS = 3  # of a new worker, at most
+
 
 class Processes:
     """A pool of worker processes.
@@ -46,14 +48,18 @@ class Processes:
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
         """Start a unit; at most ``size`` may be running."""
-        pool = self._idle.pop() if self._idle else self._pool()
-        try:
-            future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
-        except BrokenProcessPool:  # the worker died while idle
-            pool.shutdown(wait=True)
-            self.start(unit, specs, patience)
-        else:
-            self._busy[future] = unit, pool
+        for left in reversed(range(len(self._idle) + STARTS)):
+            pool = self._idle.pop() if self._idle else self._pool()
+            try:
+                future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
+            except (BrokenProcessPool, EOFError, ConnectionError):
+                # The worker died while idle, or the server of whom it is a copy died as it was asked for one.
+                pool.shutdown(wait=True)
+                if not left:
+                    raise
+            else:
+                self._busy[future] = unit, pool
+                return
 
     def _pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context(METHOD)
