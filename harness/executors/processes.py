@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,7 +23,8 @@ from harness.simulation.build import Execution
 
 Unit = Sequence[int]
 
-STARTS = 3  # of a new worker, at most
+STARTS = 5  # of a new worker, at most
+PAUSE = 0.2  # seconds between them: a killed server counts as running until its memory is freed
 
 
 class Processes:
@@ -57,6 +59,7 @@ class Processes:
                 pool.shutdown(wait=True)
                 if not left:
                     raise
+                time.sleep(PAUSE)
             else:
                 self._busy[future] = unit, pool
                 return

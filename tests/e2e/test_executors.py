@@ -1,6 +1,7 @@
 """Who computes never shows in the files, also when one of them dies on the way."""
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -129,6 +130,53 @@ def kill_a_worker(root, killed):
                 os.kill(int(link.parts[2]), signal.SIGKILL)
                 killed.append(target)
                 return
+
+
+def kill_the_server():
+    """Kill the fork server, if it runs, and do not wait for its end."""
+    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    if server is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(forkserver.METHOD != "forkserver", reason="Linux has a fork server")
+@pytest.mark.parametrize(
+    "moment", ["before workers", "as a worker starts", "while workers import", "in a run"]
+)
+def test_runs_outlive_a_killed_fork_server(moment, tmp_path, alone, monkeypatch):
+    """Workers that it made may end with it; each run is then given to another, from its checkpoint."""
+    start_server()
+    waiting, killed = [], []
+
+    def kill():
+        if not killed:
+            killed.append(True)
+            kill_the_server()
+
+    if moment == "before workers":
+        kill()
+    elif moment == "as a worker starts":
+        running = multiprocessing.forkserver.ForkServer.ensure_running
+
+        def ensure(self):
+            running(self)
+            kill()
+
+        monkeypatch.setattr(multiprocessing.forkserver.ForkServer, "ensure_running", ensure)
+    elif moment == "in a run":
+        waiting.append(when(saved(tmp_path, 2), kill))
+
+    def begin(units):
+        if moment == "while workers import":
+            kill()
+
+    outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE, begin=begin)
+    for one in waiting:
+        one.join()
+    assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
+    assert written(tmp_path) == alone
 
 
 @pytest.mark.slow
