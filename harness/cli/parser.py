@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from harness.cli.examples import epilog
+from harness.cli.grammar import Parser, Version
 from harness.cli.names import shadowed
 from harness.cli.options import (
     computing_options,
@@ -31,7 +31,7 @@ from harness.cli.options import (
     track_option,
     where_option,
 )
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
 LISTS = (
@@ -46,60 +46,7 @@ LISTS = (
     "suites",
     "topologies",
 )
-VERSIONED = (
-    "torch",
-    "numpy",
-    "scipy",
-    "dp-accounting",
-    "opacus",
-)  # packages whose versions may move a result
 VERBOSE = "report what is loaded; with check: list every check"
-
-
-class _Version(argparse.Action):
-    """Print the versions that results depend on, and end."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any, **options: Any) -> NoReturn:
-        from importlib.metadata import version  # which takes longer than the grammar
-
-        parts = ", ".join(f"{name} {version(name)}" for name in VERSIONED)
-        print(f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {parts})")
-        parser.exit()
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that refuses arguments like the rest of the harness: in one line, with the nearest valid name.
-
-    `later` adds its options when they are needed: those of one command may take imports that no other needs.
-    """
-
-    later: Callable[[argparse.ArgumentParser], None] | None = None
-
-    def fill(self) -> None:
-        """Add the options that were left for later."""
-        later, self.later = self.later, None
-        if later is not None:
-            later(self)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UserError instead of printing the usage and ending the process."""
-        raise UserError(f"{message}; see {self.prog} --help")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and refuse unknown options here, where those of the command are known."""
-        self.fill()
-        given, left = super().parse_known_args(args, namespace)
-        if left and left[0].startswith("-"):
-            raise unknown("option", left[0].partition("=")[0], self._option_string_actions)
-        if left:
-            self.error(f"unexpected argument {left[0]!r}")
-        return given, left
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            kind = "command" if isinstance(action, argparse._SubParsersAction) else "argument"
-            raise unknown(" ".join(["value of", *action.option_strings]) if action.option_strings else kind,
-                          value, action.choices)  # fmt: skip
 
 
 def refusals() -> tuple[type[Exception], ...]:
@@ -168,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
         description="Measure what privacy and compression cost in federated learning.",
     )
     top.add_argument("--verbose", action="store_true", help=VERBOSE)
-    top.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
+    top.add_argument("--version", action=Version, nargs=0, help="print versions and exit")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, module: str, help: str, do: str = "") -> Parser:

@@ -1,0 +1,65 @@
+"""A parser of arguments that refuses them like the rest of the harness."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from harness.core.registry import UserError, unknown
+
+VERSIONED = (
+    "torch",
+    "numpy",
+    "scipy",
+    "dp-accounting",
+    "opacus",
+)  # packages whose versions may move a result
+
+
+class Version(argparse.Action):
+    """Print the versions that results depend on, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any, **options: Any) -> NoReturn:
+        """Print, and end the process."""
+        from importlib.metadata import version  # which takes longer than the grammar
+
+        parts = ", ".join(f"{name} {version(name)}" for name in VERSIONED)
+        print(f"fedfrontier {version('fedfrontier')} (Python {platform.python_version()}, {parts})")
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses arguments like the rest of the harness: in one line, with the nearest valid name.
+
+    `later` adds its options when they are needed: those of one command may take imports that no other needs.
+    """
+
+    later: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def fill(self) -> None:
+        """Add the options that were left for later."""
+        later, self.later = self.later, None
+        if later is not None:
+            later(self)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError instead of printing the usage and ending the process."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and refuse unknown options here, where those of the command are known."""
+        self.fill()
+        given, left = super().parse_known_args(args, namespace)
+        if left and left[0].startswith("-"):
+            raise unknown("option", left[0].partition("=")[0], self._option_string_actions)
+        if left:
+            self.error(f"unexpected argument {left[0]!r}")
+        return given, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            kind = "command" if isinstance(action, argparse._SubParsersAction) else "argument"
+            raise unknown(" ".join(["value of", *action.option_strings]) if action.option_strings else kind,
+                          value, action.choices)  # fmt: skip
