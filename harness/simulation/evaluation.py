@@ -23,6 +23,7 @@ from harness.core.row_table import RowTable
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
 
 CHUNK = 4096  # samples in one forward pass of a single model
+WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
 MOST_OUTPUTS = 2**25  # of all runs of a stack on all samples; beyond, each run is evaluated alone
 
 
@@ -75,6 +76,8 @@ def measure(
         return figures, None
     if problem.kind == "bilevel" and training:
         figures["outer_loss"] = _outer_loss(problem, federation, rows, state)
+    if problem.kind == "vertical" and training:
+        figures["stationarity"] = _joint_gradient_norm(problem, federation, model)
     apply = together or partial(applied, problem, federation, rows, model)
     predictions = predicted(federation, apply("test"))
     if gossip and final and predictions.y_pred is not None:
@@ -108,6 +111,27 @@ def _outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any
     with torch.no_grad():
         value = float(rows.map(problem.loss, 1, *points, batch).mean())
     return value if math.isfinite(value) else None
+
+
+def _joint_gradient_norm(
+    problem: Problem, federation: Federation, model: tuple[Tensor, Tensor]
+) -> float | None:
+    """Return the norm of the gradient of the whole training loss by server ``(P,)`` and parties ``(K, Q)``.
+
+    Nothing is pruned or stale in it. Units that a pruned party lacks are zero and have no gradient.
+    """
+    assert problem.embed is not None
+    index = federation.splits["train"]
+    x, y = (part.detach().requires_grad_() for part in model)
+    gradient = torch.cat([torch.zeros_like(part).flatten() for part in (x, y)])
+    for places in index.split(WITH_GRADIENTS, dim=-1):
+        batch = federation.pool.at(places)
+        parties = [Batch(*(part[k] for part in batch)) for k in range(len(y))]
+        embeddings = torch.stack([problem.embed(y[k], own) for k, own in enumerate(parties)])
+        loss = problem.loss(x, embeddings, parties[0]) * parties[0].weight.sum()
+        gradient += torch.cat([part.flatten() for part in torch.autograd.grad(loss, (x, y))])
+    norm = float(gradient.norm() / (index[0] >= 0).sum())
+    return norm if math.isfinite(norm) else None
 
 
 class EvaluatedClients(Clients):

@@ -9,8 +9,10 @@ from compression import alive, units
 from harness.config.sweep import Combination
 from harness.core import Channel
 from harness.core.registry import Incompatible, UserError
+from harness.simulation import evaluation
 from harness.simulation.build import draft, prepare
 from harness.simulation.dry_run import dry_run
+from harness.simulation.evaluation import measure
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan
 from harness.simulation.simulation import Simulation
@@ -103,6 +105,26 @@ def test_evaluations_report_the_pruning_of_embeddings(data):
     for name, each in lines[3]["parties"].items():
         assert len(each) == 3 and min(each) > 0
         assert lines[3]["metrics"][name] == pytest.approx(sum(each) / 3)
+
+
+def test_stationarity_is_of_the_joint_loss_on_all_samples(data, monkeypatch):
+    """By one graph through all parties; summed over passes of seven samples; beta and alpha do not enter."""
+    run = Simulation.from_setup(parties(data, compression={"alpha": 0.5, "beta": 0.5}, rounds=2))
+    run.step()
+    found = [run.evaluate().metrics["stationarity"]]
+    monkeypatch.setattr(evaluation, "WITH_GRADIENTS", 7)
+    found.append(
+        measure(run.problem, run.federations[0], run.rows, run.state, run.personal())[0]["stationarity"]
+    )
+    batch = run.federations[0].pool.at(run.federations[0].splits["train"])
+    first = type(batch)(*(part[0] for part in batch))
+    point = [part.clone().requires_grad_() for part in (run.state.x, run.state.y)]
+    h = torch.stack(
+        [run.problem.embed(point[1][k], type(batch)(*(part[k] for part in batch))) for k in range(3)]
+    )
+    both = torch.autograd.grad(run.problem.loss(point[0], h, first), point)
+    norm = float(torch.cat([part.flatten() for part in both]).norm())
+    assert norm > 0 and found == pytest.approx([norm, norm], rel=1e-4)
 
 
 @pytest.mark.parametrize(
