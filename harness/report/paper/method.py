@@ -228,7 +228,7 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     who = person_or_client(one)
     about = f"the most exposed {who}" if unit in ("client", who) else f"a {unit} of the most exposed {who}"
     drawn = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants of a round")
-    whose = _distinct(most_exposed(claim, cell.records[0].final.get("clients")) for cell, claim in own)
+    whose = _distinct(_most_exposed(cell, claim) for cell, claim in own)
 
     def all_of(name: str) -> list[Any]:
         return [claim[name] for claim in claims if claim.get(name) is not None]
@@ -237,7 +237,7 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     facts = [
         f"Differential privacy of {UNITS.get(unit, unit)} (unit {unit}), neighbors being data in which it is "
         f"{CHANGES.get(change, change)} (adjacency {change}); {PLACEMENTS.get(placement, placement)} (placement "
-        f"{placement}); {drawn}: {SAMPLINGS.get(sampling, sampling)}; sampling {sampling}.",
+        f"{placement}); {drawn}: {SAMPLINGS.get(sampling, sampling)} (sampling {sampling}).",
         f"Messages are clipped to norm {_distinct(all_of('clip'))}; the noise multiplier is "
         f"{_span(all_of('noise_multiplier'))}.",
         f"ε is that of everything that a run releases about {about}, at δ = {one.get('delta')}: "
@@ -253,6 +253,15 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
         else "",
     ]
     return " ".join(filter(None, facts))
+
+
+def _most_exposed(cell: Cell, claim: Mapping[str, Any]) -> str | None:
+    """Return whose ε the largest is, by the client's name where clients have names."""
+    final = cell.records[0].final
+    whose, names = most_exposed(claim, final.get("clients")), (final.get("by_client") or {}).get("client", ())
+    number = claim.get("unit_most")
+    named = person_or_client(claim) == "client" and len(names) == final.get("clients") and number is not None
+    return whose.replace(f"client {number}", str(names[number]), 1) if whose and named else whose
 
 
 def _compression(cells: Sequence[Cell]) -> str:

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from harness.report.data.results import Cell
-from harness.report.plots.figure import Pictures, appearance, best_of, canvas, panels_of, save
+from harness.report.plots.figure import Pictures, appearance, best_of, canvas, panels_of, save, with_budgets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,9 @@ def named_clients(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     """
     tasks = []
     for panel in panels_of(records, "accuracy"):
-        best = {name: found for name, cell in best_of(panel).items() if (found := _accuracies(cell))}
+        best = {
+            name: found for name, cell in with_budgets(best_of(panel)).items() if (found := _accuracies(cell))
+        }
         if best:
             tasks.append((panel, dict(list(best.items())[:MOST_ALGORITHMS])))
     shown = tasks[:MOST_TASKS]

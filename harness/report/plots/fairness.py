@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.report.data.results import Cell
-from harness.report.plots.figure import COLORS, QUIET, Pictures, best_of, canvas, panels_of, save
+from harness.report.plots.figure import (
+    COLORS,
+    QUIET,
+    Pictures,
+    best_of,
+    canvas,
+    panels_of,
+    save,
+    with_budgets,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +61,7 @@ def fairness(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None with fewer than two groups.
     """
-    every = [(panel, best_of(panel)) for panel in panels_of(records, "accuracy")]
+    every = [(panel, with_budgets(best_of(panel))) for panel in panels_of(records, "accuracy")]
     tasks = [(panel, best) for panel, best in every if len(_groups(best)) > 1]
     if not tasks:
         return None

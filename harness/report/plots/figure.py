@@ -21,7 +21,7 @@ from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Cell, Results
 from harness.report.plots.look import FORMATS, asked_look
 from harness.report.tables.columns import rows_of, task_names
-from harness.report.tables.text import telling, words
+from harness.report.tables.text import quantity, telling, words
 from harness.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -146,6 +146,21 @@ def best_of(panel: Panel) -> dict[str, Cell]:
     for cell in panel.cells:
         best.setdefault(cell.algorithm, cell)
     return dict(list(best.items())[:MOST_LINES])
+
+
+def with_budgets(best: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Return cells by their algorithm and, if any of them is private, by their ε too."""
+    claims = {name: cell.privacy() for name, cell in best.items()}
+    if not any(claims.values()):
+        return dict(best)
+    return {f"{name}, {_budget(claims[name])}": cell for name, cell in best.items()}
+
+
+def _budget(claim: Mapping[str, Any] | None) -> str:
+    if claim is None:
+        return "no DP"
+    epsilon = claim.get("epsilon_total")
+    return f"ε {quantity(math.inf if epsilon is None else epsilon, 3)}"
 
 
 def mean_and_spread(cell: Cell, measure: str) -> tuple[float, float]:

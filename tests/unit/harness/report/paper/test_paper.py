@@ -147,7 +147,7 @@ def test_the_method_tells_how_epsilon_is_composed_and_whose_it_is():
         "one client with all its data (unit client)",
         "replaced (adjacency replace)",
         "each client adds the noise itself (placement local)",
-        "participants of a round: everybody; sampling full.",
+        "participants of a round: everybody (sampling full).",
         "clipped to norm 10",
         "the noise multiplier is 3",
         "δ = 1e-05: 20 Gaussian releases, composed by the accountant gaussian",
@@ -157,6 +157,8 @@ def test_the_method_tells_how_epsilon_is_composed_and_whose_it_is():
     ):
         assert fact in text, fact
     assert "Privacy" not in said([done(spec(), accuracy=0.5)], ReportSpec())
+    run.final.update({"clients": 4, "by_client": {"client": ["Basel", "Bern", "Genf", "Zug"]}})
+    assert "Most exposed: Zug." in said([run], ReportSpec())["Privacy"]
 
 
 def test_the_epsilon_of_a_record_is_that_of_its_client():

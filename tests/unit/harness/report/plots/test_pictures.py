@@ -56,6 +56,14 @@ def test_of_each_algorithm_the_most_accurate_setting_is_shown(tmp_path):
     assert "gap 0.100" in texts and "gap 0.800" not in texts
 
 
+def test_the_best_setting_is_named_with_its_budget(tmp_path):
+    private = spec("fedper", privacy={"placement": "local", "clip": 1.0, "epsilon": 8.0})
+    guarded = grouped(done(private, evaluation(20, 1000, 8.0, accuracy=0.6)), f=0.6, m=0.7)
+    assert {"fedavg, no DP", "fedper, ε 8"} <= set(
+        texts_in(fairness([grouped(run(), f=0.5, m=0.7), guarded], tmp_path / "a")[1])
+    )
+
+
 @pytest.mark.slow
 def test_groups_without_positives_have_no_rate(tmp_path):
     lone = grouped(run(), f=0.5, m=0.7, x=None)
