@@ -12,6 +12,8 @@ c_i^x, c_i^y             ``state.cx``, ``state.cy``: corrections, mean zero
 eta_c^x, eta_c^y         ``lr_x``, ``lr_y``
 eta_s^x, eta_s^y         ``server_lr`` (one value for both)
 K                        ``local_steps`` (with momentum, their `reach`)
+L, kappa, v              ``smoothness``, ``condition``, ``v``: given, they decide the step sizes (Theorem 1)
+p                        ``channel.gap``
 Delta^x, Delta^y         ``dx``, ``dy``
 =======================  =========================================================
 
@@ -28,12 +30,12 @@ unprojected steps, so the tracking identity holds, and y is projected after mixi
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, positive, register
+from harness.core import Channel, Clients, Descent, Meta, Release, UserError, positive, register
 from harness.core.steps import reach
 
 
@@ -50,6 +52,12 @@ class KGTMinimax(Descent, Release):
         Step size of the communication; 1 on a complete graph, smaller on sparse ones.
     zero_init : bool
         Start with zero corrections instead of exchanging one gradient first.
+    smoothness, condition : float or None
+        L of the loss and kappa, L over its strong concavity in y. Given both, Theorem 1 decides the step sizes in
+        place of the settings above: ``lr_y = p / (300 v kappa K L)``, ``lr_x = lr_y / kappa^2`` and
+        ``server_lr = v p``.
+    v : float
+        The constant that Theorem 1 leaves open.
     """
 
     meta: ClassVar = Meta(
@@ -62,6 +70,9 @@ class KGTMinimax(Descent, Release):
     lr_y: float = 0.01
     server_lr: float = 0.5
     zero_init: bool = False
+    smoothness: float | None = None
+    condition: float | None = None
+    v: float = 1.0
 
     class State(NamedTuple):
         """Variables and corrections, one row per node, ``(..., total, P)`` or ``(..., total, Q)``."""
@@ -73,7 +84,16 @@ class KGTMinimax(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "server_lr")
+        positive(self, "lr_x", "lr_y", "server_lr", "smoothness", "condition", "v")
+        if (self.smoothness is None) != (self.condition is None):
+            raise UserError("algorithm k_gt_minimax: Theorem 1 needs both smoothness and condition")
+
+    def rates(self, channel: Channel) -> tuple[Any, Any, Any]:
+        """Return the step sizes of x, y and the communication, as given or by Theorem 1."""
+        if self.smoothness is None or self.condition is None:
+            return self.lr_x, self.lr_y, self.server_lr
+        lr_y = channel.gap / (300 * self.v * self.condition * (self.local_steps or 1) * self.smoothness)
+        return lr_y / self.condition**2, lr_y, channel.gap * self.v
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point with corrections that make their gradients agree."""
@@ -88,24 +108,25 @@ class KGTMinimax(Descent, Release):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take K corrected local steps, exchange, and update the corrections."""
         x, y, cx, cy = state
+        lr_x, lr_y, server_lr = self.rates(channel)
         dx, dy = torch.zeros_like(x), torch.zeros_like(y)
         steps, m = clients.most_steps(self), None
         for batch in clients.batches(self):
             at = x + dx, clients.project(y + dy)
             gx, gy = clients.grads(*at, batch)
             (gx, gy), m = self.direction(at, (gx, gy), batch, m, correction=(cx, cy), ascend=(False, True))
-            dx, dy = dx - self.lr_x * gx, dy + self.lr_y * gy
+            dx, dy = dx - lr_x * gx, dy + lr_y * gy
         length = reach(int(steps.value), self.momentum)
-        scale = steps * self.lr_x, steps * self.lr_y
+        scale = steps * lr_x, steps * lr_y
 
         def end(dx: Tensor, dy: Tensor) -> list[Tensor]:
-            return [dx - self.lr_x * length * cx, dy + self.lr_y * length * cy]
+            return [dx - lr_x * length * cx, dy + lr_y * length * cy]
 
         known = self.known(end, (torch.zeros_like(x), torch.zeros_like(y)))
         (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, rebroadcast=(x, y), known=known, scale=scale)
-        cx = cx + (dx - wdx) / (length * self.lr_x)
-        cy = cy - (dy - wdy) / (length * self.lr_y)
-        return self.State(wx + self.server_lr * wdx, clients.project(wy + self.server_lr * wdy), cx, cy)
+        cx = cx + (dx - wdx) / (length * lr_x)
+        cy = cy - (dy - wdy) / (length * lr_y)
+        return self.State(wx + server_lr * wdx, clients.project(wy + server_lr * wdy), cx, cy)
 
     def model(self, state: State) -> Tensor:
         """Return the average of the nodes, ``(..., P)``."""

@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "report results --pivot algorithm.name,privacy.epsilon,auroc",
     ),
     "recommend": ("recommend results --where 'epsilon_total <= 2' --where 'auroc >= 0.8'",),
+    "claims": ("claims", "claims my_claims --from results --update"),
     "export": ("export results --csv all.csv", "export results --tensorboard board"),
     "predict": ("predict results/runs/ID patients.csv --csv predictions.csv",),
     "doctor": ("doctor", "doctor --out /shared/results --json"),

@@ -273,6 +273,24 @@ def parser() -> argparse.ArgumentParser:
     system_options(advised)
     advised.add_argument("--json", action="store_true", help="print JSON")
 
+    judged = command(
+        "claims",
+        "claims",
+        "say whether runs show what papers claim, and with which power; 1 if not as written",
+    )
+    judged.add_argument(
+        "folders",
+        nargs="*",
+        metavar="FOLDER",
+        help="folders with claims.yaml, or with such folders in them (default: results/reference of the checkout)",
+    )
+    judged.add_argument(
+        "--from", dest="runs", type=Path, metavar="DIR", help="results folder whose runs are read anew"
+    )
+    judged.add_argument("--update", action="store_true", help="with --from: write claims.csv of every folder")
+    judged.add_argument("--markdown", action="store_true", help="print the table of the pages in docs/papers")
+    judged.add_argument("--json", action="store_true", help="print JSON")
+
     export = command("export", "report", "write every evaluation of a results folder for other tools")
     export.add_argument("dir", type=Path, metavar="DIR")
     export.add_argument("--suite", help="only this suite's runs")

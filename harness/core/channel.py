@@ -17,6 +17,7 @@ from compression import position_bytes
 from datasets.federation import Batch
 from harness.core.clients import Clients
 from harness.core.execution.client_chunks import Assembly
+from harness.core.per_run import PerRun
 from harness.core.public import Scale
 from harness.core.registry import Incompatible
 from harness.core.wire import gossip, low_rank, masks
@@ -116,6 +117,17 @@ class Channel:
     def state(self) -> dict[str, Tensor]:
         """State for the next round's channel."""
         return self._stages.state
+
+    @property
+    def gap(self) -> float | PerRun:
+        """The graph's ``p = 1 - lambda^2``, or that of each stacked run; it is public.
+
+        Lambda is the second largest absolute eigenvalue of the mixing matrix.
+        """
+        if self._mixing is None:
+            raise ValueError("this run has no topology, so no spectral gap")
+        found = gossip.gaps(self._mixing)
+        return found[0] if self._mixing.ndim == 2 else PerRun(found)
 
     @property
     def diagnostics(self) -> dict[str, Tensor]:

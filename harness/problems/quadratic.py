@@ -64,19 +64,30 @@ def _minimax(setting: Setting) -> tuple[Problem, Federation]:
     return minimax("quadratic_minimax", dx, dy), federation
 
 
-def minimax(name: str, dx: int, dy: int) -> Problem:
-    """Return the minimax problem whose samples are the concatenated coefficients of `minimax_shapes`."""
+def minimax(name: str, dx: int, dy: int, tether: float = 0.0) -> Problem:
+    """Return the minimax problem whose samples are the concatenated coefficients of `minimax_shapes`.
+
+    ``tether`` times ``sum_j x_j^4 / (1 + x_j^2)`` is added to the loss. Evaluations then give no distance, as
+    not all stationary points are known.
+    """
     read = reader(minimax_shapes(dx, dy))
 
     def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         k = read(_mean(batch))
-        return 0.5 * x @ k["P"] @ x + x @ k["B"] @ y - 0.5 * y @ k["Q"] @ y + k["c"] @ x + k["d"] @ y
+        value = 0.5 * x @ k["P"] @ x + x @ k["B"] @ y - 0.5 * y @ k["Q"] @ y + k["c"] @ x + k["d"] @ y
+        if tether:
+            present = (batch.weight.sum() > 0).to(x.dtype)
+            value = value + tether * present * (x**4 / (1 + x**2)).sum()
+        return value
 
     def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
         """Return F(x, y), the gradient norm of Phi(x) = max_y F(x, y), and the distance to the nearest saddle."""
         x, y, k = point["x"], point["y"], read(_mean(data))
         p, q = (k["P"] + k["P"].mT) / 2, (k["Q"] + k["Q"].mT) / 2
         gradient = p @ x + k["B"] @ torch.linalg.solve(q, k["B"].mT @ x + k["d"]) + k["c"]
+        if tether:
+            gradient = gradient + tether * quartic_slope(x)
+            return {"loss": float(loss(x, y, data)), "stationarity": float(gradient.norm())}
         system = torch.cat([torch.cat([p, k["B"]], -1), torch.cat([k["B"].mT, -q], -1)])
         residual = system @ torch.cat([x, y]) + torch.cat([k["c"], k["d"]])
         away = torch.linalg.pinv(system) @ residual
@@ -87,6 +98,12 @@ def minimax(name: str, dx: int, dy: int) -> Problem:
         }
 
     return Problem(name, "minimax", _zeros(x=dx, y=dy), loss, measure=measure, constants=())
+
+
+def quartic_slope(x: Tensor) -> Tensor:
+    """Return the derivative of ``x^4 / (1 + x^2)``, entry by entry."""
+    slope: Tensor = 2 * x - 2 * x / (1 + x * x) ** 2
+    return slope
 
 
 def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
@@ -150,13 +167,16 @@ def _federation(
     return reader(shapes), holding(x[:, None], "coefficients in the run file")
 
 
-def holding(coefficients: Tensor, source: str) -> Federation:
-    """Return the federation whose clients hold these samples, ``(C, S, D)``, to train and to test on."""
+def holding(coefficients: Tensor, source: str, digest: str | None = None) -> Federation:
+    """Return the federation whose clients hold these samples, ``(C, S, D)``, to train and to test on.
+
+    ``digest`` names what is held; default: the digest of the numbers.
+    """
     clients, samples = coefficients.shape[:2]
     x = coefficients.flatten(0, 1)
     zeros, index = torch.zeros(len(x), dtype=torch.int64), torch.arange(len(x)).view(clients, samples)
     pool = Batch(x, zeros, zeros, torch.ones(len(x), dtype=torch.float64))
-    digest = hashlib.sha256(x.numpy().tobytes()).hexdigest()
+    digest = digest or hashlib.sha256(x.numpy().tobytes()).hexdigest()
     splits = {"train": index, "validation": index, "test": index}
     return Federation(pool, splits, (), (), source, digest)
 

@@ -6,10 +6,17 @@ zero over clients. With h = 0 all clients are equal. With h = 1 the root mean sq
 spectral norms of P_i and B_i and 1 for the lengths of c_i and d_i. All clients share Q, so that each of them is
 strongly concave in y for every h. The matrices deviate because local steps have no bias if all clients share an
 affine map.
+
+With ``nonconvex`` m > 0 the average P is indefinite: it keeps its form on the range of B, and is -m on the
+directions that B' maps to zero, at least dx - dy of them. Then ``m sum_j x_j^4 / (1 + x_j^2)`` is added to every
+client's function. Its curvature is 0 at the origin, at most 2.5 m, and 2 m far away. So f and Phi(x) = max_y f(x, y)
+have curvature -m in these directions at the origin, both are nonconvex in x, and Phi is bounded below. c makes the
+drawn point stationary, which is not the only stationary point then.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +27,9 @@ from harness.core import rng
 from harness.core.problem import Problem
 from harness.core.registry import UserError
 from harness.problems.base import PROBLEMS, ProblemType, Setting
-from harness.problems.quadratic import holding, minimax
+from harness.problems.quadratic import holding, minimax, quartic_slope
+
+DRAWN = hashlib.sha256(b"random_quadratic drawn from the seed of the run").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -42,8 +51,15 @@ class Settings:
     noise : float
         Standard deviation of the deviations of a client's samples in every entry of c and d; their mean over the
         client's samples is exactly zero, so only batches are noisy.
-    seed : int
-        Seed of the coefficients; the run's seed draws batches.
+    seed : int or None
+        Seed of the coefficients; the run's seed draws batches. None: the run's seed draws the coefficients too, so
+        that the seeds of a suite are instances.
+    matrix_noise : float
+        The same as ``noise``, in every entry of P and B; that of P is symmetric. Unlike the noise in c and d it
+        does not cancel in the difference of a batch's gradients at two points.
+    nonconvex : float
+        Curvature m of Phi at the origin, with the opposite sign, in the directions that B' maps to zero; 0: Phi is
+        strongly convex.
     """
 
     clients: int = 8
@@ -52,26 +68,38 @@ class Settings:
     condition: float = 10.0
     samples: int = 1
     noise: float = 0.0
-    seed: int = 0
+    seed: int | None = 0
+    matrix_noise: float = 0.0
+    nonconvex: float = 0.0
 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     s: Settings = setting.settings
-    least = {"clients": 1, "dims": 1, "heterogeneity": 0, "condition": 1, "samples": 1, "noise": 0}
+    least = {"clients": 1, "dims": 1, "heterogeneity": 0, "condition": 1, "samples": 1}
+    least |= {"noise": 0, "matrix_noise": 0, "nonconvex": 0}
     for name, bound in least.items():
         value = getattr(s, name)
         if not min(value if name == "dims" else (value,)) >= bound:
             raise UserError(f"problem random_quadratic: {name} must be at least {bound}, given {value}")
-    if s.noise > 0 and s.samples < 2:
+    if max(s.noise, s.matrix_noise) > 0 and s.samples < 2:
         raise UserError("problem random_quadratic: noise distinguishes samples; give samples of at least 2")
-    (dx, dy), common = s.dims, rng.stream(s.seed, "quadratic", "averages")
+    (dx, dy), seed = s.dims, setting.seed if s.seed is None else s.seed
+    if s.nonconvex > 0 and dx <= dy:
+        raise UserError(
+            f"problem random_quadratic: nonconvex needs an x longer than y, given dims {dx} and {dy}: Phi is "
+            "curved downwards where B' is zero"
+        )
+    common = rng.stream(seed, "quadratic", "averages")
     p, q = (_spectrum(size, s.condition, common) for size in (dx, dy))
     b = _normal(common, dx, dy)
     b = b / torch.linalg.matrix_norm(b, 2)
+    if s.nonconvex > 0:
+        seen = b @ torch.linalg.pinv(b)  # the projection onto the range of B
+        p = seen @ p @ seen - s.nonconvex * (torch.eye(dx, dtype=torch.float64) - seen)
     x, y = _normal(common, dx), _normal(common, dy)  # the saddle; c and d follow
-    c, d = -(p @ x + b @ y), q @ y - b.mT @ x
+    c, d = -(p @ x + b @ y + s.nonconvex * quartic_slope(x)), q @ y - b.mT @ x
 
-    stream = rng.stream(s.seed, "quadratic", "deviations")
+    stream = rng.stream(seed, "quadratic", "deviations")
     dp = _normal(stream, s.clients, dx, dx)
     dp, db = _deviations(dp + dp.mT, 0.5), _deviations(_normal(stream, s.clients, dx, dy), 0.5)
     dc, dd = (_deviations(_normal(stream, s.clients, size), 1.0) for size in (dx, dy))
@@ -79,11 +107,22 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
     parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + h * dc, d + h * dd)
     rows = torch.cat([part.flatten(1) for part in parts], -1)
 
-    noise = s.noise * _normal(rng.stream(s.seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
-    noise = noise - noise.mean(1, keepdim=True)
-    still = torch.zeros(s.clients, s.samples, rows.shape[-1] - dx - dy, dtype=torch.float64)
-    coefficients = rows[:, None] + torch.cat([still, noise], -1)
-    return minimax("random_quadratic", dx, dy), holding(coefficients, "coefficients drawn from a seed")
+    noise = s.noise * _normal(rng.stream(seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
+    entries = rng.stream(seed, "quadratic", "noise in matrices")
+    matrices = torch.zeros(s.clients, s.samples, dx * (dx + dy) + dy * dy, dtype=torch.float64)
+    if s.matrix_noise > 0:
+        drawn = s.matrix_noise * _normal(entries, s.clients, s.samples, dx, dx)
+        lower = drawn.tril()
+        matrices[..., : dx * dx] = (lower + drawn.tril(-1).mT).flatten(-2)
+        matrices[..., dx * dx : dx * (dx + dy)] = s.matrix_noise * _normal(
+            entries, s.clients, s.samples, dx * dy
+        )
+    centered = [drawn - drawn.mean(1, keepdim=True) for drawn in (matrices, noise)]
+    coefficients = rows[:, None] + torch.cat(centered, -1)
+    # What is drawn follows from the settings and the seed: the runs of a cell have one digest, as with a data set.
+    digest = DRAWN if s.seed is None else None
+    federation = holding(coefficients, "coefficients drawn from a seed", digest)
+    return minimax("random_quadratic", dx, dy, s.nonconvex), federation
 
 
 def _spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:

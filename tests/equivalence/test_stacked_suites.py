@@ -90,6 +90,12 @@ SPECS = {
         "algorithm": {"name": "k_gt_minimax", "local_steps": 2, "batch_size": 2},
         "topology": RANDOM_GRAPH,
     },
+    "instances of their own": {
+        "problem": NOISY | {"seed": None, "matrix_noise": 0.5, "nonconvex": 0.3},
+        "algorithm": {"name": "k_gt_minimax", "local_steps": 2, "batch_size": 2}
+        | {"smoothness": 0.001, "condition": 1.5},
+        "topology": RANDOM_GRAPH,
+    },
     "compressed changes on graphs of their own": CANCER
     | {
         "algorithm": {"name": "choco_sgd", "local_epochs": 1, "batch_size": 16},

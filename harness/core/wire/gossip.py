@@ -27,7 +27,7 @@ from harness.core.wire.compression_settings import Compression
 from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.message import combined
 
-_MOMENTA: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a mixing matrix -> its momentum
+_GAPS: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a mixing matrix -> its gaps
 
 
 class Heard(NamedTuple):
@@ -89,17 +89,21 @@ def neighbors(mixing: Tensor) -> Tensor:
     return (mixing != 0).sum(-1) - (mixing.diagonal(dim1=-2, dim2=-1) != 0).long()
 
 
-def momentum(mixing: Tensor) -> Tensor:
-    """Return FastMix's ``e = (1 - sqrt(1 - lambda^2)) / (1 + sqrt(1 - lambda^2))``, ``(..., 1, 1)``.
+def gaps(mixing: Tensor) -> list[float]:
+    """Return ``p = 1 - lambda^2`` of every matrix in ``(..., total, total)``, cached for each tensor.
 
-    Lambda is the second largest absolute eigenvalue of the matrix ``(..., total, total)``. Cached for each matrix.
+    Lambda is the second largest absolute eigenvalue of a matrix.
     """
-    if mixing not in _MOMENTA:
-        gaps = [spectral_gap(one.cpu()) for one in mixing.reshape(-1, *mixing.shape[-2:])]
-        root = torch.tensor([gap.p for gap in gaps], dtype=torch.float64).sqrt()
-        _MOMENTA[mixing] = ((1 - root) / (1 + root)).view(*mixing.shape[:-2], 1, 1).to(mixing.device)
-    e: Tensor = _MOMENTA[mixing]
-    return e
+    if mixing not in _GAPS:
+        _GAPS[mixing] = [spectral_gap(one.cpu()).p for one in mixing.reshape(-1, *mixing.shape[-2:])]
+    found: list[float] = _GAPS[mixing]
+    return found
+
+
+def momentum(mixing: Tensor) -> Tensor:
+    """Return FastMix's ``e = (1 - sqrt(1 - lambda^2)) / (1 + sqrt(1 - lambda^2))``, ``(..., 1, 1)``."""
+    root = torch.tensor(gaps(mixing), dtype=torch.float64).sqrt()
+    return ((1 - root) / (1 + root)).view(*mixing.shape[:-2], 1, 1).to(mixing.device)
 
 
 def mixed(rows: Sequence[Tensor], received: Sequence[Tensor], mixing: Tensor) -> list[Tensor]:

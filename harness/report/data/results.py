@@ -180,6 +180,13 @@ class Run:
         """Return `measure` at the last evaluation; None where it does not apply."""
         return self.results.column(measure)[self.rows.stop - 1]
 
+    def at_target(self, target: Target, cost: str) -> Any:
+        """Return `cost` at the first evaluation that reaches the target; None if none does."""
+        sign = 1 if better_is_higher(target.measure) else -1
+        points = zip(self.curve(target.measure), self.curve(cost), strict=True)
+        good = (spent for value, spent in points if value is not None and sign * value >= sign * target.value)
+        return next(good, None)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -243,16 +250,8 @@ class Cell:
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""
-        sign = 1 if better_is_higher(target.measure) else -1
-        found = {}
-        for run in self.done:
-            points = zip(run.curve(target.measure), run.curve(cost), strict=True)
-            good = (
-                spent for value, spent in points if value is not None and sign * value >= sign * target.value
-            )
-            if (first := next(good, None)) is not None:
-                found[run.seed] = first
-        return found
+        found = {run.seed: run.at_target(target, cost) for run in self.done}
+        return {seed: spent for seed, spent in found.items() if spent is not None}
 
     def costs(self, target: Target, column: str) -> dict[int, float]:
         """Return seed -> a column of `COSTS_TO_TARGET`; nothing unless every run is done and reached the target.

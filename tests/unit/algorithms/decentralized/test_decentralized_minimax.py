@@ -370,3 +370,25 @@ def test_a_round_releases_once_whatever_the_coins_and_hops(name):
 def test_dream_refuses_what_makes_no_sense(settings):
     with pytest.raises(UserError, match=next(iter(settings))):
         make_algorithm("dream", **settings)
+
+
+# --- Theorem 1 ---
+
+
+@pytest.mark.parametrize("kind", ["ring", "complete"])
+def test_theorem_1_decides_the_step_sizes_of_k_gt(kind):
+    """p of a ring of four is 8/9, of a complete graph 1; L 2, kappa 3, K 5, v 0.5: lr_y = p / (300 .5 3 5 2), which
+    is p / 4500, lr_x = lr_y / 9 and server_lr = p / 2. Runs with these numbers as settings are the same."""
+    p = {"ring": 8 / 9, "complete": 1.0}[kind]
+    explicit = {"lr_x": p / 4500 / 9, "lr_y": p / 4500, "server_lr": p / 2}
+    theorem = {"smoothness": 2.0, "condition": 3.0, "v": 0.5}
+    run = {"kind": kind, "local_steps": 5, "batch_size": None}
+    found, expected = (watched("k_gt_minimax", 3, **run, **given) for given in (theorem, explicit))
+    assert largest_difference(found[-1], expected[-1]) < 1e-12
+    plain = watched("k_gt_minimax", 3, **run)
+    assert largest_difference(found[-1], plain[-1]) > 1e-4
+
+
+def test_theorem_1_needs_both_of_its_constants():
+    with pytest.raises(UserError, match="both smoothness and condition"):
+        KGTMinimax(smoothness=1.0)

@@ -30,7 +30,7 @@ PROBLEMS = {
     "quadratic_minimax": quadratic_minimax,
     "quadratic_bilevel": quadratic_bilevel,
     "random_quadratic": lambda: REGISTRY["random_quadratic"].build(
-        Setting(REGISTRY["random_quadratic"].settings(clients=3, dims=(3, 2)), None, None)
+        Setting(REGISTRY["random_quadratic"].settings(clients=3, dims=(3, 2), nonconvex=0.5), None, None)
     ),
 }
 APART = {"vertical"}  # its loss is of embeddings; tests/unit/algorithms/vertical/test_split_network.py

@@ -124,8 +124,100 @@ def test_bias_grows_with_the_knob_and_tracking_has_none():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"dims": (0, 1)}, {"condition": 0.5}, {"heterogeneity": -1.0}, {"noise": 0.1}, {"clients": 0}],
+    [
+        {"dims": (0, 1)},
+        {"condition": 0.5},
+        {"heterogeneity": -1.0},
+        {"noise": 0.1},
+        {"clients": 0},
+        {"matrix_noise": 0.1},
+        {"nonconvex": -0.1},
+    ],
 )
 def test_settings_without_meaning_are_refused(settings):
     with pytest.raises(UserError, match="at least"):
         built(**settings)
+
+
+def test_seed_null_draws_an_instance_for_every_seed_of_a_run():
+    """Seed 3 of the run is seed 3 of the problem; both instances of one setting have the digest of a cell."""
+    kind = PROBLEMS["random_quadratic"]
+
+    def drawn(own, run):
+        return kind.build(Setting(kind.settings(seed=own, noise=0.1, samples=3), None, None, run))[1]
+
+    assert torch.equal(drawn(None, 3).pool.x, drawn(3, 0).pool.x)
+    assert not torch.equal(drawn(None, 3).pool.x, drawn(None, 4).pool.x)
+    assert drawn(None, 3).digest == drawn(None, 4).digest != drawn(3, 0).digest != drawn(4, 0).digest
+    assert drawn(5, 0).digest == drawn(5, 1).digest
+
+
+def test_noise_in_matrices_leaves_every_client_its_mean():
+    """Of 2,000 samples the entries of P and B deviate by 0.3; P stays symmetric, Q, c and d have no noise."""
+    noisy, calm = (coefficients(built(matrix_noise=n, samples=2000)[1]) for n in (0.3, 0.0))
+    for name, value in noisy.items():
+        torch.testing.assert_close(value.mean(1), calm[name].mean(1), atol=1e-12, rtol=0)
+    assert float(torch.cat([noisy[n].flatten(2) for n in "PB"], -1).std(1).mean()) == pytest.approx(
+        0.3, abs=0.005
+    )
+    assert torch.equal(noisy["P"], noisy["P"].mT)
+    assert all(bool((noisy[n] == noisy[n][:, :1]).all()) for n in ("Q", "c", "d"))
+
+
+def test_only_noise_in_matrices_is_in_gradient_differences():
+    """The gradient in x of a sample, at two points: its difference is P (u - v) with the sample's own P."""
+
+    def differences(**settings):
+        problem, federation = built(samples=6, **settings)
+        slope = torch.func.grad(problem.loss)
+        u, v, y = torch.ones(3).double(), torch.zeros(3).double(), torch.ones(2).double()
+        samples = [federation.pool.at(torch.tensor([n])) for n in range(6)]  # those of the first client
+        return torch.stack([slope(u, y, one) - slope(v, y, one) for one in samples])
+
+    assert float(differences(noise=1.0).std(0).max()) < 1e-12
+    assert float(differences(matrix_noise=1.0).std(0).min()) > 0.1
+
+
+def test_a_nonconvex_phi_curves_down_and_is_bounded_below():
+    """m = 0.5, three and two entries: one direction n with B'n = 0, where Phi(tn) - Phi(0) - t c'n is
+    -t^2 m / 2 + O(t^4). Far away the curvature is at least -m + 2 m > 0."""
+    problem, federation = built(nonconvex=0.5, heterogeneity=1.0)
+    k = {name: value.mean((0, 1)) for name, value in coefficients(federation).items()}
+    assert torch.linalg.eigvalsh(k["P"]).min() == pytest.approx(-0.5, abs=1e-12)
+    n = torch.linalg.svd(k["B"])[0][:, -1]
+    assert float((k["B"].mT @ n).norm()) < 1e-12
+
+    def phi(x):
+        y = torch.linalg.solve(k["Q"], k["B"].mT @ x + k["d"])
+        return problem.loss(x, y, federation.pool.at(federation.splits["train"]))
+
+    zero, far = torch.zeros(3).double(), 1e3
+    curvature = torch.autograd.functional.hessian(phi, zero)
+    assert float(n @ curvature @ n) == pytest.approx(-0.5, abs=1e-10)
+    assert float(torch.linalg.eigvalsh(curvature).max()) > 0  # neither convex nor concave
+    for direction in torch.eye(3).double():
+        assert float(phi(far * direction) - phi(zero)) > 0.2 * far**2 / 2
+
+
+@pytest.mark.parametrize("nonconvex", [0.0, 0.5])
+def test_stationarity_is_the_derivative_of_phi_by_autograd(nonconvex):
+    problem, federation = built(nonconvex=nonconvex, noise=0.2, matrix_noise=0.2, samples=4)
+    k = {name: value.mean((0, 1)) for name, value in coefficients(federation).items()}
+    data = federation.pool.at(federation.splits["train"])
+    phi = lambda x: problem.loss(x, torch.linalg.solve(k["Q"], k["B"].mT @ x + k["d"]), data)  # noqa: E731
+    x = torch.tensor([0.7, -1.3, 2.0]).double()
+    found = figures(problem, federation, torch.cat([x, torch.zeros(2).double()]))
+    assert found["stationarity"] == pytest.approx(float(torch.func.grad(phi)(x).norm()), abs=1e-10)
+    assert ("distance" in found) == (nonconvex == 0)
+
+
+def test_the_drawn_point_is_stationary_also_without_convexity():
+    """c is drawn for it: the gradients of the convex and of the nonconvex problem vanish at one point."""
+    saddle_of = saddle(built(heterogeneity=1.0)[1])
+    problem, federation = built(heterogeneity=1.0, nonconvex=0.5)
+    assert figures(problem, federation, saddle_of)["stationarity"] < 1e-12
+
+
+def test_nonconvexity_needs_directions_that_y_does_not_see():
+    with pytest.raises(UserError, match="x longer than y"):
+        built(dims=(2, 2), nonconvex=0.5)

@@ -1,0 +1,108 @@
+"""Command ``claims``: whether the runs of a results folder show what papers claim."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.cli.console import log, out, print_rows
+from harness.cli.names import ROOT
+from harness.core.registry import UserError, unknown
+from harness.report.data.evidence import (
+    FILE,
+    Figure,
+    differing,
+    gather,
+    read_figures,
+    stale,
+    write_figures,
+)
+from harness.report.data.paper_claims import FILE as CLAIMS
+from harness.report.data.paper_claims import Claims, read_claims
+from harness.report.data.results import Results
+from harness.report.data.verdicts import Finding, judge
+from harness.report.tables import paper_claims as table
+from harness.storage.store import Store, no_collection
+
+REFERENCE = ROOT / "results" / "reference"  # of the checkout
+
+
+@no_collection()
+def claims_command(given: argparse.Namespace) -> int:
+    """Print the verdicts; 1 if one differs from the written one, or the evidence is stale."""
+    if given.update and given.runs is None:
+        raise UserError("--update: goes with --from DIR, whose runs are the evidence")
+    if given.json and given.markdown:
+        raise UserError("--json, --markdown: one of them")
+    findings: list[Finding] = []
+    figures: list[Figure] = []
+    wrong: list[str] = []
+    for folder in _folders(given.folders):
+        claims = read_claims(folder)
+        own = _evidence(claims, given.runs, given.update, wrong)
+        wrong += [f"stale evidence: {reason}" for reason in stale(claims, own)]
+        figures += own
+        known = {figure.claim for figure in own}
+        findings += [judge(claim, own) for claim in claims.claims if claim.id in known]
+    wrong += _differences(findings)
+    _show(findings, figures, given)
+    for fault in wrong:
+        log.print(fault, markup=False)
+    return 1 if wrong else 0
+
+
+def _folders(names: Sequence[str]) -> list[Path]:
+    """Return the folders that have claims, of those named or below them; by default all of the checkout."""
+    found = []
+    for name in names or [str(REFERENCE)]:
+        path = Path(name)
+        if not path.is_dir() and (REFERENCE / name).is_dir():
+            path = REFERENCE / name
+        if not path.is_dir():
+            places = {one.parent.name for one in REFERENCE.glob(f"*/{CLAIMS}")}
+            raise unknown("folder of claims", name, places)
+        own = [path] if (path / CLAIMS).exists() else sorted(one.parent for one in path.glob(f"*/{CLAIMS}"))
+        if not own and names:
+            raise UserError(f"{path}: there is no {CLAIMS} in it or in its folders")
+        found += own
+    return found
+
+
+def _evidence(claims: Claims, runs: Path | None, update: bool, wrong: list[str]) -> list[Figure]:
+    """Return the figures of the runs, or those written down, and note where these two differ."""
+    path = claims.folder / FILE
+    if runs is None:
+        return read_figures(path)
+    found = gather(claims, Results(Store(runs).some_records(claims.suite)))
+    if update:
+        write_figures(path, found)
+        log.print(f"wrote {path}", markup=False)
+    elif not path.exists():
+        log.print(f"{path} is missing; --update writes it", markup=False)
+    elif count := differing(read_figures(path), found):
+        wrong.append(f"{path}: {count} figures are not those of {runs}; --update writes them")
+    return found
+
+
+def _differences(findings: Sequence[Finding]) -> list[str]:
+    """Return a sentence for every verdict that is not the written one."""
+    found = []
+    for finding in findings:
+        written = finding.claim.verdict
+        if finding.verdict != written:
+            told = f"not {written!r}, as written" if written else f"and none is written in {CLAIMS}"
+            found.append(f"{finding.claim.id}: the verdict is {finding.verdict!r}, {told}")
+    return found
+
+
+def _show(findings: Sequence[Finding], figures: Sequence[Figure], given: argparse.Namespace) -> None:
+    if given.json:
+        print(json.dumps([table.as_json(finding) for finding in findings], indent=1))
+    elif given.markdown:
+        print(table.markdown(findings, figures))
+    else:
+        print_rows(table.rows(findings), f"{len(findings)} claims of papers", ("paper", "says"))
+        for finding in findings:
+            out.print(f"{finding.claim.id}: {table.notes(finding, figures)}", soft_wrap=False)

@@ -1,0 +1,390 @@
+"""Evidence for the claims of papers: one figure for each run that counts, as ``claims.csv`` keeps it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from harness.config.report import COSTS
+from harness.config.run import NAMES, completed, named_parts, versions
+from harness.core.registry import UserError, unknown
+from harness.report.data.paper_claims import REACHED, Choice, Claim, Claims, Measure, settings_text
+from harness.report.data.results import Results, Run
+from harness.report.data.tidy import COUNTS, flat_spec, origin, plugged
+from harness.storage.files import write_text
+
+FILE = "claims.csv"
+BOUND = ">="
+ENDED = ("done", "failed", "stopped")  # runs that had the rounds they had
+DIGITS = 10  # significant, of a figure
+CLOSE = 1e-6  # relative: other processors round differently
+PLACES = 4  # values named in a message
+
+
+class Figure(NamedTuple):
+    """The figure of one run: a row of ``claims.csv``.
+
+    Attributes
+    ----------
+    claim, question : str
+        Id of the claim, and the digest of what it asked for when the figure was read.
+    arm : str
+        ``of`` or ``than``.
+    point : float or None
+        Value of the setting along which a slope is fitted.
+    settings : str
+        Settings that were chosen for this arm and point; empty if nothing was open.
+    repetition : str
+        The seed, or another setting that repeats.
+    value : float or None
+        The measure; None if the run has none, because it failed.
+    bound : bool
+        Whether the target was not reached, so that the value is what the run had spent without it.
+    run : str
+        Id of the run.
+    versions : str
+        What determined the run, with versions: ``algorithm=fedavg@3 problem=classify@4 ...``.
+    """
+
+    claim: str
+    question: str
+    arm: str
+    point: float | None
+    settings: str
+    repetition: str
+    value: float | None
+    bound: bool
+    run: str
+    versions: str
+
+
+class Candidate(NamedTuple):
+    """A run of the suite, and all its settings by dotted name."""
+
+    run: Run
+    settings: Mapping[str, Any]
+
+
+def gather(claims: Claims, results: Results) -> list[Figure]:
+    """Read the figures of all claims from the runs of their suite.
+
+    Raises
+    ------
+    UserError
+        If a claim names a setting, a value or a measure that no run has, or if settings are left open that
+        nothing chooses.
+    """
+    runs = [Candidate(run, _settings_of(run)) for run in results.runs if run.record.id is not None]
+    runs = [one for one in runs if one.run.record.suite == claims.suite]
+    if not runs:
+        raise UserError(f"there are no runs of suite {claims.suite}, which {claims.folder} needs")
+    return [
+        figure
+        for claim in claims.claims
+        for arm, where in claim.arms.items()
+        for figure in _arm(claim, arm, _matching(claim, {**claim.at, **where}, runs))
+    ]
+
+
+def _settings_of(run: Run) -> dict[str, Any]:
+    record = run.record
+    whole = flat_spec(completed(record.spec, plugged(record))) | origin(record)
+    return {**whole, "profile": record.profile}
+
+
+def _matching(claim: Claim, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
+    """Return the runs with the given settings; raise UserError if there are none."""
+    left = list(runs)
+    for name, wanted in where.items():
+        kept = [one for one in left if _has(one.settings, name, wanted)]
+        if not kept:
+            known = {key for one in left for key in one.settings}
+            if name not in known and wanted is not None:
+                raise unknown(f"setting of {claim.id}", name, known)
+            found = sorted({str(one.settings.get(name, "none")) for one in left})
+            raise UserError(
+                f"{claim.id}: no run has {settings_text({name: wanted})} beside what is asked for before; "
+                f"there is {name} {', '.join(found)}"
+            )
+        left = kept
+    return left
+
+
+def _has(settings: Mapping[str, Any], name: str, wanted: Any) -> bool:
+    """Return whether a run has a setting; a list means any of its values, null none at all."""
+    own = settings.get(name)
+    if wanted is None:
+        return own is None and not any(key.startswith(f"{name}.") for key in settings)
+    if isinstance(wanted, list):
+        return own == json.dumps(wanted) or any(_has(settings, name, one) for one in wanted)
+    return isinstance(own, bool) == isinstance(wanted, bool) and own == wanted
+
+
+def _arm(claim: Claim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
+    """Return the figures of one side of a claim."""
+    points: dict[float | None, list[Candidate]] = {}
+    for one in runs:
+        points.setdefault(_point(claim, one.settings), []).append(one)
+    if claim.along and len(points) < 2:
+        raise UserError(
+            f"{claim.id}: a slope along {claim.along} needs two of its values, given {list(points)}"
+        )
+    found = []
+    for point in sorted(points, key=lambda value: value or 0.0):
+        settings, kept = _chosen(claim, points[point])
+        seen: set[str] = set()
+        for one in sorted(kept, key=lambda own: _repetition(claim, own)[0]):
+            _, repetition = _repetition(claim, one)
+            if repetition in seen:
+                raise UserError(
+                    f"{claim.id}: two runs of {arm} have {claim.over} {repetition} and the same rest"
+                )
+            seen.add(repetition)
+            value, bound = measured(claim.measure, one.run)
+            if claim.scale == "log" and value is not None and value <= 0:
+                raise UserError(
+                    f"{claim.id}: scale log needs values above 0, run {one.run.record.id} has {value:g}"
+                )
+            found.append(
+                Figure(claim.id, claim.question, arm, point, settings, repetition, value, bound,
+                       str(one.run.record.id), _versions_of(one.run))
+            )  # fmt: skip
+    return found
+
+
+def _point(claim: Claim, settings: Mapping[str, Any]) -> float | None:
+    if claim.along is None:
+        return None
+    value = settings.get(claim.along)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise UserError(f"{claim.id}: along needs numbers above 0, a run has {claim.along} {value}")
+    return float(value)
+
+
+def _repetition(claim: Claim, one: Candidate) -> tuple[float, str]:
+    """Return the value of the setting that repeats, as a key of its order and as text."""
+    value = one.settings.get(claim.over)
+    if value is None:
+        raise unknown(f"setting that repeats {claim.id}", claim.over, one.settings)
+    return (float(value) if isinstance(value, int | float) else math.inf), str(value)
+
+
+def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidate]]:
+    """Return the settings chosen where several are open, and the runs to report."""
+    apart = {"seed", claim.over, claim.along}
+    if claim.over != "seed":  # it may decide what the data are
+        apart.add("data.digest")
+    groups: dict[str, list[Candidate]] = {}
+    for one in runs:
+        own = {name: value for name, value in one.settings.items() if name not in apart}
+        groups.setdefault(json.dumps(own, sort_keys=True, default=str), []).append(one)
+    names = {name for one in runs for name in one.settings} - apart
+    first: dict[str, Mapping[str, Any]] = {key: members[0].settings for key, members in groups.items()}
+    open_names = sorted(name for name in names if len({str(own.get(name)) for own in first.values()}) > 1)
+    if claim.choose is None:
+        if len(groups) > 1:
+            shown = [f"{name} ({_values(first.values(), name)})" for name in open_names[:PLACES]]
+            raise UserError(
+                f"{claim.id}: runs differ in {', '.join(shown)}; fix it in at, of or than, or let choose choose"
+            )
+        return "", list(runs)
+    choosing = {str(seed) for seed in claim.choose.seeds}
+    key = next(iter(groups)) if len(groups) == 1 else _best(claim, claim.choose, groups, choosing)
+    kept = [one for one in groups[key] if _repetition(claim, one)[1] not in choosing]
+    if not kept:
+        raise UserError(
+            f"{claim.id}: no run is left beside those of the seeds that choose, {sorted(choosing)}"
+        )
+    best = first[key]
+    return " ".join(f"{name}={best.get(name, 'none')}" for name in open_names), kept
+
+
+def _best(claim: Claim, choice: Choice, groups: Mapping[str, Sequence[Candidate]], choosing: set[str]) -> str:
+    """Return the group with the best mean on the seeds that choose; one that misses a target there comes later."""
+    sign = -1 if choice.by.better_is_higher else 1
+    scores: dict[str, tuple[int, float]] = {}
+    for key, members in groups.items():
+        tried = [one.run for one in members if _repetition(claim, one)[1] in choosing]
+        found = [measured(choice.by, run) for run in tried]
+        values = [value for value, _ in found if value is not None]
+        if len(values) == len(choosing):
+            scores[key] = sum(bound for _, bound in found), sign * fmean(values)
+    if not scores:
+        raise UserError(
+            f"{claim.id}: no setting has {choice.by} on all seeds that choose, {sorted(choosing)}"
+        )
+    return min(scores, key=lambda key: (*scores[key], key))
+
+
+def _values(settings: Iterable[Mapping[str, Any]], name: str) -> str:
+    found = sorted({str(own.get(name, "none")) for own in settings})
+    return ", ".join(found[:PLACES]) + (", ..." if len(found) > PLACES else "")
+
+
+def measured(measure: Measure, run: Run) -> tuple[float | None, bool]:
+    """Return a measure of one run, and whether it is only a lower bound.
+
+    A run that does not reach a target counts with what it had spent, also if it diverged. Other measures need a
+    finished run.
+    """
+    if measure.target is not None:
+        if run.record.status not in ENDED or not run.record.rounds:
+            return None, False
+        _check(run, measure.name)
+        cost = REACHED[measure.how]
+        spent = run.at_target(measure.target, cost)
+        return (run.value(cost), True) if spent is None else (spent, False)
+    if not run.done:
+        return None, False
+    curve = _curve(run, measure.name)
+    if measure.how == "at":
+        rounds = run.curve("round")
+        if measure.number not in rounds:
+            known = ", ".join(map(str, rounds[:PLACES]))
+            raise UserError(
+                f"run {run.record.id} has no evaluation at round {measure.number:g}; there are {known}, "
+                f"..., {rounds[-1]}"
+            )
+        curve = [curve[rounds.index(measure.number)]]
+    if measure.how == "last":
+        if len(curve) < measure.number:
+            raise UserError(
+                f"run {run.record.id} has {len(curve)} evaluations, fewer than the last {measure.number:g}"
+            )
+        curve = curve[-int(measure.number) :]
+        return (None if None in curve else fmean(curve)), False
+    values = [value for value in curve if value is not None]
+    if not values:
+        return None, False
+    return float(min(values) if measure.how == "min" else max(values)), False
+
+
+def _check(run: Run, name: str) -> None:
+    """Raise UserError with the nearest name unless some run of the results has a measure."""
+    results = run.results
+    known = {*results.metrics, *results.diagnostics, *COUNTS, "bytes", "seconds", "epsilon"}
+    if name not in known and not (name in results.frame and results.frame[name].dtype.kind in "ifb"):
+        raise unknown("measure", name, {*known, *COSTS})
+
+
+def _curve(run: Run, name: str) -> list[Any]:
+    """Return a measure, or another column of the tidy table that holds numbers, at every evaluation."""
+    _check(run, name)
+    curve = run.curve(name)
+    if any(value is not None for value in curve) or name not in run.results.frame:
+        return curve
+    column = run.results.frame[name].iloc[run.rows]
+    return [None if gone else value for value, gone in zip(column.tolist(), column.isna(), strict=True)]
+
+
+def _versions_of(run: Run) -> str:
+    return versions_text(named_parts(run.record.spec), run.record.versions)
+
+
+def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
+    """Return parts and versions as ``algorithm=fedavg@3 privacy=@3``; a plugin's version follows a ``+``."""
+    plugins = found.get("plugins", {})
+    sections = [section for section in found if section != "plugins"]
+    sections += [section for section in plugins if section not in found]
+    texts = []
+    for section in sections:
+        plugin = f"+{plugins[section]}" if section in plugins else ""
+        texts.append(f"{section}={names.get(section, '')}@{found.get(section, '')}{plugin}")
+    return " ".join(texts)
+
+
+def stale(claims: Claims, figures: Sequence[Figure]) -> list[str]:
+    """Return why figures are not evidence for the claims of today, one sentence for each reason."""
+    reasons: list[str] = []
+    for claim in claims.claims:
+        own = [figure for figure in figures if figure.claim == claim.id]
+        if not own:
+            reasons.append(f"{claim.id}: {FILE} has no figure of it")
+        elif any(figure.question != claim.question for figure in own):
+            reasons.append(f"{claim.id}: claims.yaml asks for other figures than those in {FILE}")
+        for text in sorted({figure.versions for figure in own}):
+            if not text:
+                reasons.append(f"{claim.id}: versions of its runs are not known")
+            elif (now := _today(text)) != text:
+                was, now_is = set(text.split()) - set(now.split()), set(now.split()) - set(text.split())
+                told = f"today {' '.join(sorted(now_is))}" if now_is else "which is not registered today"
+                reasons.append(f"{claim.id}: made with {' '.join(sorted(was))}, {told}")
+    ids = {claim.id for claim in claims.claims}
+    gone = sorted({figure.claim for figure in figures if figure.claim not in ids})
+    return reasons + [f"{id}: in {FILE}, but not in claims.yaml" for id in gone]
+
+
+def _today(text: str) -> str:
+    """Return the text of `versions_text` for the same parts with the versions of today's code."""
+    names: dict[str, str] = {}
+    for part in text.split():
+        section, _, rest = part.partition("=")
+        names[section] = rest.rpartition("@")[0]
+    spec = {section: {NAMES.get(section, "name"): name} for section, name in names.items()}
+    return versions_text(names, versions(spec))
+
+
+def write_figures(path: Path, figures: Sequence[Figure]) -> None:
+    """Write ``claims.csv``."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Figure._fields)
+    for figure in figures:
+        plain = figure._replace(bound=BOUND if figure.bound else "")  # type: ignore[arg-type]
+        writer.writerow("" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
+                        for one in plain)  # fmt: skip
+    write_text(path, text.getvalue())
+
+
+def read_figures(path: Path) -> list[Figure]:
+    """Read ``claims.csv``.
+
+    Raises
+    ------
+    UserError
+        If it is missing or damaged.
+    """
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} is missing; write it with: claims {path.parent} --from RESULTS --update"
+        ) from None
+    if not rows or tuple(rows[0]) != Figure._fields:
+        raise UserError(f"{path}: the columns {', '.join(Figure._fields)} are needed")
+    try:
+        return [_figure(*row) for row in rows[1:]]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _figure(
+    claim: str, question: str, arm: str, point: str, settings: str, repetition: str, value: str, bound: str,
+    run: str, versions: str,
+) -> Figure:  # fmt: skip
+    if bound not in ("", BOUND) or arm not in ("of", "than"):
+        raise ValueError(f"arm {arm!r}, bound {bound!r}")
+    at, found = float(point) if point else None, float(value) if value else None
+    return Figure(claim, question, arm, at, settings, repetition, found, bound == BOUND, run, versions)
+
+
+def differing(written: Sequence[Figure], found: Sequence[Figure]) -> int:
+    """Return the number of runs whose figures differ between two readings by more than rounding."""
+
+    def keyed(figures: Sequence[Figure]) -> dict[Any, Figure]:
+        return {(one.claim, one.arm, one.point, one.repetition): one for one in figures}
+
+    old, new = keyed(written), keyed(found)
+    return sum(key not in old or key not in new or not _same(old[key], new[key]) for key in {*old, *new})
+
+
+def _same(a: Figure, b: Figure) -> bool:
+    if a.value is None or b.value is None:
+        return a == b
+    return math.isclose(a.value, b.value, rel_tol=CLOSE) and a._replace(value=b.value) == b

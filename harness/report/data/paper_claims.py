@@ -1,0 +1,398 @@
+"""What papers claim, as ``claims.yaml`` states it: a measure, the runs that show it, and what is expected.
+
+::
+
+    suite: kgt-minimax
+    paper: https://arxiv.org/abs/2405.04566
+    claims:
+      heterogeneity:
+        says: Rounds do not grow with heterogeneity
+        where: Theorem 1                      # in the paper
+        measure: {rounds_to: {stationarity: 0.02}}
+        scale: log
+        at: {problem.condition: 10}           # settings of every run
+        of: {problem.heterogeneity: 2}        # settings of the runs measured
+        than: {problem.heterogeneity: 0}      # and of those they are compared with
+        expect: {ratio_below: 1.5, least_ratio: 1.1}
+        verdict: held
+
+docs/comparing.md explains every field. Privacy claims of other systems are in `privacy.claims`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.config.report import COSTS_TO_TARGET, Target, check_measure, read_target
+from harness.config.run import RunSpec
+from harness.config.suite import checked_name
+from harness.config.yaml import mapping, read_yaml, shown
+from harness.core.registry import UserError, unknown
+from harness.metrics import better_is_higher
+from harness.report.data.specs import digest
+from harness.report.data.tidy import NAMED
+
+FILE = "claims.yaml"
+FIELDS = ("suite", "paper", "claims")
+CLAIM_FIELDS = (
+    *("says", "where", "measure", "scale", "at", "of", "than", "along", "choose", "over"),
+    *("expect", "paper_value", "verdict", "reading"),
+)
+NEEDED = ("says", "measure", "of", "expect")
+QUESTION = ("measure", "at", "of", "than", "along", "choose", "over")  # what decides which figures are read
+SCALES = ("linear", "log")
+VERDICTS = ("held", "not seen", "refuted", "cannot be judged")
+#: Measure of a claim -> the cost that is read when a target is reached.
+REACHED = {column.removesuffix("_target"): cost for column, cost in COSTS_TO_TARGET.items()}
+MEASURES = ("measure", "max", "min", *REACHED)
+EXPECTED = {"above": "least", "below": "least", "within": None}
+RATIOS = {"ratio_above": "least_ratio", "ratio_below": "least_ratio", "ratio_within": None}
+
+
+class Measure(NamedTuple):
+    """What is read from a run.
+
+    Attributes
+    ----------
+    name : str
+        Measure of an evaluation: a metric, a cost, or another column of the tidy table.
+    how : str
+        ``at`` a round, the mean of the ``last`` evaluations, ``max`` or ``min`` of all, or one of `REACHED`.
+    number : float
+        The round, the number of evaluations, or the value to reach.
+    """
+
+    name: str
+    how: str = "last"
+    number: float = 1
+
+    @property
+    def target(self) -> Target | None:
+        """The value to reach; None for another measure."""
+        return Target(self.name, self.number) if self.how in REACHED else None
+
+    @property
+    def better_is_higher(self) -> bool:
+        """Whether larger values are better, for a choice between settings."""
+        return self.how == "max" or (self.how in ("at", "last") and better_is_higher(self.name))
+
+    def __str__(self) -> str:
+        """Return text such as ``rounds to stationarity <= 0.02``."""
+        if self.target is not None:
+            return f"{self.how.replace('_', ' ')} {self.target}"
+        if self.how in ("max", "min"):
+            return f"{self.how}imum of {self.name}"
+        if self.how == "at":
+            return f"{self.name} at round {self.number:g}"
+        return self.name if self.number == 1 else f"{self.name}, mean of the last {self.number:g} evaluations"
+
+
+class Choice(NamedTuple):
+    """How a setting left open is chosen: by the best mean of a measure on seeds that are not reported."""
+
+    by: Measure
+    seeds: tuple[int, ...]
+
+
+class Expectation(NamedTuple):
+    """What the value of a claim is expected to be.
+
+    Attributes
+    ----------
+    low, high : float or None
+        Bounds in units of the value (of its logarithm on a log scale); one of them, or both for an interval.
+    least : float
+        Smallest distance from the one bound that would matter.
+    text : str
+        As written.
+    """
+
+    low: float | None
+    high: float | None
+    least: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a paper.
+
+    Attributes
+    ----------
+    id : str
+        Suite and name, ``kgt-minimax/heterogeneity``.
+    says : str
+        The claim in words.
+    where : str
+        Its place in the paper; may be empty.
+    measure : Measure
+        What is read from every run.
+    scale : {"linear", "log"}
+        Whether values are compared as they are or by their logarithms.
+    at : Mapping[str, Any]
+        Settings of all its runs, by dotted name; a list means any of its values.
+    arms : Mapping[str, Mapping[str, Any]]
+        Settings of the runs ``of``, and of those compared with, ``than``.
+    along : str or None
+        Setting over whose logarithm a slope is fitted.
+    choose : Choice or None
+        How settings left open are chosen.
+    over : str
+        The setting that repeats: each of its values gives one value of the claim.
+    expect : Expectation
+        What is expected.
+    paper_value : str
+        The paper's figure, as printed; may be empty.
+    verdict : str
+        The verdict written down; empty if there is none.
+    reading : str
+        What it means, in a sentence or two.
+    question : str
+        Digest of what decides which figures are read.
+    """
+
+    id: str
+    says: str
+    where: str
+    measure: Measure
+    scale: str
+    at: Mapping[str, Any]
+    arms: Mapping[str, Mapping[str, Any]]
+    along: str | None
+    choose: Choice | None
+    over: str
+    expect: Expectation
+    paper_value: str
+    verdict: str
+    reading: str
+    question: str
+
+    @property
+    def ratio(self) -> bool:
+        """Whether the value is the logarithm of a ratio, or of a positive figure, that readers want to see."""
+        return self.scale == "log" and self.along is None
+
+    @property
+    def compared(self) -> str:
+        """What is measured in which runs, in one sentence."""
+        said = {name: settings_text(where) for name, where in self.arms.items()}
+        text = f"{self.measure}: {said['of']}"
+        if "than" in said:
+            text += f" {'over' if self.ratio else 'minus'} {said['than']}"
+        text += f", slope over log({self.along})" if self.along else ""
+        return text + (f", at {settings_text(self.at)}" if self.at else "")
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of one folder.
+
+    Attributes
+    ----------
+    folder : Path
+        Where ``claims.yaml`` is.
+    suite : str
+        Suite whose runs are the evidence.
+    paper : str
+        Address of the paper; may be empty.
+    claims : tuple[Claim, ...]
+        In the order of the file.
+    """
+
+    folder: Path
+    suite: str
+    paper: str
+    claims: tuple[Claim, ...]
+
+
+def read_claims(folder: Path) -> Claims:
+    """Read ``claims.yaml`` of a folder.
+
+    Raises
+    ------
+    UserError
+        If a field, a measure or a section of a run is unknown, or a value has another form than docs/comparing.md
+        describes.
+    """
+    path = folder / FILE
+    content = read_yaml(path)
+    for key in content:
+        if key not in FIELDS:
+            raise unknown(f"field of {path}", key, FIELDS)
+    suite = checked_name(content.get("suite", folder.resolve().name))
+    claims = mapping(f"{path}: claims", content.get("claims"))
+    if not claims:
+        raise UserError(f"{path}: at least one claim is needed")
+    found = tuple(_claim(suite, name, given, f"{path}: {name}") for name, given in claims.items())
+    return Claims(folder, suite, str(content.get("paper") or ""), found)
+
+
+def settings_text(where: Mapping[str, Any]) -> str:
+    """Return settings as ``fedavg lr=0.1``; the names of parts stand without their section."""
+    texts = []
+    for name, value in where.items():
+        section, _, last = name.partition(".")
+        values = value if isinstance(value, list) else [value]
+        said = "/".join("none" if one is None else str(one) for one in values)
+        texts.append(said if NAMED.get(section) == last else f"{last or section}={said}")
+    return " ".join(texts) or "all runs"
+
+
+def _claim(suite: str, name: str, given: Any, at: str) -> Claim:
+    """Read one claim; `at` is where it stands, for messages."""
+    given = {key: value for key, value in mapping(at, given).items() if value is not None}
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        raise UserError(f"{at}: a claim is named by small letters, digits, '-' and '_', given {shown(name)}")
+    for key in given:
+        if key not in CLAIM_FIELDS:
+            raise unknown(f"field of {at}", key, CLAIM_FIELDS)
+    for key in NEEDED:
+        if key not in given:
+            raise UserError(f"{at}: {key} is missing; a claim has at least {', '.join(NEEDED)}")
+    scale, verdict = given.get("scale", "linear"), given.get("verdict", "")
+    if scale not in SCALES:
+        raise unknown(f"scale of {at}", scale, SCALES)
+    if verdict not in ("", *VERDICTS):
+        raise unknown(f"verdict of {at}", verdict, VERDICTS)
+    arms = {arm: _settings(f"{at}: {arm}", given[arm]) for arm in ("of", "than") if arm in given}
+    along, over = given.get("along"), given.get("over", "seed")
+    for key, setting in (("along", along), ("over", over)):
+        if setting is not None:
+            _check_setting(f"{at}: {key}", setting)
+    ratio = scale == "log" and along is None
+    return Claim(
+        id=f"{suite}/{name}",
+        says=str(given["says"]),
+        where=str(given.get("where", "")),
+        measure=read_measure(f"{at}: measure", given["measure"]),
+        scale=scale,
+        at=_settings(f"{at}: at", given.get("at", {})),
+        arms=arms,
+        along=along,
+        choose=_choice(f"{at}: choose", given["choose"]) if "choose" in given else None,
+        over=over,
+        expect=_expectation(f"{at}: expect", given["expect"], ratio),
+        paper_value=str(given.get("paper_value", "")),
+        verdict=verdict,
+        reading=" ".join(str(given.get("reading", "")).split()),
+        question=digest([suite, {key: given[key] for key in QUESTION if key in given}]),
+    )
+
+
+def read_measure(where: str, given: Any) -> Measure:
+    """Read what is measured: a name, or one of the forms in docs/comparing.md."""
+    if isinstance(given, str):
+        return Measure(given)
+    given = mapping(where, given)
+    kinds = [key for key in given if key in MEASURES]
+    if len(kinds) != 1:
+        wrong = next((key for key in given if key not in (*MEASURES, "round", "last")), None)
+        if wrong is not None:
+            raise unknown(f"field of {where}", wrong, (*MEASURES, "round", "last"))
+        raise UserError(f"{where}: one of {', '.join(MEASURES)}, given {shown(dict(given))}")
+    (kind,) = kinds
+    allowed = ("round", "last") if kind == "measure" else ()
+    further = [key for key in given if key != kind]
+    for key in further:
+        if key not in allowed:
+            raise unknown(f"field of {where}", key, (kind, *allowed))
+    if kind in REACHED:
+        target = read_target(mapping(f"{where}.{kind}", given[kind]))
+        assert target is not None  # it is None for None, which is no mapping
+        check_measure(f"measure to reach in {where}", target.measure)
+        return Measure(target.measure, kind, target.value)
+    if not isinstance(given[kind], str):
+        raise UserError(f"{where}.{kind}: the name of a measure, given {shown(given[kind])}")
+    if len(further) > 1:
+        raise UserError(f"{where}: round or last, not both")
+    if not further:
+        return Measure(given[kind], "last" if kind == "measure" else kind)
+    number, lowest = given[further[0]], 0 if further[0] == "round" else 1
+    if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
+        raise UserError(f"{where}.{further[0]}: a whole number of at least {lowest}, given {shown(number)}")
+    return Measure(given[kind], "at" if further[0] == "round" else "last", number)
+
+
+def _settings(where: str, given: Any) -> dict[str, Any]:
+    """Return settings by dotted name, of nested or dotted ones; the bare name of a part is that of its section."""
+    found: dict[str, Any] = {}
+
+    def add(prefix: str, part: Mapping[str, Any]) -> None:
+        for name, value in part.items():
+            if isinstance(value, Mapping):
+                add(f"{prefix}{name}.", mapping(where, value))
+            elif f"{prefix}{name}" in NAMED and value is not None:
+                found[f"{name}.{NAMED[name]}"] = value
+            else:
+                found[prefix + name] = value
+
+    add("", mapping(where, given))
+    for name in found:
+        _check_setting(where, name)
+    return found
+
+
+def _check_setting(where: str, name: Any) -> None:
+    """Raise UserError unless a setting is of a section of a run, or ``profile``."""
+    allowed = [*RunSpec.model_fields, "profile"]
+    if not isinstance(name, str) or name.split(".")[0] not in allowed:
+        raise unknown(f"section of a run in {where}", name, allowed)
+
+
+def _choice(where: str, given: Any) -> Choice:
+    given = mapping(where, given)
+    for key in given:
+        if key not in Choice._fields:
+            raise unknown(f"field of {where}", key, Choice._fields)
+    seeds = given.get("seeds")
+    whole = isinstance(seeds, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
+    if not whole or not seeds:
+        raise UserError(f"{where}.seeds: a list of seeds that are not reported, given {shown(seeds)}")
+    by = read_measure(f"{where}.by", given.get("by", {}))
+    if by.how in ("at", "last"):
+        check_measure(f"measure of {where}", by.name)  # its direction must be known
+    return Choice(by, tuple(seeds or ()))
+
+
+def _expectation(where: str, given: Any, ratio: bool) -> Expectation:
+    """Read what is expected; ratios are turned into logarithms."""
+    given = mapping(where, given)
+    allowed = {**EXPECTED, **(RATIOS if ratio else {})}
+    kinds = [key for key in given if key in allowed]
+    if len(kinds) != 1:
+        hint = "" if ratio else "; ratios go with scale: log, without along"
+        raise UserError(f"{where}: one of {', '.join(allowed)}{hint}; given {shown(dict(given))}")
+    (kind,) = kinds
+    as_ratio, beside = kind in RATIOS, allowed[kind]
+    for key in given:
+        if key not in (kind, beside):
+            raise unknown(f"field of {where}", key, [kind, *([beside] if beside else [])])
+    numbers = given[kind] if beside is None else [given[kind], given.get(beside)]
+    if not isinstance(numbers, list) or len(numbers) != 2 or not all(_finite(one) for one in numbers):
+        form = "[lowest, highest]" if beside is None else f"a number, with {beside} (what would matter)"
+        raise UserError(f"{where}.{kind}: {form}; given {shown(dict(given))}")
+    first, second = map(float, numbers)
+    if as_ratio:
+        if first <= 0 or second <= 0:
+            raise UserError(f"{where}: ratios are above 0, given {shown(dict(given))}")
+        first, second = math.log(first), math.log(second)
+    if beside is None:
+        if first >= second:
+            raise UserError(f"{where}.{kind}: [lowest, highest], given {shown(given[kind])}")
+        return Expectation(first, second, 0.0, f"{numbers[0]:g} to {numbers[1]:g}")
+    if second <= 0:
+        above = 1 if as_ratio else 0
+        raise UserError(f"{where}.{beside}: a number above {above}, given {shown(given[beside])}")
+    upper = kind.endswith("below")
+    shown_as, factor = (math.exp, "a factor ") if ratio else (float, "")
+    text = f"{'<' if upper else '>'} {shown_as(first):.4g} (least: {factor}{shown_as(second):.4g})"
+    return Expectation(None if upper else first, first if upper else None, second, text)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

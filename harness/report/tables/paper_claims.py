@@ -1,0 +1,103 @@
+"""What became of the claims of papers: the table of the command ``claims``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from harness.report.data.evidence import Figure
+from harness.report.data.verdicts import Finding
+from harness.report.tables.text import quantity
+
+DIGITS = 3  # of figures in the table
+COLUMNS = ("claim", "says", "expected", "found", "95 % interval", "seeds", "detectable", "paper", "verdict")
+RIGHT = frozenset({"found", "95 % interval", "seeds", "detectable", "paper"})
+
+
+def rows(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """Return a row of the table for every claim."""
+    return [_row(finding) for finding in findings]
+
+
+def markdown(findings: Sequence[Finding], figures: Sequence[Figure]) -> str:
+    """Return the table as Markdown, with a line below for every claim: what was compared, and what it means."""
+    lines = [
+        _line(COLUMNS),
+        _line([":--" if name not in RIGHT else "--:" for name in COLUMNS]),
+        *(_line([row[name].replace("|", "\\|") for name in COLUMNS]) for row in rows(findings)),
+        "",
+        *(f"- `{finding.claim.id}`: {notes(finding, figures)}" for finding in findings),
+    ]
+    return "\n".join(lines)
+
+
+def notes(finding: Finding, figures: Sequence[Figure]) -> str:
+    """Return what was compared, what was chosen, what is missing, and how it is read."""
+    claim = finding.claim
+    said = [claim.compared]
+    for arm in claim.arms:
+        own = [figure for figure in figures if figure.claim == claim.id and figure.arm == arm]
+        if claim.along:
+            points = sorted({figure.point for figure in own if figure.point is not None})
+            said.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
+        chosen = {figure.point: figure.settings for figure in own if figure.settings}
+        for point, settings in chosen.items():
+            at = "" if point is None else f" at {claim.along}={point:g}"
+            said.append(f"chosen for {arm}{at}: {settings}")
+    if claim.choose is not None:
+        seeds = ", ".join(map(str, claim.choose.seeds))
+        said.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
+    if finding.bounds:
+        runs = "run" if finding.bounds == 1 else "runs"
+        said.append(f"{finding.bounds} {runs} did not reach the target and count with what they had spent")
+    if finding.failed:
+        said.append(f"{finding.failed} of {finding.seeds + finding.failed} seeds have no value")
+    if finding.unpaired:
+        said.append(f"{finding.unpaired} seeds are not in all sides")
+    text = "; ".join(said) + "."
+    return f"{text} {claim.reading}" if claim.reading else text
+
+
+def as_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON writes it; figures are in units of the value, logarithms on a log scale."""
+    claim = finding.claim
+    return {
+        "claim": claim.id,
+        "says": claim.says,
+        "where": claim.where,
+        "measured": claim.compared,
+        "scale": claim.scale,
+        "expected": claim.expect._asdict(),
+        **{name: value for name, value in finding._asdict().items() if name != "claim"},
+        "written": claim.verdict,
+        "paper_value": claim.paper_value,
+        "reading": claim.reading,
+    }
+
+
+def _row(finding: Finding) -> dict[str, str]:
+    claim = finding.claim
+    ends = [_value(finding, end) for end in (finding.low, finding.high)]
+    return {
+        "claim": claim.id,
+        "says": f"{claim.says} ({claim.where})" if claim.where else claim.says,
+        "expected": claim.expect.text,
+        "found": _value(finding, finding.mean),
+        "95 % interval": f"{ends[0]} to {ends[1]}" if all(ends) else "",
+        "seeds": str(finding.seeds),
+        "detectable": _value(finding, finding.detectable, "a factor "),
+        "paper": claim.paper_value,
+        "verdict": finding.verdict,
+    }
+
+
+def _value(finding: Finding, value: float | None, sign: str = "") -> str:
+    if value is None:
+        return ""
+    ratio = finding.claim.ratio
+    return f"{sign if ratio else ''}{quantity(math.exp(value) if ratio else value, DIGITS)}"
+
+
+def _line(fields: Sequence[str]) -> str:
+    return f"| {' | '.join(fields)} |"
