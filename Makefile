@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Dozens of tests start Python: what it compiles is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-fast check format board clean
+.PHONY: quickstart test test-fast check format board claims clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m harness suite quickstart --out results
@@ -53,6 +53,10 @@ format: .venv/ready-to-test
 board: .venv/ready
 	$(BIN)/python -m harness board check board/submissions --tolerance 1e-6
 	$(BIN)/python -m harness board build board/submissions --out board/site
+
+# Verdicts on the papers are those that the committed evidence gives, and that evidence is of today's versions.
+claims: .venv/ready
+	$(BIN)/python -m harness claims
 
 clean:
 	rm -rf results/runs results/quickstart board/site .pytest_cache .mypy_cache .ruff_cache

@@ -10,15 +10,8 @@ from pathlib import Path
 from harness.cli.console import log, out, print_rows
 from harness.cli.names import ROOT
 from harness.core.registry import UserError, unknown
-from harness.report.data.evidence import (
-    FILE,
-    Figure,
-    differing,
-    gather,
-    read_figures,
-    stale,
-    write_figures,
-)
+from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
+from harness.report.data.evidence import gather
 from harness.report.data.paper_claims import FILE as CLAIMS
 from harness.report.data.paper_claims import Claims, read_claims
 from harness.report.data.results import Results

@@ -21,7 +21,7 @@ import pytest
 from harness.cli.parser import main, parser
 
 ROOT = Path(__file__).parents[2]
-READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^(<!-- slow -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 

@@ -1,67 +1,23 @@
-"""Evidence for the claims of papers: one figure for each run that counts, as ``claims.csv`` keeps it."""
+"""Evidence for the claims of papers: which runs of a results folder count, and what is read from each."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from harness.config.report import COSTS
-from harness.config.run import NAMES, completed, named_parts, versions
+from harness.config.run import completed, named_parts
 from harness.core.registry import UserError, unknown
+from harness.report.data.claim_figures import Figure, versions_text
 from harness.report.data.paper_claims import REACHED, Choice, Claim, Claims, Measure, settings_text
 from harness.report.data.results import Results, Run
 from harness.report.data.tidy import COUNTS, flat_spec, origin, plugged
-from harness.storage.files import write_text
 
-FILE = "claims.csv"
-BOUND = ">="
 ENDED = ("done", "failed", "stopped")  # runs that had the rounds they had
-DIGITS = 10  # significant, of a figure
-CLOSE = 1e-6  # relative: other processors round differently
 PLACES = 4  # values named in a message
-
-
-class Figure(NamedTuple):
-    """The figure of one run: a row of ``claims.csv``.
-
-    Attributes
-    ----------
-    claim, question : str
-        Id of the claim, and the digest of what it asked for when the figure was read.
-    arm : str
-        ``of`` or ``than``.
-    point : float or None
-        Value of the setting along which a slope is fitted.
-    settings : str
-        Settings that were chosen for this arm and point; empty if nothing was open.
-    repetition : str
-        The seed, or another setting that repeats.
-    value : float or None
-        The measure; None if the run has none, because it failed.
-    bound : bool
-        Whether the target was not reached, so that the value is what the run had spent without it.
-    run : str
-        Id of the run.
-    versions : str
-        What determined the run, with versions: ``algorithm=fedavg@3 problem=classify@4 ...``.
-    """
-
-    claim: str
-    question: str
-    arm: str
-    point: float | None
-    settings: str
-    repetition: str
-    value: float | None
-    bound: bool
-    run: str
-    versions: str
 
 
 class Candidate(NamedTuple):
@@ -94,8 +50,7 @@ def gather(claims: Claims, results: Results) -> list[Figure]:
 
 def _settings_of(run: Run) -> dict[str, Any]:
     record = run.record
-    whole = flat_spec(completed(record.spec, plugged(record))) | origin(record)
-    return {**whole, "profile": record.profile}
+    return {**flat_spec(completed(record.spec, plugged(record))), "profile": record.profile}
 
 
 def _matching(claim: Claim, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
@@ -178,12 +133,12 @@ def _repetition(claim: Claim, one: Candidate) -> tuple[float, str]:
 def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidate]]:
     """Return the settings chosen where several are open, and the runs to report."""
     apart = {"seed", claim.over, claim.along}
-    if claim.over != "seed":  # it may decide what the data are
-        apart.add("data.digest")
     groups: dict[str, list[Candidate]] = {}
     for one in runs:
         own = {name: value for name, value in one.settings.items() if name not in apart}
         groups.setdefault(json.dumps(own, sort_keys=True, default=str), []).append(one)
+    for members in groups.values():
+        _same_origin(claim, members)
     names = {name for one in runs for name in one.settings} - apart
     first: dict[str, Mapping[str, Any]] = {key: members[0].settings for key, members in groups.items()}
     open_names = sorted(name for name in names if len({str(own.get(name)) for own in first.values()}) > 1)
@@ -203,6 +158,20 @@ def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidat
         )
     best = first[key]
     return " ".join(f"{name}={best.get(name, 'none')}" for name in open_names), kept
+
+
+def _same_origin(claim: Claim, runs: Sequence[Candidate]) -> None:
+    """Raise UserError if runs that differ in what repeats were made with other data or code.
+
+    Runs that have not begun have no versions. A setting that repeats, other than the seed, may decide the data.
+    """
+    free = set() if claim.over == "seed" else {"data.digest"}
+    found = [origin(one.run.record) for one in runs if one.run.record.versions]
+    for name in sorted({name for own in found for name in own} - free):
+        if len({str(own.get(name)) for own in found}) > 1:
+            raise UserError(
+                f"{claim.id}: its runs differ in {name} ({_values(found, name)}); make them again"
+            )
 
 
 def _best(claim: Claim, choice: Choice, groups: Mapping[str, Sequence[Candidate]], choosing: set[str]) -> str:
@@ -285,106 +254,3 @@ def _curve(run: Run, name: str) -> list[Any]:
 
 def _versions_of(run: Run) -> str:
     return versions_text(named_parts(run.record.spec), run.record.versions)
-
-
-def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
-    """Return parts and versions as ``algorithm=fedavg@3 privacy=@3``; a plugin's version follows a ``+``."""
-    plugins = found.get("plugins", {})
-    sections = [section for section in found if section != "plugins"]
-    sections += [section for section in plugins if section not in found]
-    texts = []
-    for section in sections:
-        plugin = f"+{plugins[section]}" if section in plugins else ""
-        texts.append(f"{section}={names.get(section, '')}@{found.get(section, '')}{plugin}")
-    return " ".join(texts)
-
-
-def stale(claims: Claims, figures: Sequence[Figure]) -> list[str]:
-    """Return why figures are not evidence for the claims of today, one sentence for each reason."""
-    reasons: list[str] = []
-    for claim in claims.claims:
-        own = [figure for figure in figures if figure.claim == claim.id]
-        if not own:
-            reasons.append(f"{claim.id}: {FILE} has no figure of it")
-        elif any(figure.question != claim.question for figure in own):
-            reasons.append(f"{claim.id}: claims.yaml asks for other figures than those in {FILE}")
-        for text in sorted({figure.versions for figure in own}):
-            if not text:
-                reasons.append(f"{claim.id}: versions of its runs are not known")
-            elif (now := _today(text)) != text:
-                was, now_is = set(text.split()) - set(now.split()), set(now.split()) - set(text.split())
-                told = f"today {' '.join(sorted(now_is))}" if now_is else "which is not registered today"
-                reasons.append(f"{claim.id}: made with {' '.join(sorted(was))}, {told}")
-    ids = {claim.id for claim in claims.claims}
-    gone = sorted({figure.claim for figure in figures if figure.claim not in ids})
-    return reasons + [f"{id}: in {FILE}, but not in claims.yaml" for id in gone]
-
-
-def _today(text: str) -> str:
-    """Return the text of `versions_text` for the same parts with the versions of today's code."""
-    names: dict[str, str] = {}
-    for part in text.split():
-        section, _, rest = part.partition("=")
-        names[section] = rest.rpartition("@")[0]
-    spec = {section: {NAMES.get(section, "name"): name} for section, name in names.items()}
-    return versions_text(names, versions(spec))
-
-
-def write_figures(path: Path, figures: Sequence[Figure]) -> None:
-    """Write ``claims.csv``."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Figure._fields)
-    for figure in figures:
-        plain = figure._replace(bound=BOUND if figure.bound else "")  # type: ignore[arg-type]
-        writer.writerow("" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
-                        for one in plain)  # fmt: skip
-    write_text(path, text.getvalue())
-
-
-def read_figures(path: Path) -> list[Figure]:
-    """Read ``claims.csv``.
-
-    Raises
-    ------
-    UserError
-        If it is missing or damaged.
-    """
-    try:
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except FileNotFoundError:
-        raise UserError(
-            f"{path} is missing; write it with: claims {path.parent} --from RESULTS --update"
-        ) from None
-    if not rows or tuple(rows[0]) != Figure._fields:
-        raise UserError(f"{path}: the columns {', '.join(Figure._fields)} are needed")
-    try:
-        return [_figure(*row) for row in rows[1:]]
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def _figure(
-    claim: str, question: str, arm: str, point: str, settings: str, repetition: str, value: str, bound: str,
-    run: str, versions: str,
-) -> Figure:  # fmt: skip
-    if bound not in ("", BOUND) or arm not in ("of", "than"):
-        raise ValueError(f"arm {arm!r}, bound {bound!r}")
-    at, found = float(point) if point else None, float(value) if value else None
-    return Figure(claim, question, arm, at, settings, repetition, found, bound == BOUND, run, versions)
-
-
-def differing(written: Sequence[Figure], found: Sequence[Figure]) -> int:
-    """Return the number of runs whose figures differ between two readings by more than rounding."""
-
-    def keyed(figures: Sequence[Figure]) -> dict[Any, Figure]:
-        return {(one.claim, one.arm, one.point, one.repetition): one for one in figures}
-
-    old, new = keyed(written), keyed(found)
-    return sum(key not in old or key not in new or not _same(old[key], new[key]) for key in {*old, *new})
-
-
-def _same(a: Figure, b: Figure) -> bool:
-    if a.value is None or b.value is None:
-        return a == b
-    return math.isclose(a.value, b.value, rel_tol=CLOSE) and a._replace(value=b.value) == b

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from harness.core.registry import UserError
-from harness.report.data.evidence import Figure
+from harness.report.data.claim_figures import Figure
 from harness.report.data.paper_claims import Claim, Expectation
 from harness.report.data.statistics import detectable, paired
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from harness.report.data.evidence import Figure
+from harness.report.data.claim_figures import Figure
 from harness.report.data.verdicts import Finding
 from harness.report.tables.text import quantity
 

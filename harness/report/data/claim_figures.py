@@ -1,0 +1,163 @@
+"""Figures of the claims of papers, one for each run that counts: ``claims.csv``, and whether it is of today."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.config.run import NAMES, versions
+from harness.core.registry import UserError
+from harness.report.data.paper_claims import Claims
+from harness.storage.files import write_text
+
+FILE = "claims.csv"
+BOUND = ">="
+DIGITS = 10  # significant, of a figure
+CLOSE = 1e-6  # relative: other processors round differently
+
+
+class Figure(NamedTuple):
+    """The figure of one run: a row of ``claims.csv``.
+
+    Attributes
+    ----------
+    claim, question : str
+        Id of the claim, and the digest of what it asked for when the figure was read.
+    arm : str
+        ``of`` or ``than``.
+    point : float or None
+        Value of the setting along which a slope is fitted.
+    settings : str
+        Settings that were chosen for this arm and point; empty if nothing was open.
+    repetition : str
+        The seed, or another setting that repeats.
+    value : float or None
+        The measure; None if the run has none, because it failed.
+    bound : bool
+        Whether the target was not reached, so that the value is what the run had spent without it.
+    run : str
+        Id of the run.
+    versions : str
+        What determined the run, with versions: ``algorithm=fedavg@3 problem=classify@4 ...``.
+    """
+
+    claim: str
+    question: str
+    arm: str
+    point: float | None
+    settings: str
+    repetition: str
+    value: float | None
+    bound: bool
+    run: str
+    versions: str
+
+
+def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
+    """Return parts and versions as ``algorithm=fedavg@3 privacy=@3``; a plugin's version follows a ``+``."""
+    plugins = found.get("plugins", {})
+    sections = [section for section in found if section != "plugins"]
+    sections += [section for section in plugins if section not in found]
+    texts = []
+    for section in sections:
+        plugin = f"+{plugins[section]}" if section in plugins else ""
+        texts.append(f"{section}={names.get(section, '')}@{found.get(section, '')}{plugin}")
+    return " ".join(texts)
+
+
+def stale(claims: Claims, figures: Sequence[Figure]) -> list[str]:
+    """Return why figures are not evidence for the claims of today, one sentence for each reason."""
+    reasons: list[str] = []
+    for claim in claims.claims:
+        own = [figure for figure in figures if figure.claim == claim.id]
+        if not own:
+            reasons.append(f"{claim.id}: {FILE} has no figure of it")
+        elif any(figure.question != claim.question for figure in own):
+            reasons.append(f"{claim.id}: claims.yaml asks for other figures than those in {FILE}")
+        for text in sorted({figure.versions for figure in own}):
+            if not text:
+                reasons.append(f"{claim.id}: versions of its runs are not known")
+            elif (now := _today(text)) != text:
+                was, now_is = set(text.split()) - set(now.split()), set(now.split()) - set(text.split())
+                told = f"today {' '.join(sorted(now_is))}" if now_is else "which is not registered today"
+                reasons.append(f"{claim.id}: made with {' '.join(sorted(was))}, {told}")
+    ids = {claim.id for claim in claims.claims}
+    gone = sorted({figure.claim for figure in figures if figure.claim not in ids})
+    return reasons + [f"{id}: in {FILE}, but not in claims.yaml" for id in gone]
+
+
+def _today(text: str) -> str:
+    """Return the text of `versions_text` for the same parts with the versions of today's code."""
+    names: dict[str, str] = {}
+    for part in text.split():
+        section, _, rest = part.partition("=")
+        names[section] = rest.rpartition("@")[0]
+    spec = {section: {NAMES.get(section, "name"): name} for section, name in names.items()}
+    return versions_text(names, versions(spec))
+
+
+def write_figures(path: Path, figures: Sequence[Figure]) -> None:
+    """Write ``claims.csv``."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Figure._fields)
+    for figure in figures:
+        plain = figure._replace(bound=BOUND if figure.bound else "")  # type: ignore[arg-type]
+        writer.writerow("" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
+                        for one in plain)  # fmt: skip
+    write_text(path, text.getvalue())
+
+
+def read_figures(path: Path) -> list[Figure]:
+    """Read ``claims.csv``.
+
+    Raises
+    ------
+    UserError
+        If it is missing or damaged.
+    """
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} is missing; write it with: claims {path.parent} --from RESULTS --update"
+        ) from None
+    if not rows or tuple(rows[0]) != Figure._fields:
+        raise UserError(f"{path}: the columns {', '.join(Figure._fields)} are needed")
+    try:
+        figures = [_figure(*row) for row in rows[1:]]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if len(_keyed(figures)) < len(figures):
+        raise UserError(f"{path}: two rows have the same claim, arm, point and repetition")
+    return figures
+
+
+def _figure(
+    claim: str, question: str, arm: str, point: str, settings: str, repetition: str, value: str, bound: str,
+    run: str, versions: str,
+) -> Figure:  # fmt: skip
+    if bound not in ("", BOUND) or arm not in ("of", "than"):
+        raise ValueError(f"arm {arm!r}, bound {bound!r}")
+    at, found = float(point) if point else None, float(value) if value else None
+    return Figure(claim, question, arm, at, settings, repetition, found, bound == BOUND, run, versions)
+
+
+def differing(written: Sequence[Figure], found: Sequence[Figure]) -> int:
+    """Return the number of runs whose figures differ between two readings by more than rounding."""
+    old, new = _keyed(written), _keyed(found)
+    return sum(key not in old or key not in new or not _same(old[key], new[key]) for key in {*old, *new})
+
+
+def _keyed(figures: Iterable[Figure]) -> dict[Any, Figure]:
+    return {(one.claim, one.arm, one.point, one.repetition): one for one in figures}
+
+
+def _same(a: Figure, b: Figure) -> bool:
+    if a.value is None or b.value is None:
+        return a == b
+    return math.isclose(a.value, b.value, rel_tol=CLOSE) and a._replace(value=b.value) == b

@@ -1,0 +1,144 @@
+"""The command `claims`: exit status, and folders by name."""
+
+import json
+
+import pytest
+import yaml
+
+from harness.api import making
+from harness.cli import claims as command
+from harness.cli.parser import main
+from harness.report.data.claim_figures import Figure, write_figures
+from harness.report.data.paper_claims import read_claims
+
+CLAIM = {
+    "says": "A helps",
+    "measure": "accuracy",
+    "of": {"algorithm": "scaffold"},
+    "than": {"algorithm": "fedavg"},
+    "expect": {"above": 0, "least": 0.01},
+    "verdict": "held",
+    "reading": "By 0.1.",
+}
+
+
+def write(folder, values=(0.6, 0.61, 0.59, 0.6), versions=None, **changes):
+    """Write claims and figures: `of` has the values, `than` 0.5 in every seed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"suite": folder.name, "claims": {"one": {**CLAIM, **changes}}}
+    (folder / "claims.yaml").write_text(yaml.safe_dump(content))
+    (claim,) = read_claims(folder).claims
+    figures = [
+        Figure(claim.id, claim.question, arm, None, "", str(seed), value, False, "id", versions or today())
+        for arm, row in (("of", values), ("than", [0.5] * len(values)))
+        for seed, value in enumerate(row)
+    ]
+    write_figures(folder / "claims.csv", figures)
+    return folder
+
+
+def today():
+    from algorithms import ALGORITHMS
+    from harness.problems import PROBLEMS
+
+    fedavg, classify = ALGORITHMS["fedavg"].meta, PROBLEMS["classify"]
+    return f"algorithm=fedavg@{fedavg.version} problem=classify@{classify.version} partition=@1"
+
+
+def test_verdicts_as_written_are_success(tmp_path, capsys):
+    assert main(["claims", str(write(tmp_path / "mine"))]) == 0
+    told = capsys.readouterr()
+    assert "mine/one" in told.out and "held" in told.out and "By 0.1." in told.out
+    assert told.err == ""
+
+
+def test_a_changed_row_flips_the_verdict_and_the_exit_code(tmp_path, capsys):
+    folder = write(tmp_path / "mine")
+    path = folder / "claims.csv"
+    assert path.read_text().count(",0.61,") == 1
+    path.write_text(path.read_text().replace(",0.61,", ",0.11,"))
+    assert main(["claims", str(folder)]) == 1
+    told = capsys.readouterr()
+    assert "mine/one: the verdict is 'cannot be judged', not 'held', as written" in told.err
+    assert "cannot be" in told.out
+
+
+def test_stale_evidence_is_an_error(tmp_path, capsys):
+    folder = write(tmp_path / "mine", versions=today().replace("fedavg@", "fedavg@9"))
+    assert main(["claims", str(folder)]) == 1
+    assert "stale evidence: mine/one: made with algorithm=fedavg@9" in capsys.readouterr().err
+
+
+def test_a_claim_without_a_verdict_asks_for_one(tmp_path, capsys):
+    assert main(["claims", str(write(tmp_path / "mine", verdict=""))]) == 1
+    assert "the verdict is 'held', and none is written in claims.yaml" in capsys.readouterr().err
+
+
+def test_all_folders_of_a_folder_are_read(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "first")
+    write(tmp_path / "second", verdict="refuted")
+    (tmp_path / "without").mkdir()
+    monkeypatch.setattr(command, "REFERENCE", tmp_path)
+    assert main(["claims", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["claim"], one["verdict"], one["written"]) for one in found] == [
+        ("first/one", "held", "held"),
+        ("second/one", "held", "refuted"),
+    ]
+    assert main(["claims", "first"]) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["frst"], "Did you mean 'first'?"),
+        (["first", "--update"], "--update: goes with --from"),
+        (["first", "--json", "--markdown"], "--json, --markdown: one of them"),
+        (["empty"], "there is no claims.yaml"),
+        (["bare"], "claims.csv is missing"),
+        (["first", "--from", "nowhere"], "no results folder nowhere"),
+    ],
+)
+def test_a_wrong_request_is_refused(tmp_path, capsys, monkeypatch, arguments, told):
+    write(tmp_path / "first")
+    (write(tmp_path / "bare") / "claims.csv").unlink()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(command, "REFERENCE", tmp_path)
+    monkeypatch.chdir(tmp_path / "empty")
+    assert main(["claims", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_markdown_has_a_row_and_a_line_for_every_claim(tmp_path, capsys):
+    assert main(["claims", str(write(tmp_path / "mine", paper_value="5 %")), "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| mine/one | A helps | > 0 (least: 0.01) | 0.1 | ")
+    assert lines[2].endswith("| 5 % | held |")
+    assert lines[-1] == "- `mine/one`: accuracy: scaffold minus fedavg. By 0.1."
+
+
+@pytest.mark.slow
+def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
+    """Two rounds of ten steps come nearer to the saddle than two of one."""
+    suite = {
+        "suite": "tiny",
+        "base": {"problem": {"kind": "random_quadratic", "clients": 2, "samples": 4}, "rounds": 2},
+        "sweep": {
+            "algorithm": [{"name": "local_sgda", "lr_x": 0.05, "lr_y": 0.05, "batch_size": 2}],
+            "algorithm.local_steps": [1, 10],
+            "seed": [0, 1, 2],
+        },
+    }
+    making.suite(suite, out=tmp_path / "out")
+    steps = {"of": {"algorithm.local_steps": 10}, "than": {"algorithm.local_steps": 1}, "scale": "log"}
+    expect = {"ratio_below": 1, "least_ratio": 1.1}
+    folder = write(tmp_path / "tiny", measure="stationarity", expect=expect, **steps)
+    (folder / "claims.csv").unlink()
+    read = ["claims", str(folder), "--from", str(tmp_path / "out")]
+    assert main(read) == 0 and "claims.csv is missing; --update writes it" in capsys.readouterr().err
+    assert main([*read, "--update"]) == 0
+    assert main(["claims", str(folder)]) == 0 == main(read)
+    path = folder / "claims.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-1]) + "\n")
+    assert main(read) == 1 and "1 figures are not those of" in capsys.readouterr().err

@@ -1,0 +1,147 @@
+"""Verdicts: intervals derived by hand, every verdict, and bounds that could reverse one."""
+
+import math
+
+import pytest
+import yaml
+from scipy.stats import nct
+
+from harness.core.registry import UserError
+from harness.report.data.claim_figures import Figure
+from harness.report.data.paper_claims import read_claims
+from harness.report.data.verdicts import judge
+
+
+def claim_of(folder, **fields):
+    given = {"says": "A", "measure": "accuracy", "of": {"algorithm": "fedavg"}, **fields}
+    given.setdefault("expect", {"above": 0, "least": 0.5})
+    (folder / "claims.yaml").write_text(yaml.safe_dump({"suite": "tiny", "claims": {"one": given}}))
+    return read_claims(folder).claims[0]
+
+
+def figures(values, arm="of", point=None, bounds=()):
+    """Return a figure for each seed; None is a run without value, `bounds` are seeds that reached no target."""
+    return [
+        Figure("tiny/one", "", arm, point, "", str(seed), value, seed in bounds, "id", "")
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_the_interval_of_four_seeds_is_that_of_t(tmp_path):
+    """1, 2, 3, 4: mean 2.5, deviation sqrt(5/3) = 1.290994; t(.975, 3) = 3.182446 times half of it is 2.054260.
+    What is detectable is found by a t test of 4 values four times in five, by SciPy's noncentral t.
+    """
+    found = judge(claim_of(tmp_path), figures([1.0, 2.0, 3.0, 4.0]))
+    assert found.mean == 2.5
+    assert (found.low, found.high) == pytest.approx((0.445740, 4.554260), abs=1e-5)
+    power = nct.sf(3.182446, 3, 2 * found.detectable / 1.290994)
+    assert power == pytest.approx(0.8, abs=1e-4)
+    assert (found.seeds, found.verdict) == (4, "held")
+
+
+def test_from_five_seeds_on_the_wider_interval_decides(tmp_path):
+    """A skewed sample: t alone ends below what the bootstrap reaches."""
+    values = [0.0, 0.0, 0.0, 0.1, 3.0]
+    found = judge(claim_of(tmp_path), figures(values))
+    mean = 0.62
+    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / 4)
+    half = 2.776445 * spread / math.sqrt(5)
+    assert found.low <= mean - half + 1e-6
+    assert found.high > mean + half * 1.05
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    """Both sides spread over 100, but 'of' is ahead by 1.0, 1.1, 0.9 in every seed."""
+    claim = claim_of(tmp_path, than={"algorithm": "local"})
+    ours, theirs = [1.0, 51.1, 100.9, 7.0], [0.0, 50.0, 100.0]
+    found = judge(claim, figures(ours) + figures(theirs, "than"))
+    assert found.mean == pytest.approx(1.0)
+    assert found.low == pytest.approx(1 - 4.302653 * 0.1 / math.sqrt(3), abs=1e-5)
+    assert (found.seeds, found.unpaired) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "values, expect, verdict",
+    [
+        ([1.0, 1.1, 1.2, 0.9], {"above": 0, "least": 0.5}, "held"),
+        ([-1.0, -1.1, -1.2, -0.9], {"above": 0, "least": 0.5}, "refuted"),
+        ([-0.1, 0.1, 0.05, -0.05], {"above": 0, "least": 0.5}, "not seen"),
+        ([-1.0, 1.0, 0.5, -0.5], {"above": 0, "least": 0.5}, "cannot be judged"),
+        ([-1.0, -1.1, -1.2, -0.9], {"below": 0, "least": 0.5}, "held"),
+        ([1.0, 1.1, 1.2, 0.9], {"below": 0, "least": 0.5}, "refuted"),
+        ([-0.1, 0.1, 0.05, -0.05], {"below": 0, "least": 0.5}, "not seen"),
+        ([-1.0, 1.0, 0.5, -0.5], {"below": 0, "least": 0.5}, "cannot be judged"),
+        ([1.0, 1.1, 1.2, 0.9], {"within": [0, 2]}, "held"),
+        ([1.0, 1.1, 1.2, 0.9], {"within": [2, 3]}, "refuted"),
+        ([1.0, 1.1, 1.2, 0.9], {"within": [-1, 0]}, "refuted"),
+        ([1.0, 1.1, 1.2, 0.9], {"within": [1, 3]}, "cannot be judged"),
+        ([1.0], {"above": 0, "least": 0.5}, "cannot be judged"),
+    ],
+)
+def test_every_verdict(tmp_path, values, expect, verdict):
+    assert judge(claim_of(tmp_path, expect=expect), figures(values)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "ours, theirs, bounded, expect, verdict",
+    [
+        # More rounds than theirs, at least: what is missing makes the difference larger.
+        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "of", {"above": 0, "least": 1}, "held"),
+        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "than", {"above": 0, "least": 1}, "cannot be judged"),
+        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "than", {"above": 0, "least": 1}, "refuted"),
+        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "of", {"above": 0, "least": 1}, "cannot be judged"),
+        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "than", {"below": 0, "least": 1}, "held"),
+        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "of", {"below": 0, "least": 1}, "cannot be judged"),
+        ([10.0, 10.1, 9.9], [10.0, 10.0, 10.0], "of", {"above": 0, "least": 5}, "cannot be judged"),
+        ([10.0, 10.1, 9.9], [10.0, 10.0, 10.0], "than", {"above": 0, "least": 5}, "not seen"),
+        ([10.0, 10.1, 9.9], [10.0, 10.0, 10.0], "of", {"within": [-5, 5]}, "cannot be judged"),
+        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "of", {"within": [-5, 5]}, "refuted"),
+        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "than", {"within": [-5, 5]}, "cannot be judged"),
+    ],
+)
+def test_a_bound_leaves_only_what_it_cannot_reverse(tmp_path, ours, theirs, bounded, expect, verdict):
+    claim = claim_of(tmp_path, than={"algorithm": "local"}, expect=expect)
+    sides = {"of": ours, "than": theirs}
+    given = [
+        one for arm, values in sides.items() for one in figures(values, arm, bounds=[1] * (arm == bounded))
+    ]
+    found = judge(claim, given)
+    assert (found.bounds, found.verdict) == (1, verdict)
+    free = judge(claim, [one._replace(bound=False) for one in given])
+    assert free.verdict != "cannot be judged"
+
+
+def test_the_slope_of_a_power_law_is_its_exponent(tmp_path):
+    """value = c n^-1/2 with another c for each seed; the exponent has no spread."""
+    claim = claim_of(tmp_path, along="problem.clients", scale="log", expect={"within": [-0.6, -0.4]})
+    given = [one for n in (2.0, 8.0, 32.0) for one in figures([c * n**-0.5 for c in (1, 3, 9)], point=n)]
+    found = judge(claim, given)
+    assert (found.mean, found.low, found.high) == pytest.approx((-0.5, -0.5, -0.5), abs=1e-9)
+    assert found.verdict == "held"
+
+
+def test_a_linear_slope_is_per_unit_of_the_logarithm(tmp_path):
+    claim = claim_of(tmp_path, along="problem.clients", expect={"within": [2.9, 3.1]})
+    given = [one for n in (1.0, 2.0, 7.0) for one in figures([s + 3 * math.log(n) for s in (0, 5)], point=n)]
+    assert judge(claim, given).mean == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("point, verdict", [(32.0, "held"), (2.0, "cannot be judged")])
+def test_a_bound_tilts_a_slope_by_its_place(tmp_path, point, verdict):
+    """At the right end the true slope is steeper, at the left end less so."""
+    claim = claim_of(tmp_path, along="problem.clients", scale="log")
+    given = [one for n in (2.0, 8.0, 32.0) for one in figures([c * n for c in (1, 3, 9)], point=n)]
+    given = [one._replace(bound=one.point == point and one.repetition == "0") for one in given]
+    assert judge(claim, given).verdict == verdict
+
+
+def test_a_failed_run_leaves_the_claim_open(tmp_path):
+    found = judge(claim_of(tmp_path), figures([1.0, 1.1, None, 0.9]))
+    assert (found.seeds, found.failed, found.verdict) == (3, 1, "cannot be judged")
+    assert found.low > 0
+
+
+def test_sides_without_a_common_seed_are_refused(tmp_path):
+    claim = claim_of(tmp_path, than={"algorithm": "local"})
+    with pytest.raises(UserError, match="no seed in common"):
+        judge(claim, figures([1.0]) + [one._replace(repetition="7") for one in figures([1.0], "than")])
