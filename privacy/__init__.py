@@ -19,7 +19,7 @@ the functions of `privacy.audit` test the claim on released data, those of `priv
 `gaussian_noise`          noise, one generator per row
 `coefficients`            noise that is correlated between rounds (`prefix_error`: what it leaves in sums)
 `grid`                    noise that clients add together, as integers (`discrete_gaussian`, `rotate`)
-`scale_p`, `inclusion_p`  tests of the claimed noise and sampling (`correlation_p`: of independent draws)
+`scale_p`, `inclusion_p`  tests of the claimed noise and sampling (`normal_p`, `correlation_p`: of draws)
 `one_run_epsilon`         empirical lower bound on epsilon (`one_run_gaussian_epsilon`, `clopper_pearson_epsilon`)
 `selection_epsilon`       what a search for settings costs, if it draws a random number of them
 `attack_bound`            what an attacker can gain (`accuracy_bound`: from one epsilon alone)
@@ -28,7 +28,7 @@ the functions of `privacy.audit` test the claim on released data, those of `priv
 
 from privacy.accounting import Account, account, calibrate, compose, epsilon
 from privacy.attacker import accuracy_bound, attack_bound
-from privacy.audit import correlation_p, inclusion_p, scale_p
+from privacy.audit import correlation_p, inclusion_p, normal_p, scale_p
 from privacy.banded import Factorization, coefficients, prefix_error
 from privacy.clip import (
     AdaptiveClip,
@@ -92,6 +92,7 @@ __all__ = [
     "grid",
     "inclusion_p",
     "joint_norm",
+    "normal_p",
     "one_run_epsilon",
     "one_run_gaussian_epsilon",
     "padded_length",

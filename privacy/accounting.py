@@ -12,7 +12,8 @@ Bounds:
 - Poisson sampling, ``prv``: Opacus's discretized privacy loss (Gopi, Lee, Wutschitz 2021), upper end of its
   error interval;
 - any sampling, ``pld``: the discretized privacy loss of `privacy.pld`, within 1 % of the exact value;
-- sampling without replacement, ``rdp``: twice the divergence's excess over 1 of Poisson sampling (`divergence`).
+- sampling without replacement, ``rdp``: twice the divergence's excess over 1 of Poisson sampling (`divergence`);
+- a user's mechanism, ``pld``: the same, of its own pair of distributions (`privacy.own_mechanism`).
 
 Sampling never increases epsilon, so the exact value without amplification is a bound too; the smallest bound is
 reported. It is tight at the extremes, where Opacus's series overflow.
@@ -36,6 +37,7 @@ from privacy.gaussian import (
     check_delta,
     check_multiplier,
     gaussian_epsilon,
+    lowest,
 )
 from privacy.pld import ROUNDING, SMALLEST_DELTA, pld_epsilon
 
@@ -57,7 +59,10 @@ _SMALLEST_PRV_DELTA = 1e-10
 
 
 class Account(NamedTuple):
-    """An epsilon, its accountant (``exact``, ``rdp``, ``prv`` or ``pld``), and the reason for a fallback."""
+    """An epsilon, its accountant (``exact``, ``rdp``, ``prv`` or ``pld``), and the reason for a fallback.
+
+    Of a user's mechanism the fallback is ``sum``: one release whose shift is the sum of all shifts.
+    """
 
     epsilon: float
     accountant: str
@@ -105,6 +110,8 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
         return Account(0.0, "exact", "nothing was released")
     if any(event.noise_multiplier == 0 for event in events):
         return Account(math.inf, "exact", "a release has no noise")
+    if any(event.noise is not None for event in events):
+        return _own_account(events, delta, accountant)
     together = compose([event.noise_multiplier / math.sqrt(event.times) for event in events])
     unamplified = gaussian_epsilon(together, delta)
     if all(event.rate == 1 for event in events):
@@ -124,6 +131,20 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
         used = "rdp" if note else "prv"
         bound = min(bound, tighter)
     return Account(max(0.0, min(bound, unamplified)), used, note)
+
+
+def _own_account(events: Sequence[Event], delta: float, accountant: str) -> Account:
+    """Epsilon of releases of a user's mechanism, which are never more than one release of all shifts together."""
+    noise = events[0].noise
+    if noise is None or any(event.noise is not noise for event in events) or accountant != "pld":
+        raise ValueError(
+            "releases of a user's mechanism are composed with each other only, by accountant pld"
+        )
+    together = noise.epsilon(sum(event.times / event.noise_multiplier for event in events), delta)
+    if len(events) == events[0].times == events[0].rate == 1:
+        return Account(together, "exact")
+    tighter, note = _pld_epsilon(events, delta, together)
+    return Account(min(tighter, together), "sum" if note else "pld", note)
 
 
 def epsilon(
@@ -190,6 +211,10 @@ def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant:
         spent = account(scaled, delta, accountant).epsilon
         return math.log(max(spent, 1e-300) / epsilon)
 
+    if (noise := events[0].noise) is not None:
+        shifts = sum(event.times / event.noise_multiplier for event in events)
+        sure = lowest(lambda log: noise.epsilon(shifts * math.exp(-log), delta) <= epsilon, -50.0, 50.0, 1e-9)
+        return math.exp(_root(excess, sure, 5e-7))
     # A closed form without amplification; sampling only lowers the factor. The margin covers rounding.
     together = compose(event.noise_multiplier / math.sqrt(event.times) for event in events)
     high = math.log(analytic_sigma(epsilon, delta, 1.0) / together * (1 + 1e-9))
@@ -290,7 +315,14 @@ def divergence(event: Event, order: float) -> float:
     Let ``A = exp((order - 1) divergence)`` of the Poisson-sampled Gaussian. ``A - 1`` is an integral over the
     profiles of both directions at losses above 0. Without replacement both are the larger one (`privacy.pld`),
     which Poisson sampling has where it weighs most; so ``A`` is at most ``2 A - 1``.
+
+    Raises
+    ------
+    ValueError
+        If the noise is a user's.
     """
+    if event.noise is not None:
+        raise ValueError("Renyi divergences are known of Gaussian noise only")
     spent = _renyi(event.noise_multiplier, event.rate, order)
     if event.rate == 1 or event.sampling == "poisson" or spent == math.inf:
         return spent
@@ -313,7 +345,8 @@ def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
 
 def _pld_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
     """Epsilon by privacy loss distributions, and why there is none (empty if there is)."""
-    fallback = "pld accountant not usable here, rdp instead: "
+    instead = "rdp" if all(event.noise is None for event in events) else "a sum of shifts"
+    fallback = f"pld accountant not usable here, {instead} instead: "
     if delta < SMALLEST_DELTA:
         return math.inf, f"{fallback}delta below {SMALLEST_DELTA}"
     if (draws := sum(event.times for event in events)) * ROUNDING > delta:

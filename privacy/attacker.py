@@ -73,7 +73,7 @@ def attack_bound(events: Sequence[Event], delta: float) -> Attack:
     events = [event for event in events if event.times]
     if any(event.noise_multiplier == 0 for event in events):
         return Attack(1.0, (1.0,) * len(FALSE_POSITIVE_RATES))
-    if all(event.rate == 1 for event in events):
+    if all(event.rate == 1 and event.noise is None for event in events):
         return _gaussian(compose(event.noise_multiplier / math.sqrt(event.times) for event in events))
     found = account(events, max(delta, SMALLEST_DELTA), "pld")
     if found.accountant != "pld":

@@ -17,6 +17,7 @@ from scipy.special import (
     chdtrc,
     gammaln,
     logsumexp,
+    ndtr,
     stdtr,
 )  # scipy.stats is slow to import
 from torch import Tensor
@@ -47,6 +48,28 @@ def scale_p(noise: Tensor, std: float = 1.0) -> float:
     sample = sample[~np.isnan(sample)]
     squares = float(((sample / std) ** 2).sum())
     return _two_sided(chdtr(len(sample), squares), chdtrc(len(sample), squares)) if len(sample) else 1.0
+
+
+def normal_p(noise: Tensor) -> float:
+    """Test whether draws are standard normal, by the largest distance of distribution functions.
+
+    Parameters
+    ----------
+    noise : Tensor
+        Independent draws, of any shape; nan entries do not count.
+
+    Returns
+    -------
+    float
+        An upper bound of the p-value (Dvoretzky, Kiefer, Wolfowitz; Massart); 1 without draws.
+    """
+    sample = _array(noise).ravel()
+    sample = np.sort(sample[~np.isnan(sample)])
+    if not len(sample):
+        return 1.0
+    cdf, steps = ndtr(sample), np.arange(len(sample) + 1) / len(sample)
+    distance = max(float((steps[1:] - cdf).max()), float((cdf - steps[:-1]).max()))
+    return float(min(1.0, 2 * np.exp(-2 * len(sample) * distance**2)))
 
 
 def correlation_p(rows: Tensor) -> tuple[float, tuple[int, int]]:

@@ -40,8 +40,8 @@ class Clipped(NamedTuple):
     exceeded: Tensor
 
 
-def clip(parts: Sequence[Tensor], norm: float | Tensor) -> Clipped:
-    """Scale each row so that the joint L2 norm over all parts of the message is at most ``norm``.
+def clip(parts: Sequence[Tensor], norm: float | Tensor, order: float = 2) -> Clipped:
+    """Scale each row so that the joint norm over all parts of the message is at most ``norm``.
 
     Parameters
     ----------
@@ -49,6 +49,8 @@ def clip(parts: Sequence[Tensor], norm: float | Tensor) -> Clipped:
         One message: each ``(..., P_j)`` with the same leading axes.
     norm : float or Tensor
         Clip norm; a tensor broadcasts against the leading axes. With infinity the same tensors are returned.
+    order : float
+        1 for the L1 norm; default: the L2 norm.
 
     Returns
     -------
@@ -61,7 +63,7 @@ def clip(parts: Sequence[Tensor], norm: float | Tensor) -> Clipped:
     ValueError
         If there are no parts, their leading axes differ, or ``norm`` is not positive.
     """
-    norms = _joint_norms(parts)
+    norms = _joint_norms(parts, order)
     bound = _bound(norm, norms)
     finite = norms <= LONGEST
     exceeded = ~(norms <= bound) | ~finite
@@ -268,11 +270,11 @@ class AdaptiveClip:
         return norm * torch.exp(-self.lr * (below - self.quantile))
 
 
-def _joint_norms(parts: Sequence[Tensor]) -> Tensor:
+def _joint_norms(parts: Sequence[Tensor], order: float = 2) -> Tensor:
     """Joint norm of each row, in float64 so that rounding of long float32 sums cannot break the bound."""
     _check_parts(parts)
-    each = torch.stack([torch.linalg.vector_norm(part, dim=-1, dtype=torch.float64) for part in parts])
-    joint: Tensor = torch.linalg.vector_norm(each, dim=0)
+    norms = [torch.linalg.vector_norm(part, order, dim=-1, dtype=torch.float64) for part in parts]
+    joint: Tensor = torch.linalg.vector_norm(torch.stack(norms), order, dim=0)
     return joint
 
 

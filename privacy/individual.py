@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from privacy.accounting import Account, account, calibrate
-from privacy.event import Event
+from privacy.event import Event, own_event
+from privacy.own_mechanism import Noise
 
 Array = NDArray[np.float64]
 
@@ -38,6 +39,10 @@ class Histories:
         Composed noise multiplier, rate and number of draws, ``(H, K)``.
     which : array
         History of each unit.
+    noise : Noise or None
+        That of a user's mechanism; the multipliers are then those of single releases.
+    releases : tuple of int
+        Releases of each kind of draw, with such noise.
     """
 
     sampling: tuple[str, ...]
@@ -45,6 +50,8 @@ class Histories:
     rates: Array
     times: NDArray[np.int64]
     which: NDArray[np.intp]
+    noise: Noise | None = None
+    releases: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -73,6 +80,13 @@ class Histories:
             self.sampling,
             strict=True,
         )
+        if self.noise is not None:
+            pairs = zip(rows, self.releases, strict=True)
+            return tuple(
+                own_event(self.noise, noise, number, rate, times, "poisson" if how == "none" else how)
+                for (noise, rate, times, how), number in pairs
+                if times
+            )
         return tuple(
             Event(noise, rate, times, "poisson" if sampling == "none" else sampling)
             for noise, rate, times, sampling in rows
@@ -85,13 +99,20 @@ class Histories:
 
     def bounds(self, delta: float) -> Array:
         """Return an upper bound on the epsilon of each history, ``(H,)``; infinity if there is no other."""
-        if len(self.times) == 1:  # bounds are there to compare
-            return np.full(1, math.inf)
+        if len(self.times) == 1 or self.noise is not None:  # bounds are there to compare
+            return np.full(len(self.times), math.inf)
         pieces = [
             self._bounds(delta, slice(first, first + _HISTORIES))
             for first in range(0, len(self.times), _HISTORIES)
         ]
         return np.concatenate(pieces) if pieces else np.zeros(0)
+
+    def exposures(self, bounds: Array) -> Array:
+        """Return figures by which histories are ranked: their bounds, or without these their expected releases."""
+        if self.noise is None:
+            return bounds
+        expected: Array = (self.times * np.array(self.releases) * self.rates).sum(-1)
+        return expected
 
     def _bounds(self, delta: float, rows: slice) -> Array:
         best = np.full(len(self.times[rows]), math.inf)
@@ -119,7 +140,7 @@ def largest(histories: Histories, delta: float, accountant: str = "pld") -> tupl
     bounds = histories.bounds(delta)
     best, found = 0, Account(-math.inf, "exact")
     tried: list[int] = []
-    for one in np.argsort(-bounds, kind="stable").tolist():
+    for one in np.argsort(-histories.exposures(bounds), kind="stable").tolist():
         if tried and bounds[one] <= found.epsilon:
             break
         if any(_dominates(histories, other, one) for other in tried):
@@ -132,9 +153,9 @@ def largest(histories: Histories, delta: float, accountant: str = "pld") -> tupl
 
 
 def median(histories: Histories, delta: float, accountant: str = "pld") -> float:
-    """Return the epsilon of the median unit, the upper one of two, in the order of the bounds."""
+    """Return the epsilon of the median unit, the upper one of two, in the order of `Histories.exposures`."""
     bounds = histories.bounds(delta)
-    order = np.argsort(bounds, kind="stable")
+    order = np.argsort(histories.exposures(bounds), kind="stable")
     reached = np.bincount(histories.which, minlength=len(bounds))[order].cumsum()
     middle = int(order[np.searchsorted(reached, len(histories.which) // 2, side="right")])
     return account(histories.events(middle), delta, accountant).epsilon
@@ -149,7 +170,7 @@ def calibrate_all(epsilon: float, delta: float, histories: Histories, accountant
         If an argument is out of range.
     """
     factor = 0.0
-    one = int(histories.bounds(delta).argmax())
+    one = int(histories.exposures(histories.bounds(delta)).argmax())
     while True:
         factor = max(factor, calibrate(epsilon, delta, histories.events(one), accountant))
         if factor == 0.0:  # nothing is released

@@ -10,6 +10,7 @@ different noise, and calibration. Composition does not depend on order, so equal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from privacy.accounting import check_rate, compose
 from privacy.gaussian import check_delta, check_multiplier, gaussian_epsilon
 from privacy.individual import Histories, largest, median
+from privacy.own_mechanism import Noise
 
 DrawKey = str | int | tuple["DrawKey", ...]
 Sampling = Literal["none", "poisson", "without-replacement"]
@@ -212,8 +214,23 @@ class Ledger:
         np.put_along_axis(took, ids, mask if active is None else mask * active, -1)
         return took
 
-    def histories(self, noise_multiplier: float | Array = 1.0, run: int | None = None) -> Histories:
-        """Return the distinct histories of the units of a run, given its noise multiplier, or one per unit."""
+    def histories(
+        self, noise_multiplier: float | Array = 1.0, run: int | None = None, noise: Noise | None = None
+    ) -> Histories:
+        """Return the distinct histories of the units of a run, given its noise multiplier, or one per unit.
+
+        Parameters
+        ----------
+        noise_multiplier, run, noise
+            As in `report`.
+
+        Raises
+        ------
+        ValueError
+            If releases of one draw have different noise, and the noise is a user's.
+        """
+        if noise is not None and any(len(draw.releases) > 1 for draw in self.counts):
+            raise ValueError("releases of one draw under a user's mechanism have one noise multiplier")
         shape, units = self.shape, self.shape[-1]
 
         def of_run(values: Any) -> Any:
@@ -223,15 +240,19 @@ class Ledger:
             return values
 
         draws = list(self.counts)
-        return Histories.of(
+        found = Histories.of(
             units,
             [draw.sampling for draw in draws],
             times=[of_run(self.counts[draw]) for draw in draws],
             rates=[
                 of_run(self.rates[draw.rate] if isinstance(draw.rate, str) else draw.rate) for draw in draws
             ],
-            multipliers=[of_run(noise_multiplier) * draw.noise_multiplier for draw in draws],
+            multipliers=[
+                of_run(noise_multiplier) * (draw.noise_multiplier if noise is None else draw.releases[0][0])
+                for draw in draws
+            ],
         )
+        return replace(found, noise=noise, releases=tuple(draw.releases[0][1] for draw in draws))
 
     def report(
         self,
@@ -240,6 +261,7 @@ class Ledger:
         *,
         noise_multiplier: float | Array = 1.0,
         run: int | None = None,
+        noise: Noise | None = None,
     ) -> PrivacyReport:
         """Account for all releases about every unit.
 
@@ -253,6 +275,8 @@ class Ledger:
             Noise multiplier of the run, or of each unit ``(units,)``.
         run : int, optional
             Number of a stacked run.
+        noise : Noise, optional
+            That of a user's mechanism; default: Gaussian noise.
 
         Raises
         ------
@@ -260,13 +284,13 @@ class Ledger:
             If delta is not in (0, 1) or the accountant is unknown.
         """
         check_delta(delta)
-        histories = self.histories(noise_multiplier, run)
+        histories = self.histories(noise_multiplier, run, noise)
         most, total = largest(histories, delta, accountant)
         smallest = float(np.min(noise_multiplier))
         weakest = min((smallest * draw.releases[0][0] for draw in self.counts), default=None)
         numbers = [sum(number for _, number in draw.releases) for draw in self.counts]
         return PrivacyReport(
-            epsilon_release=0.0 if weakest is None else gaussian_epsilon(weakest, delta),
+            epsilon_release=0.0 if weakest is None else _of_release(weakest, delta, noise),
             epsilon_total=total.epsilon,
             epsilon_median=median(histories, delta, accountant),
             unit_most=int((histories.which == most).argmax()),
@@ -301,3 +325,9 @@ class Ledger:
         """Return values with all axes of runs, ``(*runs, units)`` or ``(*runs, 1)``."""
         width = values.shape[-1] if values.ndim else 1
         return np.broadcast_to(values, (*self.shape[:-1], width)).copy()
+
+
+def _of_release(noise_multiplier: float, delta: float, noise: Noise | None) -> float:
+    if noise is None or noise_multiplier == 0:
+        return gaussian_epsilon(noise_multiplier, delta)
+    return noise.epsilon(1 / noise_multiplier, delta)

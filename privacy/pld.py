@@ -14,6 +14,9 @@ Let ``z`` be the noise multiplier, ``q`` the rate, and ``h(epsilon)`` the hockey
   Gaboardi 2018; attained), hence its reverse for epsilon < 0. The pair with this profile
   dominates all neighbors, so it may be composed (Zhu, Dong, Wang 2022). ``z`` is relative to the
   sensitivity under replacement, twice the clip norm.
+
+Both hold for any mechanism whose neighbors are dominated by one symmetric pair. So a user's noise takes the place
+of the normal distribution, with the pair of `privacy.own_mechanism`.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from privacy.event import Event
+from privacy.own_mechanism import Noise
 
 Array = NDArray[np.float64]
 Kind = Literal["gaussian", "remove", "add", "replace"]
@@ -132,14 +136,23 @@ def _inverted_in_logarithms(losses: Array, probs: Array, infinite: float, delta:
 
 def _guess(events: tuple[Event, ...], delta: float) -> float:
     """Return about the epsilon, by the central limit theorem."""
+    single = [(event, _square(event)) for event in events]
     squares = (
-        event.times * event.rate**2 * math.expm1(min(event.noise_multiplier**-2, 100.0))
+        event.times * event.rate**2 * math.expm1(min(square, 100.0))
         if event.rate < 1
-        else event.times * event.noise_multiplier**-2
-        for event in events
+        else event.times * square
+        for event, square in single
     )
     mu = math.sqrt(sum(squares))
     return mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
+
+
+def _square(event: Event) -> float:
+    """Return the inverse square of the noise multiplier, of own noise that of a Gaussian as easily told apart."""
+    if event.noise is None:
+        return event.noise_multiplier**-2
+    half = event.noise.own.log_cdf(np.array([-0.5 / event.noise_multiplier]))[0]
+    return float(4 * ndtri(min(0.5, math.exp(max(half, -700.0)))) ** 2)
 
 
 def _step(epsilon: float, draws: int) -> float:
@@ -166,14 +179,12 @@ def _composed(events: tuple[Event, ...], delta: float, step: float) -> list[Any]
     composed = []
     for direction in directions:
         kinds = [(event, _kind(event, direction)) for event in events]
-        ends = [_range(event.noise_multiplier, event.rate, kind, tail) for event, kind in kinds]
+        ends = [_range(event, kind, tail) for event, kind in kinds]
         longest = max(high - low for low, high in ends)
         coarse = max(step, math.ldexp(1.0, math.ceil(math.log2(longest / _LARGEST_SIZE))))
         with np.errstate(all="ignore"):  # the library's Chernoff bounds overflow on the way, harmlessly
             many = [
-                _single(event.noise_multiplier, event.rate, kind, coarse, tail).self_compose(
-                    event.times, aside
-                )
+                _single(event._replace(times=1), kind, coarse, tail).self_compose(event.times, aside)
                 for event, kind in kinds
             ]
             composed.append(functools.reduce(compose_pmfs, many))
@@ -187,11 +198,15 @@ def _kind(event: Event, direction: Kind) -> Kind:
     return direction if event.sampling == "poisson" else "replace"
 
 
-def _range(z: float, rate: float, kind: Kind, tail: float) -> tuple[float, float]:
+def _range(event: Event, kind: Kind, tail: float) -> tuple[float, float]:
     """Return losses between which one draw's distribution lies, up to a mass of ``tail`` above."""
-    reach = -float(ndtri(min(0.5, tail / rate)))  # standard deviations
-    gaussian = (0.5 / z + reach) / z
-    high = gaussian + math.log(rate + (1 - rate) * math.exp(-gaussian))  # of the mixture, there
+    z, rate = event.noise_multiplier, event.rate
+    if event.noise is None:
+        reach = -float(ndtri(min(0.5, tail / rate)))  # standard deviations
+        alone = (0.5 / z + reach) / z
+    else:
+        alone = event.noise.loss(1 / z + event.noise.above(tail / rate), 1 / z)
+    high = alone + math.log(rate + (1 - rate) * math.exp(-alone))  # of the mixture, there
     low = math.log1p(-rate) if rate < 1 else -high
     return {"gaussian": (-high, high), "replace": (-high, high), "remove": (low, high), "add": (-high, -low)}[
         kind
@@ -199,23 +214,30 @@ def _range(z: float, rate: float, kind: Kind, tail: float) -> tuple[float, float
 
 
 @functools.lru_cache(maxsize=256)
-def _single(z: float, rate: float, kind: Kind, step: float, tail: float) -> Any:
+def _single(event: Event, kind: Kind, step: float, tail: float) -> Any:
     """Discretize the privacy loss of one draw; whatever lies above the range counts as infinite."""
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
 
-    low, high = _range(z, rate, kind, tail)
+    z, rate, noise = event.noise_multiplier, event.rate, event.noise
+    low, high = _range(event, kind, tail)
     first, last = math.floor(low / step), math.ceil(high / step)
     losses = np.arange(first, last + 1, dtype=np.float64) * step
     if kind == "gaussian":
-        profile = _gaussian(z, losses)
+        profile = _unsampled(z, losses, noise)
     elif kind == "remove":
-        profile = _mixture_first(z, rate, losses)
+        profile = _mixture_first(z, rate, losses, noise)
     elif kind == "add":
-        profile = _mixture_second(z, rate, losses)
+        profile = _mixture_second(z, rate, losses, noise)
     else:
-        first_side, second_side = _mixture_first(z, rate, losses), _mixture_second(z, rate, losses)
+        first_side = _mixture_first(z, rate, losses, noise)
+        second_side = _mixture_second(z, rate, losses, noise)
         profile = np.where(losses >= 0, first_side, second_side)
     return create_pmf_pessimistic_connect_dots_fixed_gap(step, first, last, np.clip(profile, 0.0, 1.0))
+
+
+def _unsampled(z: float, losses: Array, noise: Noise | None) -> Array:
+    """Divergence of the noise shifted by the sensitivity from the noise."""
+    return _gaussian(z, losses) if noise is None else noise.divergence(1 / z, losses)
 
 
 def _gaussian(z: float, losses: Array) -> Array:
@@ -231,7 +253,7 @@ def _gaussian(z: float, losses: Array) -> Array:
     return divergence
 
 
-def _mixture_first(z: float, rate: float, losses: Array) -> Array:
+def _mixture_first(z: float, rate: float, losses: Array, noise: Noise | None = None) -> Array:
     """Divergence of the mixture from ``N(0, z^2)``: ``h`` of the module's description."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # log(1 + (exp(loss) - 1) / rate), where that is a number
@@ -239,16 +261,16 @@ def _mixture_first(z: float, rate: float, losses: Array) -> Array:
         large = losses + np.log1p(-(1 - rate) * np.exp(-np.maximum(losses, 1.0))) - math.log(rate)
         inner = np.where(losses < 1.0, small, large)
         inside = losses > math.log1p(-rate)
-        value = rate * _gaussian(z, np.where(inside & np.isfinite(inner), inner, 0.0))
+        value = rate * _unsampled(z, np.where(inside & np.isfinite(inner), inner, 0.0), noise)
         divergence: Array = np.where(inside & np.isfinite(inner), value, -np.expm1(losses))
     return divergence
 
 
-def _mixture_second(z: float, rate: float, losses: Array) -> Array:
+def _mixture_second(z: float, rate: float, losses: Array, noise: Noise | None = None) -> Array:
     """Divergence of ``N(0, z^2)`` from the mixture."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weight = -np.expm1(losses + math.log1p(-rate))  # 1 - exp(loss) (1 - rate)
         inside = weight > 0
         inner = losses + math.log(rate) - np.log(np.where(inside, weight, 1.0))
-        divergence: Array = np.where(inside, weight * _gaussian(z, inner), 0.0)
+        divergence: Array = np.where(inside, weight * _unsampled(z, inner, noise), 0.0)
     return divergence

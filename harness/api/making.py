@@ -18,7 +18,7 @@ from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
 from harness.config.tune import runs_of
 from harness.config.yaml import read_yaml
-from harness.core.registry import UserError
+from harness.core.registry import UserError, counted
 from harness.executors.scheduler import Outcome, choose, run_one
 from harness.executors.suites import Follower, Work, run_suite, unfollowed
 from harness.simulation import build
@@ -168,7 +168,7 @@ class Study:
         ends = ", ".join(f"{count} {status}" for status, count in sorted(self.ends.items()))
         frame = self.leaderboard()
         columns = [name for name in SHOWN if name in frame and frame[name].notna().any()]
-        return f"<p>{len(self.records)} runs: {ends}</p>{frame[columns].to_html(index=False)}"
+        return f"<p>{counted(len(self.records), 'run')}: {ends}</p>{frame[columns].to_html(index=False)}"
 
 
 #: Columns of the leaderboard that a notebook shows.

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from harness.cli.console import log, out
 from harness.cli.verify import bounds, told
-from harness.core.registry import UserError
+from harness.core.registry import UserError, counted
 from harness.executors.replay import Replay, caught, checked_record, chosen, replay
 from harness.storage.store import RunRecord, Store
 from harness.storage.submission import Submission, read_submission, submissions, write_submission
@@ -80,7 +80,7 @@ def check(given: argparse.Namespace, repeat: Callable[[Store, str, float, str], 
         done = [str(record.id) for record in records if record.status == "done"]
         pool |= {f"{name}/runs/{id}": (submission.store, id) for id in done}
         signed = f"signed by {submission.signer}" if submission.signer else "not signed"
-        text = f"{name}: {submission.id}, {len(records)} runs of {submission.submitter}, {signed}"
+        text = f"{name}: {submission.id}, {counted(len(records), 'run')} of {submission.submitter}, {signed}"
         out.print(text, markup=False, soft_wrap=True)
     wrong = len(refused)
     sample = chosen(list(pool), given.sample, given.seed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cli.console import out, print_rows
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError, counted, unknown
 from privacy.accounting import account, calibrate
 from privacy.attacker import FALSE_POSITIVE_RATES, Attack, accuracy_bound, attack_bound
 from privacy.claims import CLAIMS, Verdict, judge
@@ -76,8 +76,8 @@ class Mechanism:
             )
         a_round = "1 release" if self.releases_per_round == 1 else f"{self.releases_per_round} releases"
         return (
-            f"unit {self.unit}, placement {self.placement}, {who}, {self.rounds} rounds, {a_round} a round, "
-            f"clip norm {self.clip:g}, delta {self.delta:g}"
+            f"unit {self.unit}, placement {self.placement}, {who}, "
+            f"{counted(self.rounds, 'round')}, {a_round} a round, clip norm {self.clip:g}, delta {self.delta:g}"
         )
 
 
@@ -257,8 +257,8 @@ def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
         kept = " This holds only while nobody outside learns who was drawn in which round."
     return (
         f"\nIn words ({row['adjacency']}, epsilon {_number(row['epsilon'])} by {row['accountant']}): "
-        f"an attacker sees everything that is released ({row['releases']} releases) and knows everything "
-        f"except {secret}; beforehand, the chances are even. He is then right at most "
+        f"an attacker sees everything that is released ({counted(row['releases'], 'release')}) and "
+        f"knows everything except {secret}; beforehand, the chances are even. He is then right at most "
         f"{_percent(row['accuracy'])} of the time. A blind guess is right 50 % of the time; epsilon and "
         "delta "
         f"alone would say {_percent(row['accuracy_from_epsilon'])}. If his false alarms are limited to 1 "

@@ -7,6 +7,7 @@ import argparse
 from harness.cli.console import log, out
 from harness.cli.run import exit_code, given_work
 from harness.config.report import read_stored
+from harness.core.registry import counted
 from harness.executors.suites import carry_on
 from harness.storage.merge import merge
 from harness.storage.store import Store
@@ -37,7 +38,8 @@ def merge_command(given: argparse.Namespace) -> int:
         log.print(f"{place} is not copied: {why}", markup=False)
     suites = f"; suites: {', '.join(made.suites)}" if made.suites else ""
     out.print(
-        f"{given.out}: {made.copied} runs copied, {made.same} there already, {len(made.left)} left{suites}",
+        f"{given.out}: {counted(made.copied, 'run')} copied, {made.same} there already, "
+        f"{len(made.left)} left{suites}",
         markup=False,
         soft_wrap=True,
     )

@@ -63,6 +63,17 @@ def _data() -> Rows:
     ]
 
 
+def _mechanisms() -> Rows:
+    from privacy.own_mechanism import MECHANISMS
+
+    ours = {
+        "independent": "Gaussian noise, of its own for every release.",
+        "banded": "Gaussian noise that is correlated between rounds.",
+    }
+    users = {name: (noise.defined.__doc__ or "").split("\n")[0] for name, noise in MECHANISMS.items()}
+    return [{"name": name, "about": about} for name, about in (ours | users).items()]
+
+
 def _metrics() -> Rows:
     from harness.metrics import METRICS
 
@@ -114,6 +125,7 @@ LISTS = {
     "algorithms": _algorithms,
     "codecs": _codecs,
     "data": _data,
+    "mechanisms": _mechanisms,
     "metrics": _metrics,
     "models": _models,
     "partitions": _partitions,

@@ -38,6 +38,7 @@ LISTS = (
     "algorithms",
     "codecs",
     "data",
+    "mechanisms",
     "metrics",
     "models",
     "partitions",
@@ -193,6 +194,7 @@ def parser() -> argparse.ArgumentParser:
     swept = command("sweep", "run", "run a benchmark over lists of values, as a suite", "suite")
     spec_options(swept)
     for each in (many, swept):
+        each.add_argument("--json", action="store_true", help="print the leaderboard as JSON")
         sweep_options(each)
         jobs_options(each)
         execution_options(each)
@@ -416,7 +418,7 @@ def parser() -> argparse.ArgumentParser:
                 default=[],
                 type=Path,
                 metavar="FILE.py",
-                help="file that registers algorithms, models, codecs, metrics, data, partitions (repeatable)",
+                help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
             )
             one.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
     return top

@@ -8,6 +8,7 @@ import sys
 import pandas as pd
 
 from harness.cli.console import log
+from harness.core.registry import counted
 from harness.report.data.export import without_formulas
 from harness.simulation.saved_model import SavedModel, read_rows
 
@@ -21,6 +22,7 @@ def predict_command(given: argparse.Namespace) -> int:
     claim = model.about["privacy"]
     budget = f"; ε {claim['epsilon_total']}" if claim else ""
     log.print(
-        f"{rows} rows by run {model.about['run']}, trained on {model.about['source']}{budget}", markup=False
+        f"{counted(rows, 'row')} by run {model.about['run']}, trained on {model.about['source']}{budget}",
+        markup=False,
     )
     return 0

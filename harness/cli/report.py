@@ -16,7 +16,7 @@ from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system
-from harness.core.registry import UserError
+from harness.core.registry import UserError, counted
 from harness.report import (
     Results,
     leaderboard,
@@ -65,6 +65,8 @@ def leaderboard_command(given: argparse.Namespace) -> int:
         frame if chosen is None else frame[list(dict.fromkeys(name for one in chosen for name in one.names))]
     )
     best = _in_bold(results, columns(frame) if shown is None else shown, given)
+    if chosen is not None and spec.baseline is None and any("paired_p_holm" in one.names for one in chosen):
+        log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
     _write(part, given.csv, write_csv)
     _write(frame, given.markdown, partial(write_markdown, shown=shown, best=best))
     _write(frame, given.latex, partial(write_latex, shown=shown, best=best))
@@ -75,7 +77,7 @@ def leaderboard_command(given: argparse.Namespace) -> int:
         print_table(frame, out)
     else:
         texts = [{column.heading: column.text(row) for column in shown} for row in rows_of(frame)]
-        print_rows(texts, f"{len(texts)} rows")
+        print_rows(texts, counted(len(texts), "row"))
     return 0
 
 
@@ -86,7 +88,14 @@ def _in_bold(results: Results, shown: Sequence[Column], given: argparse.Namespac
     if given.markdown is given.latex is None:
         raise UserError("--bold-best: goes with --markdown or --latex")
     measures = [column.key.removesuffix("_mean") for column in shown if column.key.endswith("_mean")]
-    return best_of(results.cells, [name for name in measures if known(name)])
+    best = best_of(results.cells, [name for name in measures if known(name)])
+    if not best:
+        log.print(
+            "--bold-best: nothing is in bold: no shown measure has two rows with the same data, partition, "
+            "privacy and compression to compare",
+            markup=False,
+        )
+    return best
 
 
 @no_collection()
@@ -181,9 +190,17 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
     return replace(stored, **{name: value for name, value in options.items() if value})
 
 
-def write_all(store: Store, name: str | None, spec: ReportSpec, paper: bool = False) -> None:
-    """Write the report of a suite or a folder, with a folder for a paper if asked for; print summary and paths."""
+def write_all(
+    store: Store, name: str | None, spec: ReportSpec, paper: bool = False, *, as_json: bool = False
+) -> None:
+    """Write the report of a suite or a folder, with a folder for a paper if asked for.
+
+    Print summary and paths, or the leaderboard as JSON.
+    """
     made = report_folder(store, name, replace(spec, figures=(*spec.figures, "pdf")) if paper else spec)
+    if as_json:
+        print(made.leaderboard().to_json(orient="records", indent=1))
+        return
     print_summary(made.results, made.leaderboard(), made.spec.by, made.spec.baseline, out)
     others = ", ".join(name for name in made.files if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {made.page}", markup=False)

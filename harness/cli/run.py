@@ -16,7 +16,7 @@ from harness.cli.progress import SuiteProgress, ago, amount
 from harness.config import builtin
 from harness.config.run import RunSpec
 from harness.config.tune import runs_of
-from harness.core.registry import UserError
+from harness.core.registry import UserError, counted
 from harness.executors.scheduler import run_one
 from harness.executors.suites import Work, run_suite, within_limit
 from harness.simulation.build import identify, prepare
@@ -41,6 +41,7 @@ CELL = (
         "mechanism",
         "adjacency",
         "sampling",
+        "sampling_rate",
     ),
     *(
         "noise_multiplier",
@@ -131,7 +132,7 @@ def suite_command(given: argparse.Namespace) -> int:
     )
     from harness.cli.report import write_all  # slow to import
 
-    write_all(Store(given.out), suite.name, suite.report)
+    write_all(Store(given.out), suite.name, suite.report, as_json=given.json)
     return exit_code(ends)
 
 
@@ -183,7 +184,7 @@ def plan_command(given: argparse.Namespace) -> int:
     chosen = given_suite(given)
     cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
     cells = [*cells, *runs_of(cells, chosen.tune)]
-    with log.status(f"planning {len(cells)} runs"):
+    with log.status(f"planning {counted(len(cells), 'run')}"):
         rows = plan(cells)
     if given.json:
         print(json.dumps(rows, indent=1))
@@ -201,7 +202,7 @@ def status_command(given: argparse.Namespace) -> int:
         raise UserError(f"{given.dir} holds no runs of suite {given.suite}")
     counts = Counter(row["status"] for row in rows)
     title = ", ".join(
-        [f"{len(rows)} runs", *(f"{count} {status}" for status, count in sorted(counts.items()))]
+        [counted(len(rows), "run"), *(f"{count} {status}" for status, count in sorted(counts.items()))]
     )
     if given.json:
         print(json.dumps(rows, indent=1))
@@ -268,4 +269,6 @@ def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], st
     left = [{k: short(v) for k, v in cell.items() if k not in [*said, *empty]} for cell in found]
     if len(left) == 1:
         left = [{"": name.replace("_", " "), "planned": value} for name, value in left[0].items()]
-    return left, ", ".join([f"{len(rows)} runs, about {seconds:.0f} s one after the other", *shared])
+    return left, ", ".join(
+        [f"{counted(len(rows), 'run')}, about {seconds:.0f} s one after the other", *shared]
+    )

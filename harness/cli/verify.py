@@ -8,7 +8,7 @@ import secrets
 from collections import Counter
 
 from harness.cli.console import log, out
-from harness.core.registry import UserError
+from harness.core.registry import UserError, counted
 from harness.storage.archive import opened, write_archive
 from harness.storage.manifest import Portable
 from harness.storage.store import Store
@@ -88,4 +88,7 @@ def archive_command(given: argparse.Namespace) -> int:
 def told(found: Portable, where: str) -> None:
     """Say what has been written, and what has been left out."""
     rest = ", ".join(f"{count} {status}" for status, count in sorted(found.left_out.items()))
-    log.print(f"wrote {len(found.ids)} runs to {where}{f'; left out: {rest}' if rest else ''}", markup=False)
+    log.print(
+        f"wrote {counted(len(found.ids), 'run')} to {where}{f'; left out: {rest}' if rest else ''}",
+        markup=False,
+    )

@@ -20,7 +20,11 @@ from harness.core.registry import Registry, UserError
 
 MAIN = "__main__"
 METRICS = REGISTRIES["metric"]
-WORDS = {"compression": "codec", "data": "data set"}  # what a section names, if its name is another word
+WORDS = {
+    "compression": "codec",
+    "data": "data set",
+    "privacy": "mechanism",
+}  # what a section names, if its name is another word
 
 
 def version(section: str, name: str) -> str | None:

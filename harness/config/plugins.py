@@ -29,6 +29,7 @@ from harness.core.registry import PLUGGED, Registry, UserError
 from harness.metrics import METRICS
 from harness.models import MODELS
 from harness.problems import PROBLEMS
+from privacy.own_mechanism import MECHANISMS, MechanismError
 
 algorithms.load()  # so that a plugin cannot take the name of a built-in
 
@@ -42,6 +43,7 @@ REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
     "partition": PARTITIONS,
     "model": MODELS,
     "compression": CODECS,
+    "privacy": MECHANISMS,
     "metric": METRICS,
 }
 
@@ -138,12 +140,12 @@ def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
         if _names() == before:
             raise UserError(
                 "registers nothing; put @register above an algorithm, @partition above a partition, @codec above a "
-                "codec, @model(...), @metric(...) or @data_set(...) above a function"
+                "codec, @mechanism above a mechanism, @model(...), @metric(...) or @data_set(...) above a function"
             )
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         for kind, name in _names() - before:
             del REGISTRIES[kind][name]
-        said = isinstance(error, UserError | DataError | PartitionError | CompressionError)
+        said = isinstance(error, UserError | DataError | PartitionError | CompressionError | MechanismError)
         why = str(error) if said else f"{type(error).__name__}: {error}"
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
         raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error

@@ -46,6 +46,7 @@ PRIVACY_VERSION = 3
 NAMES = {
     "algorithm": "name", "data": "name", "model": "name",
     "partition": "kind", "problem": "kind", "topology": "kind", "compression": "codec",
+    "privacy": "mechanism",
 }  # fmt: skip
 PLUGGABLE = (
     "problem",
@@ -53,6 +54,7 @@ PLUGGABLE = (
     "partition",
     "model",
     "compression",
+    "privacy",
 )  # besides algorithms; metrics are no part of a run
 USUAL_PROBLEM = "classify"
 MOST_ROUNDS = 1_000_000

@@ -25,7 +25,7 @@ from harness.core.wire.compression_settings import PLAIN, Compression
 from harness.core.wire.cost import Cost
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_banded import BandedMechanism
-from harness.core.wire.dp_client import Mechanism, SampleMechanism
+from harness.core.wire.dp_client import AdditiveMechanism, Mechanism, SampleMechanism
 from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.core.wire.message import Known, Message, Weighting, of_server, plain, restored, split
 from harness.core.wire.pipeline import DIFFERENCES, LOCAL, ORDERS, PUBLIC, SEPARATE, UNCODED, table
@@ -75,7 +75,8 @@ class Channel:
         mechanism: Mechanism | None = None
         if privacy is not None and privacy.unit == "client":
             special = {"banded": BandedMechanism, "distributed": DistributedMechanism}
-            kind = special.get(privacy.spec.mechanism) or special.get(privacy.placement) or self.mechanism
+            usual = self.mechanism if privacy.own is None else AdditiveMechanism
+            kind = special.get(privacy.spec.mechanism) or special.get(privacy.placement) or usual
             mechanism = kind(privacy, clients, memory)
         elif privacy is not None and clients.problem.kind == "vertical":
             mechanism = SampleMechanism(privacy, clients, memory)
@@ -119,7 +120,7 @@ class Channel:
         return self._stages.state
 
     @property
-    def gap(self) -> float | PerRun:
+    def gap(self) -> Any:  # a float or a PerRun
         """The graph's ``p = 1 - lambda^2``, or that of each stacked run; it is public.
 
         Lambda is the second largest absolute eigenvalue of the mixing matrix.

@@ -8,6 +8,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+MOST_NAMES = 100  # allowed names that are listed; of more, the nearest are
+NEAREST = 8
+#: What a plugin may bring, as messages call it.
+PLUGIN_KINDS = ("algorithm", "codec", "data set", "mechanism", "metric", "model", "partition", "problem")
+
 
 class UserError(ValueError):
     """An invalid request; exit code 2. The message states what was given and what is allowed.
@@ -29,7 +34,19 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     names = sorted(allowed)
     near = get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} Allowed: {', '.join(names)}.")
+    said = f"Allowed: {', '.join(names)}."
+    if len(names) > MOST_NAMES:
+        nearest = get_close_matches(str(given), names, n=NEAREST, cutoff=0.0)
+        said = f"Nearest of the {len(names)} allowed: {', '.join(nearest)}."
+    own = (
+        " One of your own needs the file that registers it: --plugin FILE.py." if kind in PLUGIN_KINDS else ""
+    )
+    return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} {said}{own}")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is one."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def again(known: object, thing: object) -> bool:

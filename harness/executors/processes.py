@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -21,6 +22,9 @@ from harness.executors.local import Outcome, run_together
 from harness.simulation.build import Execution
 
 Unit = Sequence[int]
+
+STARTS = 5  # of a new worker, at most
+PAUSE = 0.2  # seconds between them: a killed server counts as running until its memory is freed
 
 
 class Processes:
@@ -46,14 +50,19 @@ class Processes:
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
         """Start a unit; at most ``size`` may be running."""
-        pool = self._idle.pop() if self._idle else self._pool()
-        try:
-            future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
-        except BrokenProcessPool:  # the worker died while idle
-            pool.shutdown(wait=True)
-            self.start(unit, specs, patience)
-        else:
-            self._busy[future] = unit, pool
+        for left in reversed(range(len(self._idle) + STARTS)):
+            pool = self._idle.pop() if self._idle else self._pool()
+            try:
+                future = pool.submit(_work, specs, self._root, self._execution, self._retry, patience)
+            except (BrokenProcessPool, EOFError, ConnectionError):
+                # The worker died while idle, or the server of whom it is a copy died as it was asked for one.
+                pool.shutdown(wait=True)
+                if not left:
+                    raise
+                time.sleep(PAUSE)
+            else:
+                self._busy[future] = unit, pool
+                return
 
     def _pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context(METHOD)

@@ -7,6 +7,7 @@ Ray starts the processes and reports their deaths; runs, claims and checkpoints 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Sequence
@@ -67,9 +68,11 @@ class Cluster:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_worker_niceness", "0")  # do not lower the priority of runs
             options |= {"include_dashboard": False, "num_cpus": size}
+        self._before = _guarded() if address is None else {}
         try:
             ray.init(address or "local", log_to_driver=False, logging_level="error", **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
+            _restore(self._before)
             reason = " ".join(str(error).split())
             raise UserError(
                 f"address: no Ray cluster answers at {address or 'this machine'}: {reason}"
@@ -109,6 +112,38 @@ class Cluster:
         if self._busy:
             self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=STOP_SECONDS)
         self._ray.shutdown()
+        _restore(self._before)
+
+
+def _guarded() -> dict[str, str | None]:
+    """Let the next cluster on this machine answer to a token of its own only; return the variables as they were.
+
+    Its ports listen on all interfaces, whatever address is asked for. The token is in no file; tasks inherit it.
+    """
+    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    _read_again()
+    return before
+
+
+def _restore(before: dict[str, str | None]) -> None:
+    """Set variables back."""
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if before:
+        _read_again()
+
+
+def _read_again() -> None:
+    """Let Ray read its variables, which it does when it is imported."""
+    from ray import _raylet
+
+    compiled: Any = _raylet
+    compiled.Config.initialize("")
+    compiled.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _ray() -> Any:

@@ -16,7 +16,7 @@ from harness.config.run import RunSpec, read_spec, run_id, versions
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import Search, TuneSpec, runs_of, searches, step_sizes
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError, counted, unknown
 from harness.executors.scheduler import Outcome, choose, cores, run_all
 from harness.executors.tuning import report_of, tune_all
 from harness.metrics import written_down
@@ -155,10 +155,12 @@ def run_suite(
     store.write_suite(suite.name, {**content, **tuning, "cells": listed})
     runs = {str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec}
     skipped, profile = len(cells) - len(runs), f" ({suite.profile})" if suite.profile else ""
-    work.say(f"suite {suite.name}{profile}: {len(runs)} runs, {skipped} combinations skipped")
+    work.say(
+        f"suite {suite.name}{profile}: {counted(len(runs), 'run')}, {counted(skipped, 'combination')} skipped"
+    )
     ends = work.carry_out(suite.name, runs)
     if ends["running"]:
-        work.say(f"{ends['running']} runs are in another process; repeat the command when they are done")
+        work.say(f"{counted(ends['running'], 'run')} in another process; repeat the command when done")
     return ends
 
 
@@ -238,7 +240,7 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
             work.say(f"the search of suite {name} has not come to its end; repeat the command of the suite")
     ends: Counter[str] = Counter()
     for name, runs in found.items():
-        work.say(f"{name or 'runs in no suite'}: {len(runs)} runs")
+        work.say(f"{name or 'runs in no suite'}: {counted(len(runs), 'run')}")
         ends += work.carry_out(name or "runs", runs)
     return ends, [name for name in found if name]
 

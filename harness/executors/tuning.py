@@ -244,6 +244,8 @@ def _cost(search: Search, tune: TuneSpec, releases: _Releases) -> Selected | Non
     events = [event for each in {_kind(spec): spec for spec in specs}.values() for event in releases.of(each)]
     if not any(events):  # nothing is released
         return None
+    if any(event.noise is not None for each in events for event in each):
+        return Selected(math.inf, "unknown: the cost of a search is proved for Gaussian noise only")
     return selection_epsilon(events, privacy.delta, tune.budget, len(tune.seeds), 1)
 
 
@@ -289,7 +291,7 @@ def _kind(spec: RunSpec, *, budget: bool = True) -> str:
 
 def _released(privacy: Privacy, ledger: Ledger) -> list[tuple[Event, ...]]:
     """Return the releases of a ledger under calibrated noise, once for each history."""
-    histories = ledger.histories(privacy.noise, 0)
+    histories = ledger.histories(privacy.noise, 0, privacy.own)
     if len(histories.times) > MOST_HISTORIES:
         return [histories.events(largest(histories, privacy.delta, privacy.accountant)[0])]
     return [histories.events(number) for number in range(len(histories.times))]

@@ -7,6 +7,7 @@ from harness.problems import (  # noqa: F401
     fair,
     fair_weights,
     quadratic,
+    random_bilevel,
     random_quadratic,
     regression,
     vertical,

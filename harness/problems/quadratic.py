@@ -1,7 +1,7 @@
 """Quadratic problems with a known solution; a client's data are its coefficients.
 
-Matrices are given in the run file, or drawn by `harness.problems.random_quadratic`. Solutions follow from the means
-of the coefficients.
+Matrices are given in the run file, or drawn by `harness.problems.random_quadratic` and `random_bilevel`. Solutions
+follow from the means of the coefficients.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
     dy = _length("b", s.b)
     first = torch.tensor(s.B[0], dtype=torch.float64)
     dx = 1 if first.ndim == 0 else first.shape[-1]
-    shapes: Shapes = {"A": (dy, dy), "B": (dy, dx), "b": (dy,), "t": (dy,)}
+    shapes = bilevel_shapes(dx, dy)
     read, federation = _federation("quadratic_bilevel", shapes, {name: getattr(s, name) for name in shapes})
     for number, a in enumerate(read(federation.pool.x)["A"]):
         if torch.linalg.eigvalsh((a + a.mT) / 2).min() <= 0:
@@ -119,26 +119,42 @@ def _bilevel(setting: Setting) -> tuple[Problem, Federation]:
                 f"problem quadratic_bilevel: A of client {number} is not positive definite: {a.tolist()}"
             )
 
+    return bilevel("quadratic_bilevel", dx, dy, s.rho), federation
+
+
+def bilevel(name: str, dx: int, dy: int, rho: float) -> Problem:
+    """Return the bilevel problem whose samples are the concatenated coefficients of `bilevel_shapes`."""
+    read = reader(bilevel_shapes(dx, dy))
+
     def outer(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        return 0.5 * ((y - read(_mean(batch))["t"]) ** 2).sum() + 0.5 * s.rho * (x**2).sum()
+        value = 0.5 * ((y - read(_mean(batch))["t"]) ** 2).sum() + 0.5 * rho * (x**2).sum()
+        return batch.weight.sum().clamp(max=1) * value
 
     def inner(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         k = read(_mean(batch))
         return 0.5 * y @ k["A"] @ y - y @ (k["B"] @ x + k["b"])
 
     def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
-        """Return outer loss and gradient norm of the mean of ``f_m(x, y_m(x))`` at the inner solutions."""
-        x, k = point["x"], read(data.x[:, 0])
-        y = torch.linalg.solve(k["A"], k["B"] @ x + k["b"])
-        value = 0.5 * ((y - k["t"]) ** 2).sum(-1).mean() + 0.5 * s.rho * (x**2).sum()
-        pulled = (k["B"].mT @ torch.linalg.solve(k["A"].mT, y - k["t"])[..., None]).squeeze(-1)
-        return {"loss": float(value), "stationarity": float((s.rho * x + pulled.mean(0)).norm())}
+        """Return loss and gradient norm of the mean of ``f_m(x, y_m(x))``, and the distance of x to its minimum."""
+        weight = data.weight.unsqueeze(-1)
+        x, k = point["x"], read((data.x * weight).sum(1) / weight.sum(1))
+        slope, shift = torch.linalg.solve(k["A"], k["B"]), torch.linalg.solve(k["A"], k["b"])  # of y_m(x)
+        away = (slope @ x) + shift - k["t"]
+        value = 0.5 * (away**2).sum(-1).mean() + 0.5 * rho * (x**2).sum()
+        gradient = rho * x + (slope.mT @ away[..., None]).squeeze(-1).mean(0)
+        hessian = rho * torch.eye(dx, dtype=x.dtype) + (slope.mT @ slope).mean(0)
+        return {
+            "loss": float(value),
+            "stationarity": float(gradient.norm()),
+            "distance": float((torch.linalg.pinv(hessian) @ gradient).norm()),
+        }
 
-    start = _zeros(x=dx, y=dy)
-    problem = Problem(
-        "quadratic_bilevel", "bilevel", start, outer, inner=inner, measure=measure, constants=()
-    )
-    return problem, federation
+    return Problem(name, "bilevel", _zeros(x=dx, y=dy), outer, inner=inner, measure=measure, constants=())
+
+
+def bilevel_shapes(dx: int, dy: int) -> Shapes:
+    """Return the shapes of the coefficients of a bilevel problem, in their order in a sample."""
+    return {"A": (dy, dy), "B": (dy, dx), "b": (dy,), "t": (dy,)}
 
 
 def _federation(
@@ -179,6 +195,14 @@ def holding(coefficients: Tensor, source: str, digest: str | None = None) -> Fed
     digest = digest or hashlib.sha256(x.numpy().tobytes()).hexdigest()
     splits = {"train": index, "validation": index, "test": index}
     return Federation(pool, splits, (), (), source, digest)
+
+
+def drawn_digest(problem: str) -> str:
+    """Return the digest of coefficients that the seed of a run draws.
+
+    What is drawn follows from settings and seed, so that the runs of a cell share a digest, as with a data set.
+    """
+    return hashlib.sha256(f"{problem} drawn from the seed of the run".encode()).hexdigest()
 
 
 def minimax_shapes(dx: int, dy: int) -> Shapes:

@@ -9,14 +9,13 @@ affine map.
 
 With ``nonconvex`` m > 0 the average P is indefinite: it keeps its form on the range of B, and is -m on the
 directions that B' maps to zero, at least dx - dy of them. Then ``m sum_j x_j^4 / (1 + x_j^2)`` is added to every
-client's function. Its curvature is 0 at the origin, at most 2.5 m, and 2 m far away. So f and Phi(x) = max_y f(x, y)
-have curvature -m in these directions at the origin, both are nonconvex in x, and Phi is bounded below. c makes the
-drawn point stationary, which is not the only stationary point then.
+client's function. Its curvature is 0 at the origin, at most 2.5 m, and 2 m far away. So f and Phi(x) = max_y f(x,
+y) have curvature -m in these directions at the origin, both are nonconvex in x, and Phi is bounded below. c makes
+the drawn point stationary, which is not the only stationary point then.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +26,7 @@ from harness.core import rng
 from harness.core.problem import Problem
 from harness.core.registry import UserError
 from harness.problems.base import PROBLEMS, ProblemType, Setting
-from harness.problems.quadratic import holding, minimax, quartic_slope
-
-DRAWN = hashlib.sha256(b"random_quadratic drawn from the seed of the run").hexdigest()
+from harness.problems.quadratic import drawn_digest, holding, minimax, quartic_slope
 
 
 @dataclass(frozen=True)
@@ -90,50 +87,49 @@ def _build(setting: Setting) -> tuple[Problem, Federation]:
             "curved downwards where B' is zero"
         )
     common = rng.stream(seed, "quadratic", "averages")
-    p, q = (_spectrum(size, s.condition, common) for size in (dx, dy))
-    b = _normal(common, dx, dy)
+    p, q = (spectrum(size, s.condition, common) for size in (dx, dy))
+    b = normal(common, dx, dy)
     b = b / torch.linalg.matrix_norm(b, 2)
     if s.nonconvex > 0:
         seen = b @ torch.linalg.pinv(b)  # the projection onto the range of B
         p = seen @ p @ seen - s.nonconvex * (torch.eye(dx, dtype=torch.float64) - seen)
-    x, y = _normal(common, dx), _normal(common, dy)  # the saddle; c and d follow
+    x, y = normal(common, dx), normal(common, dy)  # the saddle; c and d follow
     c, d = -(p @ x + b @ y + s.nonconvex * quartic_slope(x)), q @ y - b.mT @ x
 
     stream = rng.stream(seed, "quadratic", "deviations")
-    dp = _normal(stream, s.clients, dx, dx)
-    dp, db = _deviations(dp + dp.mT, 0.5), _deviations(_normal(stream, s.clients, dx, dy), 0.5)
-    dc, dd = (_deviations(_normal(stream, s.clients, size), 1.0) for size in (dx, dy))
+    dp = normal(stream, s.clients, dx, dx)
+    dp, db = deviations(dp + dp.mT, 0.5), deviations(normal(stream, s.clients, dx, dy), 0.5)
+    dc, dd = (deviations(normal(stream, s.clients, size), 1.0) for size in (dx, dy))
     h = s.heterogeneity
     parts = (p + h * dp, b + h * db, q.expand(s.clients, dy, dy), c + h * dc, d + h * dd)
     rows = torch.cat([part.flatten(1) for part in parts], -1)
 
-    noise = s.noise * _normal(rng.stream(seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
+    noise = s.noise * normal(rng.stream(seed, "quadratic", "noise"), s.clients, s.samples, dx + dy)
     entries = rng.stream(seed, "quadratic", "noise in matrices")
     matrices = torch.zeros(s.clients, s.samples, dx * (dx + dy) + dy * dy, dtype=torch.float64)
     if s.matrix_noise > 0:
-        drawn = s.matrix_noise * _normal(entries, s.clients, s.samples, dx, dx)
+        drawn = s.matrix_noise * normal(entries, s.clients, s.samples, dx, dx)
         lower = drawn.tril()
         matrices[..., : dx * dx] = (lower + drawn.tril(-1).mT).flatten(-2)
-        matrices[..., dx * dx : dx * (dx + dy)] = s.matrix_noise * _normal(
+        matrices[..., dx * dx : dx * (dx + dy)] = s.matrix_noise * normal(
             entries, s.clients, s.samples, dx * dy
         )
     centered = [drawn - drawn.mean(1, keepdim=True) for drawn in (matrices, noise)]
     coefficients = rows[:, None] + torch.cat(centered, -1)
-    # What is drawn follows from the settings and the seed: the runs of a cell have one digest, as with a data set.
-    digest = DRAWN if s.seed is None else None
+    digest = drawn_digest("random_quadratic") if s.seed is None else None
     federation = holding(coefficients, "coefficients drawn from a seed", digest)
     return minimax("random_quadratic", dx, dy, s.nonconvex), federation
 
 
-def _spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:
+def spectrum(size: int, condition: float, generator: torch.Generator) -> Tensor:
     """Return a random symmetric matrix with eigenvalues from 1 / condition to 1."""
-    basis, _ = torch.linalg.qr(_normal(generator, size, size))
+    basis, _ = torch.linalg.qr(normal(generator, size, size))
     values = torch.logspace(0, -1, size, base=condition, dtype=torch.float64)
     matrix: Tensor = (basis * values) @ basis.mT
     return matrix
 
 
-def _deviations(drawn: Tensor, size: float) -> Tensor:
+def deviations(drawn: Tensor, size: float) -> Tensor:
     """Center rows and scale them to a root mean square norm of ``size``; those of a single client are zero."""
     centered = drawn - drawn.mean(0)
     norms = torch.linalg.norm(centered, 2, dim=tuple(range(1, drawn.ndim)))
@@ -141,7 +137,8 @@ def _deviations(drawn: Tensor, size: float) -> Tensor:
     return scaled
 
 
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    """Draw standard normal numbers in double precision."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 

@@ -12,7 +12,8 @@ from harness.core.wire.compression_settings import PLAIN
 from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.dry_run import DryRun, dry_run
-from privacy import Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
+from privacy import Event, Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
+from privacy.accounting import calibrate as calibrate_events
 
 LOUD = 1.5  # times the median rate: a client drawn so much more often is named
 
@@ -114,10 +115,15 @@ def with_noise(draft: Privacy, ledger: Ledger, releases: int, run: int = 0) -> P
     elif spec.epsilon_nominal is not None:
         multiplier = classic_sigma(spec.epsilon_nominal, spec.delta, 1.0) / draft.factor
     elif spec.epsilon_release is not None:
-        multiplier = analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
+        one = Event(1.0, noise=draft.own)
+        multiplier = (
+            analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
+            if draft.own is None
+            else calibrate_events(spec.epsilon_release, spec.delta, [one])
+        )
     else:
         assert spec.epsilon is not None
-        histories = ledger.histories(run=run)
+        histories = ledger.histories(run=run, noise=draft.own)
         if spec.noise == "per_client":
             own = calibrate_each(spec.epsilon, spec.delta, histories, spec.accountant)
             multipliers = tuple(own.tolist())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from harness.config.run import version_of
 from harness.core.clients import ERRORS
 from harness.core.wire.privacy_settings import DISTRIBUTED, Privacy
 from harness.metrics import ELSEWHERE
@@ -40,7 +41,9 @@ FEATURES = (
 
 def guarantees(privacy: Privacy, ledger: Ledger, run: int = 0) -> dict[str, Any]:
     """Return the report of a run's ledger, with infinity as the text ``inf``, which JSON lacks."""
-    report = ledger.report(privacy.delta, privacy.accountant, noise_multiplier=privacy.noise, run=run)
+    report = ledger.report(
+        privacy.delta, privacy.accountant, noise_multiplier=privacy.noise, run=run, noise=privacy.own
+    )
     return {name: "inf" if value == math.inf else value for name, value in report.items()}
 
 
@@ -57,11 +60,22 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
         "sampling": privacy.sampling,
         "sampling_rate": privacy.rate,
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
+        **(_of_user(privacy.spec.mechanism) if privacy.own is not None else {}),
         **({name: getattr(privacy.spec, name) for name in DISTRIBUTED} if distributed else {}),
         **({"noise_cohort": privacy.spec.noise_cohort} if privacy.spec.noise_cohort else {}),
         "strict": privacy.strict,
         "epsilon_nominal": privacy.spec.epsilon_nominal,
         **guarantees(privacy, ledger, run),
+    }
+
+
+def _of_user(name: str) -> dict[str, Any]:
+    """Return a user's mechanism with the version of its plugin, and what is proved for it."""
+    return {
+        "mechanism": name,
+        "mechanism_version": version_of("privacy", name),
+        "noise": "independent, of one symmetric log-concave distribution; clip is of the L1 norm, and "
+        "noise_multiplier the scale over the L1 sensitivity",
     }
 
 

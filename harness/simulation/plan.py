@@ -259,6 +259,8 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         "clients": setup.federation.clients,
         "rounds": cell.spec.rounds,
         **{name: privacy.get(name) for name in columns},
+        # 1 where nothing is drawn in secret, or where records have rates of their own
+        "sampling_rate": rate if (rate := privacy.get("sampling_rate", 1.0)) < 1 else None,
         "bytes_up": int(counts.expected["up"]),
         "bytes_up_most": int(counts.largest["up"]),
         "bytes_down": int(counts.expected["down"]),

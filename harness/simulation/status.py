@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness.storage.store import RunFolder, Store
@@ -44,7 +45,8 @@ def run_status(folder: RunFolder) -> RunStatus:
 
 def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield a row for every run of a folder or of one suite, also while runs are in progress."""
-    for suite, _, cell in store.cells(only):
+    damaged: list[Path] = []
+    for suite, _, cell in store.cells(only, damaged):
         spec, id = cell["spec"], cell["id"]
         row = {"suite": suite or "-", "algorithm": _name(spec), "seed": spec.get("seed", "-")}
         if id is None:
@@ -68,6 +70,17 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
             "written": None if written is None else round(max(0.0, time.time() - written), 1),
             "reason": reason,
             "id": id,
+        }
+    for path in damaged:
+        reason = f"{path.name} is damaged; its runs are listed without a suite, verify and resume need it"
+        yield {
+            "suite": path.parent.name,
+            "algorithm": "-",
+            "seed": "-",
+            "status": "damaged",
+            "of": "-",
+            "reason": reason,
+            "id": None,
         }
 
 

@@ -183,14 +183,23 @@ class Store:
         path = self.root / suite / "suite.json"
         return dict(read_sealed(path)[0].get("report", {})) if path.exists() else {}
 
-    def cells(self, suite: str | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    def cells(
+        self, suite: str | None = None, damaged: list[Path] | None = None
+    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield the cells of each suite (or of one) with its name and profile, then runs without a suite.
 
-        The runs of a search for settings are yielded only if its suite is asked for.
+        The runs of a search for settings are yielded only if its suite is asked for. Records of suites that are
+        damaged are added to ``damaged``, and their runs belong to no suite; without such a list they raise Damaged.
         """
         known: set[str | None] = set()
         for path in sorted(self.root.glob("*/suite.json")):
-            content, _ = read_sealed(path, "suite", "profile", "cells")
+            try:
+                content, _ = read_sealed(path, "suite", "profile", "cells")
+            except Damaged:
+                if damaged is None:
+                    raise
+                damaged.append(path)
+                continue
             if suite is not None and content["suite"] != suite:
                 continue
             known.update(cell["id"] for cell in content["cells"])

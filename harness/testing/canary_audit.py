@@ -76,7 +76,8 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
         run.step()
     order = (before - _losses(run, present, places)).argsort(descending=True)
     statement = run.statement() or {}
-    bound = "gaussian" if statement["accountant"] == "exact" else "guesses"  # chosen before anything is seen
+    gaussian = statement["accountant"] == "exact" and privacy.own is None
+    bound = "gaussian" if gaussian else "guesses"  # chosen before anything is seen
     tried = [_bounds(inside[order], share, privacy.delta, confidence, bound) for share in SHARES]
     best = max(tried, key=lambda one: float(one[f"epsilon_{bound}"]))
     lower, upper = best[f"epsilon_{bound}"], statement["epsilon_total"]

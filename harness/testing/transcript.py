@@ -87,11 +87,11 @@ class Transcript:
         return {(z, tuple(sorted(one.items()))) for z, one in zip(noise, each, strict=True)}
 
 
-def clipped(parts: Sequence[Tensor], limit: Limit) -> list[Tensor]:
+def clipped(parts: Sequence[Tensor], limit: Limit, order: int = 2) -> list[Tensor]:
     """Clip rows ``(..., n)`` jointly, or each part to its own norm; rows that are not finite become zeros."""
     if isinstance(limit, tuple):
-        return [clipped([part], bound)[0] for part, bound in zip(parts, limit, strict=True)]
-    norm = torch.cat([part.double() for part in parts], -1).norm(dim=-1, keepdim=True)
+        return [clipped([part], bound, order)[0] for part, bound in zip(parts, limit, strict=True)]
+    norm = torch.cat([part.double() for part in parts], -1).norm(order, dim=-1, keepdim=True)
     factor = torch.where(norm.isfinite(), (limit / norm).clamp(max=1.0), 0.0)
     return [(part.double() * factor).nan_to_num(0.0, 0.0, 0.0) for part in parts]
 

@@ -18,8 +18,10 @@ from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.testing.transcript import Key, Transcript
 from harness.testing.wiretap import TOLERANCE, Wiretap, Witness
-from privacy import Event, account, coefficients, compose, correlation_p, inclusion_p, scale_p
+from privacy import Event, account, coefficients, compose, correlation_p, inclusion_p, normal_p, scale_p
 from privacy.discrete import MOST_BITS
+from privacy.event import own_event
+from privacy.own_mechanism import Noise
 
 ROUNDS = 20
 KINDS = 64  # of releases that are tested for correlation
@@ -80,7 +82,8 @@ def audit_transcript(
         return found | {"note": "nothing is released", "findings": _short(seen.wrong)}
     claim = run.statement() or {}
     spent = _epsilon(seen)
-    tests = list(_tests(seen, _multipliers(run)))
+    own = privacy.own
+    tests = list(_tests(seen, _multipliers(run), own))
     findings = [*quiet.wrong, *seen.wrong, *_unclipped(quiet, tolerance), *_unbooked(seen, claim, spent)]
     findings += [text for p, text in tests if p < alarm / len(tests)]
     kept = [part.flatten() for key, each in seen.noise.items() for part in each.values() if key[0] != "count"]
@@ -88,7 +91,7 @@ def audit_transcript(
         "releases": len(seen.noise),
         "tests": len(tests),
         "p_value": min(1.0, len(tests) * min((p for p, _ in tests), default=1.0)),
-        "std_claimed": claim["noise_multiplier"],
+        "std_claimed": claim["noise_multiplier"] * (1.0 if own is None else own.std),
         "std_measured": math.sqrt(float(torch.cat(kept).square().nanmean())) if kept else None,
         "epsilon_claimed": claim["epsilon_total"],
         "epsilon_seen": spent,
@@ -151,12 +154,24 @@ def _unclipped(quiet: Transcript, tolerance: float) -> Iterator[str]:
             yield f"{_name(key)}: without noise it is off the clipped one by {worst:.3g} sensitivities"
 
 
-def _tests(seen: Transcript, multipliers: tuple[float, ...]) -> Iterator[tuple[float, str]]:
+def _tests(
+    seen: Transcript, multipliers: tuple[float, ...], own: Noise | None
+) -> Iterator[tuple[float, str]]:
     """Yield p-value and description of every test of noise and sampling."""
     noise = {
         key: {round: part / multipliers[-1 if key[0] == "count" else 0] for round, part in each.items()}
         for key, each in seen.noise.items()
     }
+    if own is not None:
+        noise = {
+            key: {
+                round: torch.from_numpy(own.normal(part.numpy())).clamp(-9, 9) for round, part in each.items()
+            }
+            for key, each in noise.items()
+        }
+        for key, each in noise.items():
+            together = torch.cat([part.flatten() for part in each.values()])
+            yield normal_p(together), f"{_name(key)}: the noise is not distributed as declared"
     for key, each in noise.items():
         yield scale_p(torch.cat([part.flatten() for part in each.values()])), _off(key, each.values())
         pairs = list(zip(list(each.values())[::2], list(each.values())[1::2], strict=False))
@@ -212,9 +227,15 @@ def _epsilon(seen: Transcript) -> float:
     """Return the largest epsilon of a client, or person, by what was seen."""
     privacy = seen.privacy
     how = "without-replacement" if privacy.sampling == "without-replacement" else "poisson"
+    own = privacy.own
     accounts = (
         account(
-            [Event(compose([z] * int(count)), rate, times, how) for (count, rate), times in each],
+            [
+                Event(compose([z] * int(count)), rate, times, how)
+                if own is None
+                else own_event(own, z, int(count), rate, times, how)
+                for (count, rate), times in each
+            ],
             privacy.delta,
             privacy.accountant,
         ).epsilon

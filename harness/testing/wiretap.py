@@ -81,8 +81,11 @@ class Wiretap(Channel):
         sizes = (clients.sizes * present).double()
         even = averages or clients.counts_private or weighting == "uniform"
         weights = present / clients.n if even else sizes / sizes.sum().clamp(min=1)
+        if privacy.own is not None and not averages:  # an average of such noise is distributed otherwise
+            self._note_each(message, mean, sent, weights, known, scale)
+            return mean, sent
         unit: Any = message.sensitivity * (1 / clients.n if averages else float(weights.norm()))
-        clean = [weights.to(part) @ part for part in clipped(message.parts, message.limit)]
+        clean = [weights.to(part) @ part for part in clipped(message.parts, message.limit, privacy.order)]
         if known is not None:
             terms = [
                 None if one is None else one.mean if averages else weights.to(one.rows) @ one.rows
@@ -112,14 +115,15 @@ class Wiretap(Channel):
         if not self._watched:
             return super().gather(*rows, **options)
         message = self._opened(rows, base, scale, per_sample)
-        sent = super().gather(*message.rows, **options)
+        sent, privacy = super().gather(*message.rows, **options), self._transcript.privacy
         if per_sample is None:
-            clean = clipped(message.parts, message.limit)
+            clean = clipped(message.parts, message.limit, privacy.order)
         else:  # slots without a sample are not sent, and do not count for the norm
             real = (per_sample.weight > 0.5).unsqueeze(-1)
             parts = [torch.where(real, part, 0.0) for part in message.parts]
-            whole = self._transcript.privacy.unit == "client"
-            clean = clipped([part.flatten(-2) for part in parts] if whole else parts, message.limit)
+            whole = privacy.unit == "client"
+            rows_of = [part.flatten(-2) for part in parts] if whole else parts
+            clean = clipped(rows_of, message.limit, privacy.order)
             clean = [torch.where(real, part.view(message.parts[0].shape), torch.nan) for part in clean]
         self._note(message, _scaled(sent, scale), clean, message.sensitivity)
         return sent
@@ -160,9 +164,10 @@ class Wiretap(Channel):
         if not (self._watched and rows):
             return verb(*rows, **options)
         scale, onto, known = options["scale"], options["onto"], options.get("known")
+        privacy = self._transcript.privacy
         message = self._opened(rows, options["base"], scale, known=known)
         sent, mixed, others = verb(*message.rows, **options)
-        clean = clipped(message.parts, message.limit)
+        clean = clipped(message.parts, message.limit, privacy.order)
         if known is not None:
             clean = _plus(clean, [one and one.rows for one in known], scale)
         self._note(message, _scaled(sent, scale), clean, message.sensitivity)
@@ -176,6 +181,30 @@ class Wiretap(Channel):
                 where = f"message {message.number}, part {part}, round {self._clients.round}"
                 self._transcript.wrong.append(f"{where}: neighbors do not mix what was sent")
         return sent, mixed, others
+
+    def _note_each(
+        self,
+        message: _Message,
+        mean: Any,
+        sent: Any,
+        weights: Tensor,
+        known: Sequence[Known | None] | None,
+        scale: Scale | None,
+    ) -> None:
+        """Note the noise of each client, and compare the average with what was sent."""
+        rows, clean = _scaled(sent, scale), clipped(message.parts, message.limit, 1)
+        if known is not None:
+            clean = _plus(clean, [one and one.rows for one in known], scale)
+        active = self._clients.participation_mask.bool().unsqueeze(-1)
+        self._note(
+            message, rows, [torch.where(active, part, torch.nan) for part in clean], message.sensitivity
+        )
+        for part, (one, each) in enumerate(zip(_scaled(mean, scale), rows, strict=True)):
+            whole = weights.to(each) @ each
+            most = float(whole.abs().max()) + message.sensitivity
+            if message.held is None and not float((one - whole).abs().max()) <= TOLERANCE[each.dtype] * most:
+                where = f"message {message.number}, part {part}, round {self._clients.round}"
+                self._transcript.wrong.append(f"{where}: the server does not average what was sent")
 
     def _opened(
         self,

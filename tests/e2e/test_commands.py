@@ -291,7 +291,18 @@ def test_every_figure_can_be_made_again_from_the_predictions(tmp_path):
 
 @pytest.mark.parametrize(
     "what",
-    ["algorithms", "codecs", "data", "metrics", "models", "partitions", "problems", "suites", "topologies"],
+    [
+        "algorithms",
+        "codecs",
+        "data",
+        "mechanisms",
+        "metrics",
+        "models",
+        "partitions",
+        "problems",
+        "suites",
+        "topologies",
+    ],
 )
 def test_everything_can_be_listed(what, capsys):
     assert main(["list", what, "--json"]) == 0

@@ -321,7 +321,7 @@ def test_a_suite_leaves_runs_of_other_processes_alone(tmp_path, capsys):
     with folder.claim():
         assert main(command) == 1
     said = capsys.readouterr().err
-    assert "1 runs are in another process; repeat the command when they are done" in said
+    assert "1 run in another process; repeat the command when done" in said
     assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 2 and not folder.rounds()
     assert main(command) == 0
     assert len(list(tmp_path.glob("out/runs/*/done.json"))) == 3

@@ -1,6 +1,7 @@
 """Who computes never shows in the files, also when one of them dies on the way."""
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -129,6 +130,53 @@ def kill_a_worker(root, killed):
                 os.kill(int(link.parts[2]), signal.SIGKILL)
                 killed.append(target)
                 return
+
+
+def kill_the_server():
+    """Kill the fork server, if it runs, and do not wait for its end."""
+    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    if server is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(forkserver.METHOD != "forkserver", reason="Linux has a fork server")
+@pytest.mark.parametrize(
+    "moment", ["before workers", "as a worker starts", "while workers import", "in a run"]
+)
+def test_runs_outlive_a_killed_fork_server(moment, tmp_path, alone, monkeypatch):
+    """Workers that it made may end with it; each run is then given to another, from its checkpoint."""
+    start_server()
+    waiting, killed = [], []
+
+    def kill():
+        if not killed:
+            killed.append(True)
+            kill_the_server()
+
+    if moment == "before workers":
+        kill()
+    elif moment == "as a worker starts":
+        running = multiprocessing.forkserver.ForkServer.ensure_running
+
+        def ensure(self):
+            running(self)
+            kill()
+
+        monkeypatch.setattr(multiprocessing.forkserver.ForkServer, "ensure_running", ensure)
+    elif moment == "in a run":
+        waiting.append(when(saved(tmp_path, 2), kill))
+
+    def begin(units):
+        if moment == "while workers import":
+            kill()
+
+    outcomes = run_all(LONG, tmp_path, jobs=2, execution=ALONE, begin=begin)
+    for one in waiting:
+        one.join()
+    assert killed and [outcome.status for outcome in outcomes] == ["done"] * 3
+    assert written(tmp_path) == alone
 
 
 @pytest.mark.slow
@@ -321,3 +369,38 @@ def test_without_the_extra_ray_is_refused_with_its_name(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"needs the extra 'ray': pip install 'fedfrontier\[ray\]'"):
         run_all(LONG, tmp_path, executor="ray")
+
+
+STRANGER = """
+import sys, ray
+try:
+    ray.init(sys.argv[1], logging_level="error", log_to_driver=False)
+except Exception as error:
+    sys.exit(f"refused: {type(error).__name__}")
+print("connected")
+"""
+
+
+@quiet
+@pytest.mark.slow
+def test_a_stranger_cannot_use_a_cluster_on_this_machine(tmp_path, monkeypatch):
+    """Ports listen on all interfaces: without the token of the run, nobody gets in; with it, everybody does."""
+    ray = pytest.importorskip("ray")
+    ray.shutdown()
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    with on_ray.Cluster(None, 1, tmp_path, Execution(), False):
+        address = ray.get_runtime_context().gcs_address
+        own = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+        plain = {name: value for name, value in os.environ.items() if name not in own}
+        tried = [plain, plain | own | {"RAY_AUTH_TOKEN": "0" * 64}, plain | own]
+        command = [sys.executable, "-c", STRANGER, address]
+        ends = [
+            subprocess.run(
+                command, env=env | {"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120
+            )
+            for env in tried
+        ]
+    assert [end.returncode for end in ends] == [1, 1, 0], [end.stderr for end in ends]
+    assert ends[2].stdout == "connected\n" and "refused: ConnectionError" in ends[0].stderr
+    assert "RAY_AUTH_TOKEN" not in os.environ

@@ -15,7 +15,11 @@ from tests.unit.harness.cli.test_claims_command import write
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
-PAGES = [ROOT / "docs" / "papers.md", *sorted((ROOT / "docs" / "papers").glob("*.md"))]
+PAGES = [
+    ROOT / "results" / "README.md",
+    ROOT / "docs" / "papers.md",
+    *sorted((ROOT / "docs" / "papers").glob("*.md")),
+]
 BLOCK = re.compile(r"^<!-- (claims .*?--markdown) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 

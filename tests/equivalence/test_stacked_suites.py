@@ -108,6 +108,10 @@ SPECS = {
     "minimax": {"problem": NOISY, "algorithm": {"name": "fedsgda_m", "local_steps": 2, "batch_size": 2}},
     "fair": CANCER
     | {"problem": "fair_classification", "algorithm": {"name": "fedsgda_plus", "local_steps": 2}},
+    "problems drawn from the seed": {
+        "problem": {"kind": "random_bilevel", "samples": 8, "noise": 0.3, "clients": 4},
+        "algorithm": {"name": "fedbioacc", "local_steps": 2, "batch_size": 2},
+    },
     "bilevel": {"problem": BL2, "algorithm": {"name": "fedbio", "local_steps": 2}},
 }
 

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on messages: fixed or adaptive clipping, noise and bookings."""
+"""Mechanisms on messages: fixed or adaptive clipping, Gaussian or a user's noise, and bookings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
 from harness.core.wire.privacy_settings import Privacy
 from privacy import Clipped, clip, clip_each, gaussian_noise
+from privacy.own_mechanism import Noise
 
 G = TypeVar("G")  # a generator of torch or of numpy
 ADAPTIVE_START = 1.0  # first adaptive clip norm
@@ -57,7 +59,8 @@ class Mechanism:
                 )
             return clip_each(parts, limit)
         if not isinstance(limit, str):
-            return clip(parts, limit if isinstance(limit, float) else _values(limit).unsqueeze(-1))
+            fixed = limit if isinstance(limit, float) else _values(limit).unsqueeze(-1)
+            return clip(parts, fixed, self.privacy.order)
         rule, norm = self.privacy.adaptive, self._adaptive_norm(slot)
         clipped = clip(parts, norm.unsqueeze(-1))
         count, mask = self._streams("clip count", slot, norm, "server"), self._clients.participation_mask
@@ -77,7 +80,7 @@ class Mechanism:
         return self._memory.get(f"clip {slot}", start)
 
     def sensitivity(self, slot: int) -> float | Tensor:
-        """Return the L2 sensitivity of the sum of a slot's clipped messages to one client."""
+        """Return the sensitivity of the sum of a slot's clipped messages to one client, in the norm of the clip."""
         limits = self.limits(slot)
         return (limits if isinstance(limits, Tensor) else self.privacy.bound()) * self.privacy.factor
 
@@ -139,6 +142,37 @@ class Mechanism:
         """Bound the norm of the average: post-processing, which costs no privacy."""
         limit = self.privacy.server_clip
         return average if limit is None else clip([average], _values(limit)).parts[0]
+
+
+class AdditiveMechanism(Mechanism):
+    """A user's noise, the same for every entry, on messages of bounded L1 norm; see `privacy.own_mechanism`."""
+
+    def deviation(self, sensitivity: float | Tensor) -> float | Tensor:
+        """Return the standard deviation of the noise; ``(R,)`` if stacked runs differ in it."""
+        return super().deviation(sensitivity) * self._own.std
+
+    def noise(
+        self,
+        like: Tensor,
+        slot: int,
+        sensitivity: float | Tensor,
+        sender: str,
+        shared: Tensor | None = None,
+    ) -> Tensor:
+        """Draw the noise of one message per row, in float64, on the entries of the mask ``shared``."""
+        if not self.noisy or not like.numel():
+            return torch.zeros_like(like)
+        streams = self._streams("noise", slot, like, sender)
+        drawn = np.stack([self._own.draw(like.shape[-1], stream.generator()) for stream in streams])
+        scale = torch.as_tensor(super().deviation(sensitivity), dtype=torch.float64)
+        scale = scale.view(*scale.shape, *[1] * (like.ndim - scale.ndim))
+        noise = (torch.from_numpy(drawn).reshape(like.shape) * scale).to(like)
+        return noise if shared is None else noise * shared
+
+    @property
+    def _own(self) -> Noise:
+        assert self.privacy.own is not None
+        return self.privacy.own
 
 
 class SampleMechanism(Mechanism):

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from compression.secure_sum import Protocol
-from harness.core.registry import UserError
+from harness.core.registry import UserError, unknown
 from harness.core.wire.section import Section
 from privacy import AdaptiveClip, Factorization, Ledger, joint_norm
 from privacy.discrete import MOST_BITS
+from privacy.own_mechanism import MECHANISMS, Noise
 
 Clip = float | tuple[float, ...] | Literal["adaptive"]
 Adjacency = Literal["replace", "add-remove", "zero-out"]
@@ -33,7 +34,7 @@ LARGEST_CLIP = 1e15  # its square and its noise still fit into float32
 
 
 class PrivacySpec(Section):
-    """Settings of the Gaussian mechanism. Give exactly one of the four budgets.
+    """Settings of the mechanism. Give exactly one of the four budgets.
 
     Attributes
     ----------
@@ -49,7 +50,7 @@ class PrivacySpec(Section):
         share of it, to a sum of integers that is all the server learns (secure aggregation). Has no default,
         because the same epsilon means far more noise for local placement. With unit record clients add it.
     clip : float, list of float or "adaptive"
-        Bound on the joint L2 norm of a message; a list bounds each part separately.
+        Bound on the joint L2 norm of a message (L1 with a user's mechanism); a list bounds each part separately.
     epsilon : float or None
         Budget of the whole run, over all releases.
     epsilon_release : float or None
@@ -70,10 +71,12 @@ class PrivacySpec(Section):
     record_rate : float or None
         For unit record with adjacency add-remove: public probability that a record is in a batch. The divisor of a
         gradient is then the algorithm's ``batch_size``, whatever the client's number of samples.
-    mechanism : {"independent", "banded"}
-        Whether every release has noise of its own, or noise that is correlated between rounds, so that it cancels
-        in what the server adds up (DP-FTRL, `privacy.banded`). The latter is for unit client, central placement
-        and balanced cohorts, in which nobody takes part twice within ``bands`` rounds.
+    mechanism : str
+        "independent" (default): every release has Gaussian noise of its own. "banded": the noise is correlated
+        between rounds, so that it cancels in what the server adds up (DP-FTRL, `privacy.banded`); for unit client,
+        central placement and balanced cohorts, in which nobody takes part twice within ``bands`` rounds. Others are
+        mechanisms of users (`privacy.own_mechanism`), which bound messages in their L1 norm; for unit client, local
+        or central placement, and one clip norm.
     bands : int or None
         With banded noise, over how many rounds it is correlated; default: as many as lie between two rounds of a
         client.
@@ -122,7 +125,7 @@ class PrivacySpec(Section):
     adjacency: Adjacency | None = None
     sampling: Sampling | None = None
     record_rate: float | None = Field(default=None, gt=0, le=1)
-    mechanism: Literal["independent", "banded"] = "independent"
+    mechanism: str = "independent"
     bands: int | None = Field(default=None, ge=2)
     factorization: Factorization = "optimal"
     noise: Literal["shared", "per_client"] = "shared"
@@ -177,11 +180,27 @@ class PrivacySpec(Section):
                     raise UserError(f"privacy.{name}: is for placement distributed; give it or remove {name}")
         if self.mechanism == "banded":
             self._check_banded()
-        elif self.bands is not None or self.factorization != "optimal":
+        elif self.mechanism != "independent":
+            self._check_own()
+        if self.mechanism != "banded" and (self.bands is not None or self.factorization != "optimal"):
             raise UserError(
                 "privacy: bands and factorization are for mechanism banded; give it or remove them"
             )
         return self
+
+    def _check_own(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise unknown("mechanism", self.mechanism, ["independent", "banded", *MECHANISMS])
+        if self.unit != "client" or self.placement not in ("local", "central"):
+            raise UserError(
+                f"privacy.mechanism: {self.mechanism} is for messages of clients: unit client, placement local or "
+                "central"
+            )
+        if isinstance(self.clip, tuple | str) or self.epsilon_nominal is not None or self.accountant != "pld":
+            raise UserError(
+                f"privacy.mechanism: {self.mechanism} needs one clip norm, of the L1 norm of a message, and "
+                "accountant pld; epsilon_nominal is of Gaussian noise"
+            )
 
     def _check_distributed(self) -> None:
         if self.sampling in SECRET:
@@ -191,7 +210,7 @@ class PrivacySpec(Section):
             )
         if self.clip == "adaptive" or self.mechanism != "independent" or self.epsilon_nominal is not None:
             raise UserError(
-                "privacy: placement distributed supports neither adaptive clip norms, banded noise nor "
+                "privacy: placement distributed supports neither adaptive clip norms, banded or own noise nor "
                 "epsilon_nominal"
             )
         if math.inf in (self.clip if isinstance(self.clip, tuple) else (self.clip,)):
@@ -283,15 +302,15 @@ class PrivacySpec(Section):
 
 @dataclass(frozen=True)
 class Privacy:
-    """The calibrated Gaussian mechanism of a run.
+    """The calibrated mechanism of a run.
 
     Attributes
     ----------
     spec : PrivacySpec
         The settings, with `sampling` and `adjacency` given.
     noise_multiplier : float
-        Standard deviation of the noise over the sensitivity; 0 clips without noise. If clients have their own, the
-        smallest.
+        Standard deviation of the noise over the sensitivity, or scale of a user's noise over the L1 sensitivity; 0
+        clips without noise. If clients have their own, the smallest.
     rate : float
         Probability that a client takes part in a secret cohort; else 1.
     releases : int or None
@@ -344,6 +363,16 @@ class Privacy:
         return cls(PrivacySpec(noise_multiplier=noise_multiplier, **given), noise_multiplier, rate)
 
     @property
+    def own(self) -> Noise | None:
+        """The noise of a user's mechanism; None: Gaussian noise."""
+        return MECHANISMS.get(self.spec.mechanism)
+
+    @property
+    def order(self) -> int:
+        """Which norm of a message is bounded: 2, or 1 for a user's mechanism."""
+        return 2 if self.own is None else 1
+
+    @property
     def unit(self) -> Unit:
         """Unit of protection."""
         return self.spec.unit
@@ -365,7 +394,7 @@ class Privacy:
 
     @property
     def clip(self) -> Clip:
-        """Bound on the joint L2 norm of a message, or on the norm of each part."""
+        """Bound on the joint norm of a message, or on the norm of each part."""
         return self.spec.clip
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from scipy.special import ndtri
 
+from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell
 from harness.report.data.specs import largest_ratio, part_name
@@ -100,7 +101,7 @@ def _text(cell: Cell, rival: Cell, seeds: int) -> str:
     missing = len(cell.runs) - seeds
     own, other = (part_name(one.spec.get("problem")) for one in (cell, rival))
     facts = [
-        f"{seeds} seeds",
+        counted(seeds, "seed"),
         f"{missing} without a pair" if missing else "",
         "" if own == other else f"with {other}",
     ]

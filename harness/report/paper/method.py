@@ -14,12 +14,13 @@ from typing import Any
 import pandas as pd
 
 from harness.config.report import ReportSpec
+from harness.core.registry import counted
 from harness.report.data.leaderboard import most_exposed, person_or_client
 from harness.report.data.provenance import provenance
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import part_name, partition_text
 from harness.report.paper.references import keys_of
-from harness.report.tables.privacy import CHANGES, PLACEMENTS, SAMPLINGS, UNITS
+from harness.report.tables.privacy import CHANGES, PLACEMENTS, SAMPLINGS, UNITS, of_user
 from harness.report.tables.sheet import in_latex
 from harness.report.tables.text import quantity, words
 
@@ -144,7 +145,9 @@ def _seeds(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> str:
     counts = {name: int(frame[name].sum()) for name in ("done", "failed", "skipped", "missing", "damaged")}
     undone = [f"{count} {name}" for name, count in counts.items() if count and name != "done"]
     if undone:
-        text += f" Of {sum(counts.values())} runs {counts['done']} are finished ({', '.join(undone)})."
+        text += (
+            f" Of {counted(sum(counts.values()), 'run')} {counts['done']} are finished ({', '.join(undone)})."
+        )
     if frame["baseline"].notna().any():
         text += (
             f" Differences are to {spec.baseline}, paired by seed, with 95 % BCa bootstrap intervals (from five "
@@ -230,6 +233,7 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     def all_of(name: str) -> list[Any]:
         return [claim[name] for claim in claims if claim.get(name) is not None]
 
+    users = _distinct(of_user(claim).removesuffix("; ") or None for claim in claims)
     facts = [
         f"Differential privacy of {UNITS.get(unit, unit)} (unit {unit}), neighbors being data in which it is "
         f"{CHANGES.get(change, change)} (adjacency {change}); {PLACEMENTS.get(placement, placement)} (placement "
@@ -237,11 +241,12 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
         f"Messages are clipped to norm {_distinct(all_of('clip'))}; the noise multiplier is "
         f"{_span(all_of('noise_multiplier'))}.",
         f"ε is that of everything that a run releases about {about}, at δ = {one.get('delta')}: "
-        f"{_span(all_of('releases'))} Gaussian releases, composed by the accountant "
+        f"{_span(all_of('releases'))} {'' if users else 'Gaussian '}releases, composed by the accountant "
         f"{_distinct(all_of('accountant'))}.",
         f"It is {_span(all_of('epsilon_total'))} over the rows, and for the median {who} "
         f"{_span(all_of('epsilon_median')) or 'not recorded'}.",
         f"Most exposed: {whose}." if whose else "",
+        f"Noise: {users}." if users else "",
         "Noise is correlated between rounds (banded)." if any("bands" in claim for claim in claims) else "",
         "ε is extrapolated where the noise is that of larger cohorts than were simulated."
         if any("noise_cohort" in claim for claim in claims)

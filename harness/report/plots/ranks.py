@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.core.registry import counted
 from harness.report.data.leaderboard import model_for
 from harness.report.data.ranks import Ranks, ranks
 from harness.report.data.results import Cell, Results
@@ -75,7 +76,11 @@ def _draw(ax: Axes, found: Ranks, by: str) -> str:
     ax.set_xlim(0.2, count + 0.3)
     where = f"{found.tasks} tasks of {found.federations} federation{'s' * (found.federations > 1)}"
     ax.set_xlabel(f"mean rank by {words(by)} over {where}; 1 is best")
-    note = f"intervals: 95 % over {found.seeds} seeds" if found.low else f"{found.seeds} seeds: no intervals"
+    note = (
+        f"intervals: 95 % over {found.seeds} seeds"
+        if found.low
+        else f"{counted(found.seeds, 'seed')}: no intervals"
+    )
     if found.critical is None:
         return note + "; too few federations for a test"
     return (

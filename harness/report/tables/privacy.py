@@ -43,6 +43,7 @@ def in_words(claim: Mapping[str, Any]) -> str:
     change, sampling = str(claim.get("adjacency")), str(claim.get("sampling"))
     who = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants")
     noise = f"noise is correlated over {claim['bands']} rounds; " if "bands" in claim else ""
+    noise += of_user(claim)
     if claim.get("dropouts"):
         noise += f"it holds without the noise of {claim['dropouts']:.0%} of a cohort; "
     text = (
@@ -56,6 +57,16 @@ def in_words(claim: Mapping[str, Any]) -> str:
             "guarantee for those that are simulated."
         )
     return text + _exposed(claim)
+
+
+def of_user(claim: Mapping[str, Any]) -> str:
+    """Name a user's mechanism, its plugin and the accountant; empty for ours."""
+    if "mechanism_version" not in claim:
+        return ""
+    return (
+        f"mechanism {claim['mechanism']} ({claim['mechanism_version'] or 'of this process'}), of bounded L1 norm, "
+        f"composed by accountant {claim.get('accountant')}; "
+    )
 
 
 def _exposed(claim: Mapping[str, Any]) -> str:

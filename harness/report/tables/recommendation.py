@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from harness.config.conditions import Condition
+from harness.core.registry import counted
 from harness.report.data.leaderboard import model_for
 from harness.report.data.recommendation import Candidate, Recommendation
 from harness.report.tables.columns import rows_of, task_names, variants
@@ -32,7 +33,8 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
         low, high = best.interval
         alone = sorted({one.cell.algorithm for one in answer.found if "alone" in (model_for(one.cell) or "")})
         lines = [
-            f"{len(answer.found)} of {answer.considered} cells are within {bounds}, on average over seeds.",
+            f"{len(answer.found)} of {counted(answer.considered, 'cell')} are within {bounds}, on average "
+            "over seeds.",
             f"Surest: {_name(best, frame)}, within all bounds in {best.within} of {best.seeds} seeds "
             f"({low:.0%} to {high:.0%} of further ones, 95 %).",
         ]
@@ -42,7 +44,7 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
                 "excludes it; it has no model for clients without data."
             )
         return lines
-    lines = [f"None of {answer.considered} cells is within {bounds}."]
+    lines = [f"None of {counted(answer.considered, 'cell')} is within {bounds}."]
     for obstacle in answer.obstacles:
         nearest = obstacle.nearest
         lines.append(

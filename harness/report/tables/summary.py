@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harness.core.registry import counted
 from harness.metrics import better_is_higher, described
 from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
@@ -91,7 +92,11 @@ def print_summary(
     if not shown:
         done, asked = int(frame["done"].sum()), int(frame["seeds"].sum())
         algorithms = frame["algorithm"].nunique()
-        _say(console, f"{done} of {asked} runs finished; {algorithms} algorithms, {len(frame)} rows.")
+        _say(
+            console,
+            f"{done} of {counted(asked, 'run')} finished; {counted(algorithms, 'algorithm')}, "
+            f"{counted(len(frame), 'row')}.",
+        )
         for text in reasons(frame):
             _say(console, text)
 

@@ -50,6 +50,16 @@ def test_frozen_weights_are_local_training_on_the_inner_objective():
     assert int(frozen.cost.oracle_calls) < int(free.cost.oracle_calls)
 
 
+def test_both_methods_have_one_control_with_frozen_weights():
+    """The second stage takes x alone of the first: steps of x too short to move it leave the same model."""
+    common = {"outer_rounds": 2, "lr_train": 0.1, "local_steps": 3}
+    frozen = run_algorithm("fedbio", *quadratic_bilevel(), 5, lr_x=0.0, **common).state
+    still = run_algorithm("fedbioacc", *quadratic_bilevel(), 5, lr_x=1e-300, **common).state
+    moved = run_algorithm("fedbioacc", *quadratic_bilevel(), 5, lr_x=1.0, **common).state
+    assert torch.equal(still.theta, frozen.theta) and bool((frozen.theta != 0).all())
+    assert not torch.equal(moved.theta, frozen.theta)
+
+
 def test_the_bias_of_local_steps_vanishes_with_the_step_size():
     """A tenth of the step leaves 2.2e-6 of the bias of 1.7e-4."""
     state = fedbio(local_steps=5, lr_x=0.005)

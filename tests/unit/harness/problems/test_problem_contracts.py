@@ -32,6 +32,9 @@ PROBLEMS = {
     "random_quadratic": lambda: REGISTRY["random_quadratic"].build(
         Setting(REGISTRY["random_quadratic"].settings(clients=3, dims=(3, 2), nonconvex=0.5), None, None)
     ),
+    "random_bilevel": lambda: REGISTRY["random_bilevel"].build(
+        Setting(REGISTRY["random_bilevel"].settings(clients=3, dims=(2, 3)), None, None)
+    ),
 }
 APART = {"vertical"}  # its loss is of embeddings; tests/unit/algorithms/vertical/test_split_network.py
 
@@ -63,7 +66,7 @@ def test_padding_does_not_count(name):
         )
 
 
-@pytest.mark.parametrize("name", sorted({*PROBLEMS} - {"quadratic_bilevel"}))
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
 def test_a_batch_of_padding_only_gives_nothing(name):
     """A client that has run out of batches must stand still."""
     problem, federation = PROBLEMS[name]()

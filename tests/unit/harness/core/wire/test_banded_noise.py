@@ -113,7 +113,7 @@ def test_clients_that_take_part_too_often_are_refused(data, privacy, fields, tex
         ({"sampling": "full"}, "give cohort.kind balanced"),
         ({"sampling": "poisson", "adjacency": "add-remove"}, "give cohort.kind balanced"),
         ({"mechanism": "independent", "bands": 3}, "are for mechanism banded"),
-        ({"mechanism": "band"}, "'independent' or 'banded'"),
+        ({"mechanism": "band"}, "Did you mean 'banded'"),
         ({"bands": 1}, "greater than or equal to 2"),
     ],
 )

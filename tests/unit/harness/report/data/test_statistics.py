@@ -289,11 +289,11 @@ def test_a_missing_pair_is_said():
     }
     assert said == {
         ("fedavg", False): "baseline",
-        ("ditto", False): "1 seeds, 1 without a pair",
+        ("ditto", False): "1 seed, 1 without a pair",
         ("apfl", False): "not comparable: no seed in common with fedavg",
         ("afl", False): "not comparable: no finished run with accuracy",
         ("ditto", True): "not comparable: no finished run of fedavg in the same setting",
-        ("fedsgda_m", False): "1 seeds, with classify",
+        ("fedsgda_m", False): "1 seed, with classify",
     }
 
 

@@ -89,7 +89,7 @@ def test_ranks_are_drawn_with_stretches_that_do_not_differ(tmp_path):
     texts = texts_in(rank_diagram(records, tmp_path / "a", "accuracy")[1])
     label = "mean rank by Accuracy over 2 tasks of 2 federations; 1 is best"
     assert {"fedavg", "fedprox", "afl", label} <= set(texts)
-    assert "1 seeds: no intervals; too few federations for a test" in texts
+    assert "1 seed: no intervals; too few federations for a test" in texts
     assert "A model for everybody" not in texts, "there are no others"
     assert rank_diagram(records[:3], tmp_path / "b", "accuracy") is None
 
