@@ -45,6 +45,8 @@ class Entry(NamedTuple):
     clients, licence, about : str
         For the list: who holds the samples (the fewest and the most that one holds); the licence; what the reader
         changes.
+    test : int
+        Images of the source's own test split.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Entry(NamedTuple):
     clients: str = ""
     licence: str = ""
     about: str = ""
+    test: int = 0
     defined: Callable[..., Dataset] | None = None  # the registered function, if it is one
 
 
@@ -134,6 +137,7 @@ CATALOG: dict[str, Entry] = {
         images.read_fashion_mnist,
         images.fashion_sources,
         images.FASHION_REMEDY,
+        test=10_000,
     ),
     "cifar10": Entry(
         "images",
@@ -143,6 +147,7 @@ CATALOG: dict[str, Entry] = {
         cifar.read_cifar10,
         cifar.cifar_sources,
         cifar.CIFAR_REMEDY,
+        test=10_000,
     ),
     "tiny-imagenet": Entry(
         "images",
@@ -152,6 +157,7 @@ CATALOG: dict[str, Entry] = {
         images.read_tiny_imagenet,
         images.tiny_sources,
         images.TINY_REMEDY,
+        test=10_000,
     ),
 }
 ALIASES = {"credit": "german"}
@@ -300,7 +306,7 @@ def load(
 
 
 def _load(name: str, options: dict[str, object]) -> Dataset:
-    name = _known(name)
+    name = known(name)
     allowed = ("path", "task", *KEYS) if name in FORMATS else CATALOG[name].options
     task = options.get("task") if "task" in allowed else options.pop("task", None)
     for key in options:
@@ -336,10 +342,21 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
 
 def fetch(name: str) -> str:
     """Make a data set available, if necessary by download; return the name of its source."""
-    name = _known(name)
+    name = known(name)
     if name in FORMATS:
         raise DataError(f"data set {name!r} is your own file: there is nothing to fetch")
     return locate(name, CATALOG[name].sources(), CATALOG[name].remedy).source
+
+
+def available(name: str) -> str | None:
+    """Return the name of the source that has a data set without a download; None if none has it."""
+    name = known(name)
+    if name in FORMATS:
+        return "your own file"
+    try:
+        return locate(name, CATALOG[name].sources(), CATALOG[name].remedy, online=False).source
+    except DataError:
+        return None
 
 
 def describe() -> list[Row]:
@@ -349,13 +366,10 @@ def describe() -> list[Row]:
     """
     rows = []
     for name, entry in CATALOG.items():
-        try:
-            available, reason = True, locate(name, entry.sources(), entry.remedy, online=False).source
-        except DataError:
-            available, reason = False, entry.remedy
+        here = available(name)
         rows.append(Row(
             name=name, kind=entry.kind, size=entry.size, clients=entry.clients, licence=entry.licence,
-            source=entry.origin, about=entry.about, available=available, reason=reason,
+            source=entry.origin, about=entry.about, available=here is not None, reason=here or entry.remedy,
         ))  # fmt: skip
     return rows + [
         Row(
@@ -367,7 +381,8 @@ def describe() -> list[Row]:
     ]  # fmt: skip
 
 
-def _known(name: str) -> str:
+def known(name: str) -> str:
+    """Return the name in the catalog, of an alias too; refuse others."""
     name = ALIASES.get(name, name)
     if name not in names():
         raise DataError(f"unknown data set {name!r}; {nearest(name, (*names(), *ALIASES))}")

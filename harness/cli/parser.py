@@ -150,6 +150,9 @@ def parser() -> argparse.ArgumentParser:
     planned.add_argument("suite", nargs="?", metavar="NAME|FILE")
     planned.add_argument("--profile", default="smoke", help="size: smoke or paper")
     planned.add_argument("--json", action="store_true", help="print JSON")
+    planned.add_argument(
+        "--untimed", action="store_true", help="no trial rounds; images that are not here count by their size"
+    )
     spec_options(planned)
     sweep_options(planned)
 

@@ -185,7 +185,7 @@ def plan_command(given: argparse.Namespace) -> int:
     cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
     cells = [*cells, *runs_of(cells, chosen.tune)]
     with log.status(f"planning {counted(len(cells), 'run')}"):
-        rows = plan(cells)
+        rows = plan(cells, timed=not given.untimed)
     if given.json:
         print(json.dumps(rows, indent=1))
     else:
@@ -259,9 +259,13 @@ def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], st
         cells.setdefault(str([row.get(name) for name in CELL]), []).append(row)
     found: list[dict[str, Any]] = []
     for runs in cells.values():
-        mean = {name: statistics.mean([run.get(name, 0) for run in runs]) for name in MEANS}
+        each = {name: [run.get(name, 0) for run in runs] for name in MEANS}
+        mean = {name: None if None in some else statistics.mean(some) for name, some in each.items()}
         found.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
-    seconds = sum(cell["seconds"] * cell["runs"] for cell in found)
+    timed = [cell["seconds"] * cell["runs"] for cell in found if cell["seconds"] is not None]
+    about = [f"about {sum(timed):.0f} s one after the other"] if timed else []
+    absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})
+    about += [f"not here and planned by declared size: {', '.join(absent)}"] if absent else []
     values = {key: {short(cell[key]) for cell in found} for key in found[0]}
     said = [key for key in values if len(values[key]) == 1 and len(found) > 1]
     shared = [f"{key} {values[key].pop()}" for key in said if found[0][key] is not None]
@@ -269,6 +273,4 @@ def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], st
     left = [{k: short(v) for k, v in cell.items() if k not in [*said, *empty]} for cell in found]
     if len(left) == 1:
         left = [{"": name.replace("_", " "), "planned": value} for name, value in left[0].items()]
-    return left, ", ".join(
-        [f"{counted(len(rows), 'run')}, about {seconds:.0f} s one after the other", *shared]
-    )
+    return left, ", ".join([counted(len(rows), "run"), *about, *shared])

@@ -17,7 +17,9 @@ from harness import models
 from harness.core.flat_model import Ravel
 from harness.core.losses import cross_entropy
 from harness.core.methods.derivatives import project_simplex
+from harness.core.methods.moreau import envelope_gradient
 from harness.core.problem import Problem
+from harness.core.registry import UserError
 from harness.problems.base import PROBLEMS, ProblemType, Setting
 
 
@@ -30,9 +32,15 @@ class Settings:
     simplex_rule : {"euclidean", "renorm"}
         Map of y to the simplex: the Euclidean projection or, as in the public code of FedSGDA+, clipping negative
         weights and dividing by the sum (which converges to a different point).
+    envelope : float or None
+        Report as ``stationarity`` the norm of the gradient of the Moreau envelope of ``Phi(x) = max_y F(x, y)``,
+        ``envelope |x - prox(x)|`` where prox minimizes ``Phi(z) + envelope / 2 |z - x|^2`` on all training samples,
+        to one percent. Needs the model `logistic`, whose losses are convex, and takes hundreds of passes over the
+        data at every evaluation.
     """
 
     simplex_rule: Literal["euclidean", "renorm"] = "euclidean"
+    envelope: float | None = None
 
 
 def renorm(y: Tensor) -> Tensor:
@@ -41,8 +49,13 @@ def renorm(y: Tensor) -> Tensor:
     return positive / positive.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
-def fair_classifier(module: nn.Module, classes: int, rule: Literal["euclidean", "renorm"]) -> Problem:
-    """Return the problem for a module's class scores ``(B, K)``; y starts uniform."""
+def fair_classifier(
+    module: nn.Module,
+    classes: int,
+    rule: Literal["euclidean", "renorm"] = "euclidean",
+    envelope: float | None = None,
+) -> Problem:
+    """Return the problem for a module's class scores ``(B, K)``; y starts uniform, the rest as in `Settings`."""
     ravel = Ravel(module)
 
     def loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -52,6 +65,19 @@ def fair_classifier(module: nn.Module, classes: int, rule: Literal["euclidean", 
         ) * batch.weight.unsqueeze(-1)
         return y @ ((errors @ member) / member.sum(0).clamp(min=1.0))
 
+    def measure(point: dict[str, Tensor], data: Batch) -> dict[str, float]:
+        """Return the gradient norm of the envelope; clients have equal weights, as in the algorithms."""
+        assert envelope is not None
+        member = (data.y.unsqueeze(-1) == torch.arange(classes, device=data.y.device)).double()
+        member = member * data.weight.unsqueeze(-1)
+        shares = (member / member.sum(1, keepdim=True).clamp(min=1.0) / len(member)).flatten(0, 1)
+        inputs, labels = data.x.flatten(0, 1).double(), data.y.flatten()
+
+        def losses(z: Tensor) -> Tensor:
+            return cross_entropy(ravel(z, inputs), labels) @ shares
+
+        return {"stationarity": envelope_gradient(losses, point["x"], envelope)}
+
     return Problem(
         name="fair_classification",
         kind="minimax",
@@ -59,8 +85,9 @@ def fair_classifier(module: nn.Module, classes: int, rule: Literal["euclidean", 
         loss=loss,
         project=project_simplex if rule == "euclidean" else renorm,
         predict=ravel,
+        measure=None if envelope is None else measure,
         module=module,
-        rebuild=lambda smaller: fair_classifier(smaller, classes, rule),
+        rebuild=lambda smaller: fair_classifier(smaller, classes, rule, envelope),
         dense=models.dense(module),
         per_sample=False,  # a class mean divides by the number of others in the batch
         constants=(),
@@ -69,8 +96,18 @@ def fair_classifier(module: nn.Module, classes: int, rule: Literal["euclidean", 
 
 def _build(setting: Setting) -> tuple[Problem, Federation]:
     assert setting.federation is not None
-    classes, rule = len(setting.federation.classes), setting.settings.simplex_rule
-    return fair_classifier(setting.net(classes), classes, rule), setting.federation
+    s: Settings = setting.settings
+    if s.envelope is not None:
+        if not s.envelope > 0:
+            raise UserError(f"problem fair_classification: envelope must be positive, given {s.envelope}")
+        if setting.model is None or setting.model[0] != "logistic":
+            given = "none" if setting.model is None else setting.model[0]
+            raise UserError(
+                "problem fair_classification: envelope needs losses that are convex, those of the model logistic; "
+                f"given {given}"
+            )
+    classes = len(setting.federation.classes)
+    return fair_classifier(setting.net(classes), classes, s.simplex_rule, s.envelope), setting.federation
 
 
 PROBLEMS.add(

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from compression import find_codec
-from datasets.catalog import load
+from datasets.catalog import available, load
 from datasets.dataset import Dataset, halves
 from datasets.federation import Federation, federate
 from datasets.files import FORMATS
 from datasets.partition import PARTITIONS
+from datasets.stand_in import stand_in
 from datasets.topology import mixing_matrix
 from datasets.vertical import VERTICAL
 from harness import models
@@ -352,12 +353,28 @@ def make_federation(spec: RunSpec, cache: dict[str, Federation] | None = None) -
     key = data_key(spec)
     cache = {} if cache is None else cache
     if key not in cache:
-        cache[key] = _partitioned(spec, spec.data, spec.partition)
+        cache[key] = _partitioned(spec, spec.data, spec.partition, load_once(spec.data, task(spec)))
     return cache[key]
 
 
-def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec) -> Federation:
-    dataset = load_once(data, task(spec))
+def stand_in_federation(spec: RunSpec) -> Federation | None:
+    """Return a federation in the shape of the spec's data if they are not here, to plan with; None if they are.
+
+    Raises
+    ------
+    DataError
+        If the data are not here, and are no images.
+    """
+    if spec.data is None or spec.partition is None or spec.data.path is not None:
+        return None
+    if available(spec.data.name):
+        return None
+    dataset = stand_in(spec.data.name)
+    dataset = dataset if spec.data.binary is None else halves(dataset)
+    return _partitioned(spec, spec.data, spec.partition, dataset)
+
+
+def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec, dataset: Dataset) -> Federation:
     generator = rng.numpy_stream(spec.seed, "partition")
     vertical = part.kind in VERTICAL
     deal = PARTITIONS["iid"]() if vertical else part.settings.made

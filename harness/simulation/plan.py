@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from datasets.federation import Federation
+from datasets.stand_in import DIGEST
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
-from harness.simulation.build import Execution, Setup, data_key, identify, prepare
+from harness.simulation.build import Execution, Setup, data_key, identify, prepare, stand_in_federation
 from harness.simulation.calibration import calibrate, calibrated
 from harness.simulation.claims import statement
 from harness.simulation.dry_run import DryRun, dry_run
@@ -23,7 +24,7 @@ from harness.simulation.stacking import stack_key
 FEDERATIONS = 4  # kept while combinations are tried, which mostly follow one another with the same data
 
 
-def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
+def plan(cells: Sequence[Combination], timed: bool = True) -> list[dict[str, Any]]:
     """Return one row per combination.
 
     Releases and epsilon are exact (for unit record: upper bounds if clients differ in their local steps). Bytes,
@@ -31,8 +32,10 @@ def plan(cells: Sequence[Combination]) -> list[dict[str, Any]]:
     cohorts), ``bytes_up`` and ``bytes_down`` are expected values, ``bytes_up_most`` and ``bytes_down_most`` upper
     bounds. Seconds are estimated for a single run from two real rounds and an evaluation on this machine, and the
     ratio of noise to signal is that of the second; runs that differ in their seed only share these estimates.
+    Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
+    shape, with equal classes; such a row has no id.
     """
-    known = _Known({}, {}, {})
+    known = _Known({}, {}, {}, timed)
     distinct = {id(cell): cell for cell in cells}  # a search repeats its combination
     made = {key: _row(cell, known) for key, cell in sorted(distinct.items(), key=lambda one: _data(one[1]))}
     return [made[id(cell)] for cell in cells]
@@ -44,6 +47,7 @@ class _Known(NamedTuple):
     trials: dict[str, Trial]
     counts: dict[Hashable, Counts]
     federations: dict[str, Federation]
+    timed: bool
 
 
 class Counts(NamedTuple):
@@ -222,6 +226,8 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         return {"status": "skipped", "reason": cell.reason}
     if _data(cell) not in known.federations:
         known.federations.clear()
+        if not known.timed and (absent := stand_in_federation(cell.spec)) is not None:
+            known.federations[_data(cell)] = absent
     try:
         setup = prepare(cell.spec, cache=known.federations)
         if (counts := known.counts.get(key := _sizes(setup))) is None:
@@ -232,9 +238,9 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
     kind = _kind(cell.spec)
-    if kind not in known.trials:
+    if known.timed and kind not in known.trials:
         known.trials[kind] = trial(setup)  # calibrated: the first run of a kind has made its counts
-    privacy, measured = counts.privacy, known.trials[kind]
+    privacy, measured = counts.privacy, known.trials.get(kind)
     columns = (
         *(
             "unit",
@@ -249,7 +255,7 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
-        "id": setup.id,
+        "id": None if setup.federation.digest == DIGEST else setup.id,
         "data": cell.spec.data.name if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],
@@ -267,8 +273,8 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         "bytes_down_most": int(counts.largest["down"]),
         "flops": int(counts.expected["flops"]),
         "oracle_calls": int(counts.expected["oracle_calls"]),
-        "noise_to_signal": measured.noise_to_signal,
-        "seconds": round(measured.seconds, 3),
+        "noise_to_signal": measured and measured.noise_to_signal,
+        "seconds": measured and round(measured.seconds, 3),
         "status": "planned",
         "reason": None,
     }

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from compression import Codec
+from datasets.dataset import DataError
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.core.wire.compression_settings import Compression
@@ -246,3 +247,38 @@ def test_a_dry_run_computes_for_one_client_only(data, monkeypatch) -> None:
     dry = dry_run(setup).cost
     assert dry == real
     assert dry["flops"] > 0
+
+
+def test_an_untimed_plan_says_all_but_seconds(data):
+    fields = {"problem": "fair_classification", "rounds": 3}
+    spec = read_spec(given(data, {"name": "fedsgda_plus", "local_steps": 2}, **fields))
+    (timed,), (untimed,) = plan([Combination({}, spec)]), plan([Combination({}, spec)], timed=False)
+    assert timed["seconds"] is not None and untimed["seconds"] is None
+    unknown = {"seconds": None, "noise_to_signal": None}
+    assert untimed == timed | unknown
+
+
+def test_images_that_are_not_here_are_planned_by_size(monkeypatch):
+    """Ten clients, three rounds, up 4 bytes for each weight of x and of the ten classes: 64 x 10 + 10 + 10."""
+    spec = {
+        "data": "digits",
+        "partition": {"kind": "shards", "clients": 10},
+        "problem": "fair_classification",
+        "model": "logistic",
+        "algorithm": {"name": "fedsgda_plus", "local_steps": 2, "batch_size": 4},
+        "rounds": 3,
+    }
+    (here,) = plan([Combination({}, read_spec(spec))], timed=False)
+    monkeypatch.setattr("harness.simulation.build.available", lambda name: None)
+    (row,) = plan([Combination({}, read_spec(spec))], timed=False)
+    assert row["id"] is None and here["id"] is not None
+    assert row["bytes_up"] == 10 * 3 * 4 * (64 * 10 + 10 + 10)
+    assert {**row, "id": here["id"]} == here
+
+
+def test_tables_that_are_not_here_are_not_planned(monkeypatch):
+    monkeypatch.setattr("harness.simulation.build.available", lambda name: None)
+    spec = {"data": "breast-cancer", "partition": {"kind": "iid", "clients": 4}, "model": "logistic"}
+    cell = Combination({}, read_spec({**spec, "algorithm": "fedavg", "rounds": 1}))
+    with pytest.raises(DataError, match="only images can"):
+        plan([cell], timed=False)
