@@ -199,7 +199,7 @@ def test_an_archive_padded_without_end_is_refused(packed, tmp_path):
         pass
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"no tar" * 200)])
+@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"no tar" * 200, mtime=0)])
 def test_what_is_no_archive_is_refused_in_one_line(content, tmp_path, capsys):
     (tmp_path / "a.tar.gz").write_bytes(content)
     assert main(["verify", str(tmp_path / "a.tar.gz")]) == 2
