@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,8 @@ class Figure(NamedTuple):
         Id of the run.
     versions : str
         What determined the run, with versions: ``algorithm=fedavg@3 problem=classify@4 ...``.
+    tried : str
+        Where several numbers were tried, these: ``algorithm.lr=0.1/0.2 ...``; empty in earlier files.
     """
 
     claim: str
@@ -55,6 +58,22 @@ class Figure(NamedTuple):
     bound: bool
     run: str
     versions: str
+    tried: str = ""
+
+    @property
+    def edges(self) -> list[str]:
+        """Chosen settings that are the least or the largest number tried, as ``algorithm.lr=0.2``."""
+        tried = dict(part.partition("=")[::2] for part in self.tried.split())
+        ends = {
+            f"{name}={one}"
+            for name, text in tried.items()
+            for one in (text.split("/")[0], text.split("/")[-1])
+        }
+        return [part for part in self.settings.split() if part in ends]
+
+
+COLUMNS = (*Figure._fields, "rows")  # rows: of the claim in the file, so that a lost one is noticed
+EARLIER = COLUMNS[: COLUMNS.index("tried")]
 
 
 def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
@@ -104,21 +123,22 @@ def write_figures(path: Path, figures: Sequence[Figure]) -> None:
     """Write ``claims.csv``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Figure._fields)
+    writer.writerow(COLUMNS)
+    rows = Counter(figure.claim for figure in figures)
     for figure in figures:
         plain = figure._replace(bound=BOUND if figure.bound else "")  # type: ignore[arg-type]
         writer.writerow("" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
-                        for one in plain)  # fmt: skip
+                        for one in (*plain, rows[figure.claim]))  # fmt: skip
     write_text(path, text.getvalue())
 
 
 def read_figures(path: Path) -> list[Figure]:
-    """Read ``claims.csv``.
+    """Read ``claims.csv``; files of earlier versions have neither `Figure.tried` nor numbers of rows.
 
     Raises
     ------
     UserError
-        If it is missing or damaged.
+        If it is missing or damaged, or rows are.
     """
     try:
         rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
@@ -126,25 +146,30 @@ def read_figures(path: Path) -> list[Figure]:
         raise UserError(
             f"{path} is missing; write it with: claims {path.parent} --from RESULTS --update"
         ) from None
-    if not rows or tuple(rows[0]) != Figure._fields:
-        raise UserError(f"{path}: the columns {', '.join(Figure._fields)} are needed")
+    if not rows or tuple(rows[0]) not in (COLUMNS, EARLIER):
+        raise UserError(f"{path}: the columns {', '.join(COLUMNS)} are needed")
     try:
         figures = [_figure(*row) for row in rows[1:]]
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if len(_keyed(figures)) < len(figures):
         raise UserError(f"{path}: two rows have the same claim, arm, point and repetition")
+    found = Counter(figure.claim for figure in figures)
+    for figure, row in zip(figures, rows[1:], strict=True):
+        if len(row) == len(COLUMNS) and row[-1] != str(found[figure.claim]):
+            raise UserError(f"{path}: {figure.claim} has {found[figure.claim]} rows, written were {row[-1]}")
     return figures
 
 
 def _figure(
     claim: str, question: str, arm: str, point: str, settings: str, repetition: str, value: str, bound: str,
-    run: str, versions: str,
+    run: str, versions: str, tried: str = "", rows: str = "",
 ) -> Figure:  # fmt: skip
+    """Return the figure of a row; `rows` is checked with all of them."""
     if bound not in ("", BOUND) or arm not in ("of", "than"):
         raise ValueError(f"arm {arm!r}, bound {bound!r}")
     at, found = float(point) if point else None, float(value) if value else None
-    return Figure(claim, question, arm, at, settings, repetition, found, bound == BOUND, run, versions)
+    return Figure(claim, question, arm, at, settings, repetition, found, bound == BOUND, run, versions, tried)
 
 
 def differing(written: Sequence[Figure], found: Sequence[Figure]) -> int:
@@ -158,6 +183,8 @@ def _keyed(figures: Iterable[Figure]) -> dict[Any, Figure]:
 
 
 def _same(a: Figure, b: Figure) -> bool:
+    if not a.tried:  # written by an earlier version
+        b = b._replace(tried="")
     if a.value is None or b.value is None:
         return a == b
     return math.isclose(a.value, b.value, rel_tol=CLOSE) and a._replace(value=b.value) == b

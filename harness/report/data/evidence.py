@@ -92,7 +92,7 @@ def _arm(claim: Claim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
         )
     found = []
     for point in sorted(points, key=lambda value: value or 0.0):
-        settings, kept = _chosen(claim, points[point])
+        settings, tried, kept = _chosen(claim, points[point])
         seen: set[str] = set()
         for one in sorted(kept, key=lambda own: _repetition(claim, own)[0]):
             _, repetition = _repetition(claim, one)
@@ -108,7 +108,7 @@ def _arm(claim: Claim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
                 )
             found.append(
                 Figure(claim.id, claim.question, arm, point, settings, repetition, value, bound,
-                       str(one.run.record.id), _versions_of(one.run))
+                       str(one.run.record.id), _versions_of(one.run), tried)
             )  # fmt: skip
     return found
 
@@ -130,8 +130,8 @@ def _repetition(claim: Claim, one: Candidate) -> tuple[float, str]:
     return (float(value) if isinstance(value, int | float) else math.inf), str(value)
 
 
-def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidate]]:
-    """Return the settings chosen where several are open, and the runs to report."""
+def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, str, list[Candidate]]:
+    """Return the settings chosen where several are open, the numbers tried, and the runs to report."""
     apart = {"seed", claim.over, claim.along}
     groups: dict[str, list[Candidate]] = {}
     for one in runs:
@@ -148,7 +148,7 @@ def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidat
             raise UserError(
                 f"{claim.id}: runs differ in {', '.join(shown)}; fix it in at, of or than, or let choose choose"
             )
-        return "", list(runs)
+        return "", "", list(runs)
     choosing = {str(seed) for seed in claim.choose.seeds}
     key = next(iter(groups)) if len(groups) == 1 else _best(claim, claim.choose, groups, choosing)
     kept = [one for one in groups[key] if _repetition(claim, one)[1] not in choosing]
@@ -157,7 +157,15 @@ def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, list[Candidat
             f"{claim.id}: no run is left beside those of the seeds that choose, {sorted(choosing)}"
         )
     best = first[key]
-    return " ".join(f"{name}={best.get(name, 'none')}" for name in open_names), kept
+    chosen = " ".join(f"{name}={best.get(name, 'none')}" for name in open_names)
+    numbers = {name: _numbers(own.get(name) for own in first.values()) for name in open_names}
+    tried = [f"{name}={'/'.join(map(str, found))}" for name, found in numbers.items() if len(found) > 1]
+    return chosen, " ".join(tried), kept
+
+
+def _numbers(values: Iterable[Any]) -> list[float]:
+    """Return the different numbers among values of a setting, in order."""
+    return sorted({one for one in values if isinstance(one, int | float) and not isinstance(one, bool)})
 
 
 def _same_origin(claim: Claim, runs: Sequence[Candidate]) -> None:

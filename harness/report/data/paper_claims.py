@@ -143,7 +143,7 @@ class Claim:
     choose : Choice or None
         How settings left open are chosen.
     over : str
-        The setting that repeats: each of its values gives one value of the claim.
+        The seed that repeats: each of its values gives one value of the claim.
     expect : Expectation
         What is expected.
     paper_value : str
@@ -264,6 +264,10 @@ def _claim(suite: str, name: str, given: Any, at: str) -> Claim:
     for key, setting in (("along", along), ("over", over)):
         if setting is not None:
             _check_setting(f"{at}: {key}", setting)
+    if not over.endswith("seed"):  # values of another setting are no draws from one distribution
+        raise UserError(
+            f"{at}: over: seed, or a setting such as problem.seed that ends in seed; given {over}"
+        )
     ratio = scale == "log" and along is None
     return Claim(
         id=f"{suite}/{name}",
@@ -381,15 +385,14 @@ def _expectation(where: str, given: Any, ratio: bool) -> Expectation:
         if first <= 0 or second <= 0:
             raise UserError(f"{where}: ratios are above 0, given {shown(dict(given))}")
         first, second = math.log(first), math.log(second)
+    shown_as, factor = (math.exp, "a factor ") if ratio else (float, "")
     if beside is None:
         if first >= second:
             raise UserError(f"{where}.{kind}: [lowest, highest], given {shown(given[kind])}")
-        return Expectation(first, second, 0.0, f"{numbers[0]:g} to {numbers[1]:g}")
+        return Expectation(first, second, 0.0, f"{shown_as(first):.4g} to {shown_as(second):.4g}")
     if second <= 0:
-        above = 1 if as_ratio else 0
-        raise UserError(f"{where}.{beside}: a number above {above}, given {shown(given[beside])}")
+        raise UserError(f"{where}.{beside}: a number above {int(as_ratio)}, given {shown(given[beside])}")
     upper = kind.endswith("below")
-    shown_as, factor = (math.exp, "a factor ") if ratio else (float, "")
     text = f"{'<' if upper else '>'} {shown_as(first):.4g} (least: {factor}{shown_as(second):.4g})"
     return Expectation(None if upper else first, first if upper else None, second, text)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from harness.core.registry import UserError
 from harness.report.data.claim_figures import Figure
 from harness.report.data.paper_claims import Claim, Expectation
-from harness.report.data.statistics import detectable, paired
+from harness.report.data.statistics import FEWEST, detectable, paired
 
 HELD, NOT_SEEN, REFUTED, OPEN = "held", "not seen", "refuted", "cannot be judged"
 
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     bounds : int
         Number of runs that did not reach the target.
     detectable : float or None
-        Smallest true distance that so many seeds find four times in five.
+        Smallest true distance from the one bound that so many seeds find four times in five.
     verdict : str
         held, not seen, refuted or cannot be judged.
     """
@@ -51,9 +51,32 @@ class Finding(NamedTuple):
     detectable: float | None
     verdict: str
 
+    @property
+    def size(self) -> str:
+        """Whether an effect that is held may be too small to matter, in words; else empty.
+
+        Held against a margin, such as ``above: -0.01``, is not an effect.
+        """
+        expect = self.claim.expect
+        if self.verdict != HELD or not expect.least or self.low is None or self.high is None:
+            return ""
+        ends = [self.low - expect.low, self.high - expect.low] if expect.low is not None else []
+        if expect.high is not None:
+            ends = [expect.high - self.high, expect.high - self.low]
+        near, far = ends
+        margin = (expect.low is not None and expect.low < 0) or (expect.high is not None and expect.high > 0)
+        if margin or near >= expect.least:
+            return ""
+        sure = far < expect.least and not self.bounds  # a bound hides a larger effect
+        return f"{'is' if sure else 'may be'} smaller than what would matter"
+
 
 def judge(claim: Claim, figures: Sequence[Figure]) -> Finding:
     """Return the statistics of a claim's figures, and the verdict.
+
+    Fewer than five seeds, seeds that not all sides have, and seeds that agree exactly decide nothing: a rare bad
+    run has not been seen. Only ``within`` may be held by differences that are all 0, as of a control that has to be
+    the same run.
 
     Raises
     ------
@@ -86,8 +109,11 @@ def judge(claim: Claim, figures: Sequence[Figure]) -> Finding:
     low, high = found.mean - found.half, found.mean + found.half
     if found.low is not None and found.high is not None:
         low, high = min(low, found.low), max(high, found.high)
-    seen = detectable(found.seeds) * found.std
-    told = OPEN if failed else verdict(claim.expect, low, high, up, down)
+    within = claim.expect.low is not None and claim.expect.high is not None
+    seen = None if within else detectable(found.seeds) * found.std
+    same = within and "than" in claim.arms and not any(values)
+    enough = found.seeds >= FEWEST and (found.std > 0 or same)
+    told = verdict(claim.expect, low, high, up, down) if enough and not failed and not unpaired else OPEN
     return Finding(claim, found.mean, low, high, found.seeds, failed, unpaired, bounds, seen, told)
 
 

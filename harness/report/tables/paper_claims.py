@@ -41,10 +41,11 @@ def notes(finding: Finding, figures: Sequence[Figure]) -> str:
         if claim.along:
             points = sorted({figure.point for figure in own if figure.point is not None})
             said.append(f"{arm} at {claim.along}={', '.join(f'{point:g}' for point in points)}")
-        chosen = {figure.point: figure.settings for figure in own if figure.settings}
-        for point, settings in chosen.items():
+        chosen = {figure.point: figure for figure in own if figure.settings}
+        for point, figure in chosen.items():
             at = "" if point is None else f" at {claim.along}={point:g}"
-            said.append(f"chosen for {arm}{at}: {settings}")
+            edges = f" (at the edge of the grid: {' '.join(figure.edges)})" if figure.edges else ""
+            said.append(f"chosen for {arm}{at}: {figure.settings}{edges}")
     if claim.choose is not None:
         seeds = ", ".join(map(str, claim.choose.seeds))
         said.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
@@ -55,6 +56,8 @@ def notes(finding: Finding, figures: Sequence[Figure]) -> str:
         said.append(f"{finding.failed} of {finding.seeds + finding.failed} seeds have no value")
     if finding.unpaired:
         said.append(f"{finding.unpaired} seeds are not in all sides")
+    if finding.size:
+        said.append(f"the effect {finding.size}")
     text = "; ".join(said) + "."
     return f"{text} {claim.reading}" if claim.reading else text
 

@@ -8,7 +8,7 @@ import yaml
 from harness.api import making
 from harness.cli import claims as command
 from harness.cli.parser import main
-from harness.report.data.claim_figures import Figure, write_figures
+from harness.report.data.claim_figures import Figure, read_figures, write_figures
 from harness.report.data.paper_claims import read_claims
 
 CLAIM = {
@@ -22,7 +22,7 @@ CLAIM = {
 }
 
 
-def write(folder, values=(0.6, 0.61, 0.59, 0.6), versions=None, **changes):
+def write(folder, values=(0.6, 0.61, 0.59, 0.6, 0.6), versions=None, **changes):
     """Write claims and figures: `of` has the values, `than` 0.5 in every seed."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"suite": folder.name, "claims": {"one": {**CLAIM, **changes}}}
@@ -117,16 +117,35 @@ def test_markdown_has_a_row_and_a_line_for_every_claim(tmp_path, capsys):
     assert lines[-1] == "- `mine/one`: accuracy: scaffold minus fedavg. By 0.1."
 
 
+def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
+    """The effect of 0.1 is held, but 0.5 would matter; 0.4 is the largest step size that was tried."""
+    expect = {"above": 0, "least": 0.5}
+    folder = write(tmp_path / "mine", expect=expect, choose={"by": "accuracy", "seeds": [9]})
+    path = folder / "claims.csv"
+    chosen = [
+        one._replace(settings="algorithm.lr=0.4", tried="algorithm.lr=0.1/0.4") if one.arm == "of" else one
+        for one in read_figures(path)
+    ]
+    write_figures(path, chosen)
+    assert main(["claims", str(folder), "--markdown"]) == 0
+    told = capsys.readouterr().out
+    assert "chosen for of: algorithm.lr=0.4 (at the edge of the grid: algorithm.lr=0.4)" in told
+    assert "; the effect is smaller than what would matter." in told
+
+
 @pytest.mark.slow
 def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
     """Two rounds of ten steps come nearer to the saddle than two of one."""
     suite = {
         "suite": "tiny",
-        "base": {"problem": {"kind": "random_quadratic", "clients": 2, "samples": 4}, "rounds": 2},
+        "base": {
+            "problem": {"kind": "random_quadratic", "clients": 2, "samples": 4, "noise": 0.1},
+            "rounds": 2,
+        },
         "sweep": {
             "algorithm": [{"name": "local_sgda", "lr_x": 0.05, "lr_y": 0.05, "batch_size": 2}],
             "algorithm.local_steps": [1, 10],
-            "seed": [0, 1, 2],
+            "seed": [0, 1, 2, 3, 4],
         },
     }
     making.suite(suite, out=tmp_path / "out")
@@ -139,6 +158,10 @@ def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
     assert main([*read, "--update"]) == 0
     assert main(["claims", str(folder)]) == 0 == main(read)
     path = folder / "claims.csv"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join(lines[:-1]) + "\n")
+    text = path.read_text()
+    lines = text.splitlines()
+    value = lines[-1].split(",")[6]
+    path.write_text("\n".join([*lines[:-1], lines[-1].replace(f",{value},", ",0.001,")]) + "\n")
     assert main(read) == 1 and "1 figures are not those of" in capsys.readouterr().err
+    path.write_text("\n".join(lines[:-1]) + "\n")
+    assert main(read) == 2 and "has 9 rows, written were 10" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_settings_filter_runs(tmp_path):
         ({"measure": {"measure": "accuracy", "last": 9}}, "has 2 evaluations, fewer than the last 9"),
         ({"along": "algorithm.lr"}, "needs two of its values"),
         ({"along": "partition.kind"}, "along needs numbers above 0"),
-        ({"over": "problem.sed"}, "unknown setting that repeats"),
+        ({"over": "problem.sseed"}, "unknown setting that repeats"),
         ({"suite": "other"}, "no runs of suite other"),
         ({"choose": {"by": "accuracy", "seeds": [0]}}, "no run is left"),
     ],
@@ -131,10 +131,32 @@ def test_a_choice_by_a_target_prefers_what_reaches_it(tmp_path):
     assert figure.settings == "algorithm.lr=0.1"
 
 
-def test_another_setting_may_repeat(tmp_path):
-    parts = [{"kind": "iid", "clients": n, "test": 0.3} for n in (2, 3)]
+def test_another_seed_may_repeat(tmp_path):
+    parts = [{"kind": "iid", "clients": 2, "test": 0.3, "selection_seed": n} for n in (2, 3)]
     records = [run(n, v, partition=part) for n, (v, part) in enumerate(zip((0.5, 0.6), parts, strict=True))]
-    assert values(tmp_path, records, over="partition.clients") == {"2": (0.5, False), "3": (0.6, False)}
+    assert values(tmp_path, records, over="partition.selection_seed") == {
+        "2": (0.5, False),
+        "3": (0.6, False),
+    }
+
+
+def test_a_choice_tells_what_was_tried(tmp_path):
+    """Of 0.1, 0.2 and 0.4 the chosen 0.4 is the largest; the kinds of partitions are no numbers."""
+    rates = {0.1: 0.3, 0.2: 0.5, 0.4: 0.9}
+    parts = [{"kind": "iid", "clients": 2, "test": 0.3}, {"kind": "classes", "clients": 2, "test": 0.3}]
+    records = [
+        run(s, v - 0.1 * n, lr=lr, partition=part)
+        for s in (0, 9) for lr, v in rates.items() for n, part in enumerate(parts)
+    ]  # fmt: skip
+    fields = {"choose": {"by": "accuracy", "seeds": [9]}}
+    (figure,) = gather(claims_of(tmp_path, **fields), Results(records))
+    assert figure.tried == "algorithm.lr=0.1/0.2/0.4"
+    assert "partition.kind=iid" in figure.settings
+    assert figure.edges == ["algorithm.lr=0.4"]
+    write_figures(tmp_path / "claims.csv", [figure])
+    assert read_figures(tmp_path / "claims.csv") == [figure]
+    middle = figure._replace(settings="algorithm.lr=0.2 partition.kind=iid")
+    assert middle.edges == [] == figure._replace(tried="").edges
 
 
 def test_points_of_a_slope_choose_for_themselves(tmp_path):
@@ -198,6 +220,29 @@ def test_a_damaged_file_of_figures_is_refused(tmp_path, old, new, told):
     with pytest.raises(UserError) as refused:
         read_figures(path)
     assert told in str(refused.value)
+
+
+def test_a_lost_row_is_noticed(tmp_path):
+    """Also where both sides lose the same seed, which would leave whole pairs."""
+    path, claims = tmp_path / "claims.csv", claims_of(tmp_path, than={"algorithm": "scaffold"})
+    records = [run(s, 0.5, algorithm=name) for s in range(6) for name in ("fedavg", "scaffold")]
+    write_figures(path, gather(claims, Results(records)))
+    assert len(read_figures(path)) == 12
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if ",,5," not in line) + "\n")
+    with pytest.raises(UserError, match="tiny/one has 10 rows, written were 12"):
+        read_figures(path)
+
+
+def test_figures_of_earlier_versions_are_read(tmp_path):
+    """Without what was tried and numbers of rows; reading the runs again finds the same figures."""
+    path = tmp_path / "claims.csv"
+    records = [run(s, v, lr=lr) for s in (0, 9) for lr, v in ((0.1, 0.3), (0.2, 0.5))]
+    found = gather(claims_of(tmp_path, choose={"by": "accuracy", "seeds": [9]}), Results(records))
+    write_figures(path, found)
+    path.write_text("\n".join(line.rsplit(",", 2)[0] for line in path.read_text().splitlines()) + "\n")
+    assert read_figures(path) == [one._replace(tried="") for one in found]
+    assert differing(read_figures(path), found) == 0
 
 
 def test_a_run_counts_once(tmp_path):

@@ -41,7 +41,10 @@ def test_the_name_of_a_part_stands_for_its_section(tmp_path):
 def test_ratios_become_logarithms(tmp_path):
     below = read(tmp_path, scale="log", expect={"ratio_below": 2, "least_ratio": 1.1}).expect
     assert (below.low, below.high, below.least) == (None, math.log(2), math.log(1.1))
+    within = read(tmp_path, scale="log", expect={"within": [-math.log(2), math.log(2)]}).expect
+    assert within.text == "0.5 to 2"  # beside what is found, which is printed as a ratio
     within = read(tmp_path, scale="log", expect={"ratio_within": [0.5, 2]}).expect
+    assert within.text == "0.5 to 2"
     assert (within.low, within.high) == (-math.log(2), math.log(2))
     assert below.text == "< 2 (least: a factor 1.1)" and within.text == "0.5 to 2"
 
@@ -76,6 +79,8 @@ def test_a_measure_says_what_is_read_and_what_is_better(tmp_path, given, text, h
         ({"at": {"algorithmx.lr": 1}}, "Did you mean 'algorithm'?"),
         ({"along": "problm.clients"}, "unknown section of a run"),
         ({"expect": {"ratio_below": 1, "least_ratio": 2}}, "ratios go with scale: log"),
+        ({"over": "problem.clients"}, "ends in seed; given problem.clients"),
+        ({"over": "problem.seeds"}, "ends in seed; given problem.seeds"),
         ({"expect": {"above": 0}}, "with least (what would matter)"),
         ({"expect": {"above": 0, "least": 0}}, "a number above 0"),
         ({"expect": {"above": 0, "lest": 1}}, "Did you mean 'least'?"),

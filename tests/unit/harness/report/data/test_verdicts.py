@@ -36,7 +36,7 @@ def test_the_interval_of_four_seeds_is_that_of_t(tmp_path):
     assert (found.low, found.high) == pytest.approx((0.445740, 4.554260), abs=1e-5)
     power = nct.sf(3.182446, 3, 2 * found.detectable / 1.290994)
     assert power == pytest.approx(0.8, abs=1e-4)
-    assert (found.seeds, found.verdict) == (4, "held")
+    assert (found.seeds, found.verdict) == (4, "cannot be judged")
 
 
 def test_from_five_seeds_on_the_wider_interval_decides(tmp_path):
@@ -53,28 +53,105 @@ def test_from_five_seeds_on_the_wider_interval_decides(tmp_path):
 def test_differences_are_paired_by_seed(tmp_path):
     """Both sides spread over 100, but 'of' is ahead by 1.0, 1.1, 0.9 in every seed."""
     claim = claim_of(tmp_path, than={"algorithm": "local"})
-    ours, theirs = [1.0, 51.1, 100.9, 7.0], [0.0, 50.0, 100.0]
+    ours, theirs = [1.0, 51.1, 100.9], [0.0, 50.0, 100.0]
     found = judge(claim, figures(ours) + figures(theirs, "than"))
     assert found.mean == pytest.approx(1.0)
     assert found.low == pytest.approx(1 - 4.302653 * 0.1 / math.sqrt(3), abs=1e-5)
-    assert (found.seeds, found.unpaired) == (3, 1)
+    assert (found.seeds, found.unpaired) == (3, 0)
+
+
+def test_a_seed_of_one_side_only_leaves_a_claim_open(tmp_path):
+    """Without the sixth seed, on which the other side may have done better, 'of' would be ahead for sure."""
+    claim = claim_of(tmp_path, than={"algorithm": "local"})
+    ours, theirs = [1.0, 1.1, 0.9, 1.2, 1.0], [0.0] * 5
+    assert judge(claim, figures(ours) + figures(theirs, "than")).verdict == "held"
+    for more in (
+        figures(ours) + figures([*theirs, 0.0], "than"),
+        figures([*ours, 1]) + figures(theirs, "than"),
+    ):
+        found = judge(claim, more)
+        assert (found.seeds, found.unpaired, found.verdict) == (5, 1, "cannot be judged")
+
+
+@pytest.mark.parametrize(
+    "expect", [{"above": 0, "least": 0.5}, {"below": 2, "least": 0.5}, {"within": [0, 2]}]
+)
+def test_fewer_than_five_seeds_decide_nothing(tmp_path, expect):
+    values = [1.0, 1.01, 0.99, 1.0, 1.01]
+    claim = claim_of(tmp_path, expect=expect)
+    assert judge(claim, figures(values)).verdict == "held"
+    assert judge(claim, figures(values[:4])).verdict == "cannot be judged"
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [{"above": 0, "least": 0.5}, {"above": 2, "least": 0.5}, {"below": 2, "least": 0.5}, {"within": [0, 2]}],
+)
+def test_seeds_that_agree_exactly_decide_nothing(tmp_path, expect):
+    """Also a difference of always 1 between two sides; and equal figures without anything to be equal to."""
+    alone = claim_of(tmp_path, expect=expect)
+    assert judge(alone, figures([1.0] * 10)).verdict == "cannot be judged"
+    assert judge(alone, figures([0.0] * 10)).verdict == "cannot be judged"
+    claim = claim_of(tmp_path, expect=expect, than={"algorithm": "local"})
+    sides = figures([1.3, 2.3, 3.3, 4.3, 5.3]) + figures([0.3, 1.3, 2.3, 3.3, 4.3], "than")
+    assert judge(claim, sides).verdict == "cannot be judged"
+
+
+def test_the_same_run_twice_is_within_what_is_asked(tmp_path):
+    claim = claim_of(tmp_path, expect={"within": [-0.1, 0.1]}, than={"algorithm": "local"})
+    same = [0.5, 0.6, 0.7, 0.6, 0.5]
+    assert judge(claim, figures(same) + figures(same, "than")).verdict == "held"
+    apart = claim_of(tmp_path, expect={"within": [0.1, 0.2]}, than={"algorithm": "local"})
+    assert judge(apart, figures(same) + figures(same, "than")).verdict == "refuted"
+    assert judge(claim, figures(same[:4]) + figures(same[:4], "than")).verdict == "cannot be judged"
+
+
+def test_within_has_no_detectable_distance(tmp_path):
+    values = [1.0, 1.1, 1.2, 0.9, 1.0]
+    assert judge(claim_of(tmp_path, expect={"within": [0, 2]}), figures(values)).detectable is None
+    assert judge(claim_of(tmp_path), figures(values)).detectable > 0
+
+
+@pytest.mark.parametrize(
+    "values, expect, size",
+    [
+        ([0.1, 0.11, 0.12, 0.1, 0.09], {"above": 0, "least": 0.5}, "is smaller than what would matter"),
+        ([-0.1, -0.11, -0.12, -0.1, -0.09], {"below": 0, "least": 0.5}, "is smaller than what would matter"),
+        ([0.3, 0.5, 0.7, 0.4, 0.6], {"above": 0, "least": 0.5}, "may be smaller than what would matter"),
+        ([-0.3, -0.5, -0.7, -0.4, -0.6], {"below": 0, "least": 0.5}, "may be smaller than what would matter"),
+        ([2.0, 2.1, 2.2, 1.9, 2.0], {"above": 1, "least": 0.5}, ""),
+        ([2.0, 2.1, 2.2, 1.9, 2.0], {"above": 1.8, "least": 0.5}, "is smaller than what would matter"),
+        ([2.0, 2.1, 2.2, 1.9, 2.0], {"within": [0, 3]}, ""),
+        ([0.0, 0.1, 0.2, -0.1, 0.0], {"above": -0.5, "least": 0.5}, ""),  # a margin
+        ([0.0, 0.1, 0.2, -0.1, 0.0], {"below": 0.5, "least": 0.5}, ""),
+        ([0.1, 0.3, -0.5, 0.2, -0.1], {"above": 0, "least": 0.5}, ""),
+    ],
+)
+def test_a_held_effect_that_may_not_matter_is_named(tmp_path, values, expect, size):
+    assert judge(claim_of(tmp_path, expect=expect), figures(values)).size == size
+
+
+def test_a_bound_leaves_the_size_of_an_effect_open(tmp_path):
+    values = [0.1, 0.11, 0.12, 0.1, 0.09]
+    found = judge(claim_of(tmp_path), figures(values, bounds=[0]))
+    assert (found.verdict, found.size) == ("held", "may be smaller than what would matter")
 
 
 @pytest.mark.parametrize(
     "values, expect, verdict",
     [
-        ([1.0, 1.1, 1.2, 0.9], {"above": 0, "least": 0.5}, "held"),
-        ([-1.0, -1.1, -1.2, -0.9], {"above": 0, "least": 0.5}, "refuted"),
-        ([-0.1, 0.1, 0.05, -0.05], {"above": 0, "least": 0.5}, "not seen"),
-        ([-1.0, 1.0, 0.5, -0.5], {"above": 0, "least": 0.5}, "cannot be judged"),
-        ([-1.0, -1.1, -1.2, -0.9], {"below": 0, "least": 0.5}, "held"),
-        ([1.0, 1.1, 1.2, 0.9], {"below": 0, "least": 0.5}, "refuted"),
-        ([-0.1, 0.1, 0.05, -0.05], {"below": 0, "least": 0.5}, "not seen"),
-        ([-1.0, 1.0, 0.5, -0.5], {"below": 0, "least": 0.5}, "cannot be judged"),
-        ([1.0, 1.1, 1.2, 0.9], {"within": [0, 2]}, "held"),
-        ([1.0, 1.1, 1.2, 0.9], {"within": [2, 3]}, "refuted"),
-        ([1.0, 1.1, 1.2, 0.9], {"within": [-1, 0]}, "refuted"),
-        ([1.0, 1.1, 1.2, 0.9], {"within": [1, 3]}, "cannot be judged"),
+        ([1.0, 1.1, 1.2, 0.9, 1.0], {"above": 0, "least": 0.5}, "held"),
+        ([-1.0, -1.1, -1.2, -0.9, -1.0], {"above": 0, "least": 0.5}, "refuted"),
+        ([-0.1, 0.1, 0.05, -0.05, 0.0], {"above": 0, "least": 0.5}, "not seen"),
+        ([-1.0, 1.0, 0.5, -0.5, 0.0], {"above": 0, "least": 0.5}, "cannot be judged"),
+        ([-1.0, -1.1, -1.2, -0.9, -1.0], {"below": 0, "least": 0.5}, "held"),
+        ([1.0, 1.1, 1.2, 0.9, 1.0], {"below": 0, "least": 0.5}, "refuted"),
+        ([-0.1, 0.1, 0.05, -0.05, 0.0], {"below": 0, "least": 0.5}, "not seen"),
+        ([-1.0, 1.0, 0.5, -0.5, 0.0], {"below": 0, "least": 0.5}, "cannot be judged"),
+        ([1.0, 1.1, 1.2, 0.9, 1.0], {"within": [0, 2]}, "held"),
+        ([1.0, 1.1, 1.2, 0.9, 1.0], {"within": [2, 3]}, "refuted"),
+        ([1.0, 1.1, 1.2, 0.9, 1.0], {"within": [-1, 0]}, "refuted"),
+        ([1.0, 1.1, 1.2, 0.9, 1.0], {"within": [1, 3]}, "cannot be judged"),
         ([1.0], {"above": 0, "least": 0.5}, "cannot be judged"),
     ],
 )
@@ -86,17 +163,83 @@ def test_every_verdict(tmp_path, values, expect, verdict):
     "ours, theirs, bounded, expect, verdict",
     [
         # More rounds than theirs, at least: what is missing makes the difference larger.
-        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "of", {"above": 0, "least": 1}, "held"),
-        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "than", {"above": 0, "least": 1}, "cannot be judged"),
-        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "than", {"above": 0, "least": 1}, "refuted"),
-        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "of", {"above": 0, "least": 1}, "cannot be judged"),
-        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "than", {"below": 0, "least": 1}, "held"),
-        ([10.0, 11.0, 12.0], [50.0, 52.0, 51.0], "of", {"below": 0, "least": 1}, "cannot be judged"),
-        ([10.0, 10.1, 9.9], [10.0, 10.0, 10.0], "of", {"above": 0, "least": 5}, "cannot be judged"),
-        ([10.0, 10.1, 9.9], [10.0, 10.0, 10.0], "than", {"above": 0, "least": 5}, "not seen"),
-        ([10.0, 10.1, 9.9], [10.0, 10.0, 10.0], "of", {"within": [-5, 5]}, "cannot be judged"),
-        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "of", {"within": [-5, 5]}, "refuted"),
-        ([50.0, 52.0, 51.0], [10.0, 11.0, 12.0], "than", {"within": [-5, 5]}, "cannot be judged"),
+        (
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            "of",
+            {"above": 0, "least": 1},
+            "held",
+        ),
+        (
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            "than",
+            {"above": 0, "least": 1},
+            "cannot be judged",
+        ),
+        (
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            "than",
+            {"above": 0, "least": 1},
+            "refuted",
+        ),
+        (
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            "of",
+            {"above": 0, "least": 1},
+            "cannot be judged",
+        ),
+        (
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            "than",
+            {"below": 0, "least": 1},
+            "held",
+        ),
+        (
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            "of",
+            {"below": 0, "least": 1},
+            "cannot be judged",
+        ),
+        (
+            [10.0, 10.1, 9.9, 10.1, 10.0],
+            [10.0, 10.0, 10.0, 10.0, 10.0],
+            "of",
+            {"above": 0, "least": 5},
+            "cannot be judged",
+        ),
+        (
+            [10.0, 10.1, 9.9, 10.1, 10.0],
+            [10.0, 10.0, 10.0, 10.0, 10.0],
+            "than",
+            {"above": 0, "least": 5},
+            "not seen",
+        ),
+        (
+            [10.0, 10.1, 9.9, 10.1, 10.0],
+            [10.0, 10.0, 10.0, 10.0, 10.0],
+            "of",
+            {"within": [-5, 5]},
+            "cannot be judged",
+        ),
+        (
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            "of",
+            {"within": [-5, 5]},
+            "refuted",
+        ),
+        (
+            [50.0, 52.0, 51.0, 50.0, 52.0],
+            [10.0, 11.0, 12.0, 11.0, 10.0],
+            "than",
+            {"within": [-5, 5]},
+            "cannot be judged",
+        ),
     ],
 )
 def test_a_bound_leaves_only_what_it_cannot_reverse(tmp_path, ours, theirs, bounded, expect, verdict):
@@ -117,7 +260,11 @@ def test_the_slope_of_a_power_law_is_its_exponent(tmp_path):
     given = [one for n in (2.0, 8.0, 32.0) for one in figures([c * n**-0.5 for c in (1, 3, 9)], point=n)]
     found = judge(claim, given)
     assert (found.mean, found.low, found.high) == pytest.approx((-0.5, -0.5, -0.5), abs=1e-9)
-    assert found.verdict == "held"
+    assert found.verdict == "cannot be judged"
+    powers = (-0.52, -0.51, -0.5, -0.49, -0.48)
+    given = [one for n in (2.0, 8.0, 32.0) for one in figures([n**p for p in powers], point=n)]
+    assert judge(claim, given).mean == pytest.approx(-0.5)
+    assert judge(claim, given).verdict == "held"
 
 
 def test_a_linear_slope_is_per_unit_of_the_logarithm(tmp_path):
@@ -130,14 +277,16 @@ def test_a_linear_slope_is_per_unit_of_the_logarithm(tmp_path):
 def test_a_bound_tilts_a_slope_by_its_place(tmp_path, point, verdict):
     """At the right end the true slope is steeper, at the left end less so."""
     claim = claim_of(tmp_path, along="problem.clients", scale="log")
-    given = [one for n in (2.0, 8.0, 32.0) for one in figures([c * n for c in (1, 3, 9)], point=n)]
+    given = [
+        one for n in (2.0, 8.0, 32.0) for one in figures([n**p for p in (0.9, 1, 1.1, 1.2, 1.3)], point=n)
+    ]
     given = [one._replace(bound=one.point == point and one.repetition == "0") for one in given]
     assert judge(claim, given).verdict == verdict
 
 
 def test_a_failed_run_leaves_the_claim_open(tmp_path):
-    found = judge(claim_of(tmp_path), figures([1.0, 1.1, None, 0.9]))
-    assert (found.seeds, found.failed, found.verdict) == (3, 1, "cannot be judged")
+    found = judge(claim_of(tmp_path), figures([1.0, 1.1, None, 0.9, 1.0, 1.2]))
+    assert (found.seeds, found.failed, found.verdict) == (5, 1, "cannot be judged")
     assert found.low > 0
 
 
