@@ -280,3 +280,15 @@ def test_a_budget_that_cannot_be_computed_is_refused(given):
         run = Simulation.from_setup(calibrated(setup))
         run.step()
         run.statement()
+
+
+@pytest.mark.parametrize("placement", ["local", "central"])
+def test_a_resumed_run_under_own_noise_equals_a_straight_one(placement):
+    asked = {"placement": placement, "clip": 1, "mechanism": "logistic", "epsilon": 20}
+    setup = calibrated(prepare(read_spec(spec(privacy=asked))))
+    straight, resumed = Simulation.from_setup(setup), Simulation.from_setup(setup)
+    straight.step()
+    resumed.load_state_dict(straight.state_dict())
+    for run in (straight, resumed):
+        run.step()
+    assert torch.equal(straight.state.x, resumed.state.x)
