@@ -298,7 +298,11 @@ def test_no_function_is_evaluated_where_it_is_not_checked():
         seen.append(float(np.abs(x).max(initial=0.0)))
         return Normal.log_density(self, x)
 
-    noise = _own(log_density=log_density)
+    def log_cdf(self, x):
+        seen.append(float(np.abs(x).max(initial=0.0)))
+        return Normal.log_cdf(self, x)
+
+    noise = _own(log_density=log_density, log_cdf=log_cdf)
     assert max(seen) <= noise.end
     account([Event(0.1, noise=noise)], DELTA)
     noise.draw(10_000, np.random.default_rng(0))
