@@ -249,13 +249,13 @@ TABLE = {
 def test_functions_that_end_too_early_never_understate_epsilon(functions):
     """Up to about 38 they are those of normal noise; what needs more of them is refused."""
     noise = _own(**functions)
-    for z, times in ((0.1, 1), (1.0, 100), (0.5, 100)):
+    for z, times in ((0.1, 1), (1.0, 100)):
         found = account([Event(z, 1.0, times, noise=noise)], DELTA)
         exact = gaussian_epsilon(z / math.sqrt(times), DELTA)
         assert exact * (1 - 1e-9) <= found.epsilon <= 1.01 * exact
     with pytest.raises(MechanismError, match="stay exact far out"):
         account([Event(0.01, noise=noise)], DELTA)
-    for times in (1, 100):
+    for times in (1, 20):
         factor = calibrate(8.0, DELTA, [Event(1.0, 1.0, times, noise=noise)])
         assert 7.9 < gaussian_epsilon(factor / math.sqrt(times), DELTA) < 8 * (1 + 1e-6)
 
