@@ -39,6 +39,7 @@ from privacy.gaussian import (
     gaussian_epsilon,
     lowest,
 )
+from privacy.own_mechanism import MechanismError, Noise
 from privacy.pld import ROUNDING, SMALLEST_DELTA, pld_epsilon
 
 ACCOUNTANTS = ("rdp", "prv", "pld")
@@ -56,6 +57,8 @@ _LARGEST_DOMAIN = 2**21
 _LARGEST_LOSS = 700.0
 # For smaller delta, rounding in the Fourier transform matters.
 _SMALLEST_PRV_DELTA = 1e-10
+# Largest logarithm of a factor of a user's noise.
+_BRACKET = 50.0
 
 
 class Account(NamedTuple):
@@ -140,10 +143,17 @@ def _own_account(events: Sequence[Event], delta: float, accountant: str) -> Acco
         raise ValueError(
             "releases of a user's mechanism are composed with each other only, by accountant pld"
         )
-    together = noise.epsilon(sum(event.times / event.noise_multiplier for event in events), delta)
+    shift = sum(event.times / event.noise_multiplier for event in events)
     if len(events) == events[0].times == events[0].rate == 1:
-        return Account(together, "exact")
+        return Account(noise.epsilon(shift, delta), "exact")
+    together, failure = math.inf, None
+    try:
+        together = noise.epsilon(shift, delta)
+    except MechanismError as error:  # single releases have shorter shifts
+        failure = error
     tighter, note = _pld_epsilon(events, delta, together)
+    if note and failure is not None:
+        raise failure
     return Account(min(tighter, together), "sum" if note else "pld", note)
 
 
@@ -208,19 +218,39 @@ def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant:
         """Return the logarithm of what is spent over the budget, almost linear in that of the factor."""
         factor = math.exp(log_factor)
         scaled = [event._replace(noise_multiplier=factor * event.noise_multiplier) for event in events]
-        spent = account(scaled, delta, accountant).epsilon
+        try:
+            spent = account(scaled, delta, accountant).epsilon
+        except MechanismError:  # so little noise that its functions fail
+            spent = math.inf
         return math.log(max(spent, 1e-300) / epsilon)
 
     if (noise := events[0].noise) is not None:
-        shifts = sum(event.times / event.noise_multiplier for event in events)
-        sure = lowest(lambda log: noise.epsilon(shifts * math.exp(-log), delta) <= epsilon, -50.0, 50.0, 1e-9)
-        return math.exp(_root(excess, sure, 5e-7))
+        return math.exp(_root(excess, _sure(noise, epsilon, delta, events), 5e-7))
     # A closed form without amplification; sampling only lowers the factor. The margin covers rounding.
     together = compose(event.noise_multiplier / math.sqrt(event.times) for event in events)
     high = math.log(analytic_sigma(epsilon, delta, 1.0) / together * (1 + 1e-9))
     if all(event.rate == 1 for event in events):
         return math.exp(high)
     return math.exp(_root(excess, high, 5e-7))
+
+
+def _sure(noise: Noise, epsilon: float, delta: float, events: Sequence[Event]) -> float:
+    """Return the logarithm of the factor at which one release of all shifts together keeps a budget."""
+    shift = sum(event.times / event.noise_multiplier for event in events)
+
+    def kept(log_factor: float) -> bool:
+        try:
+            return noise.epsilon(shift * math.exp(-log_factor), delta) <= epsilon
+        except MechanismError:  # so little noise that its functions fail
+            return False
+
+    low, high = -_BRACKET, _BRACKET
+    if kept(low) or not kept(high):
+        raise MechanismError(
+            f"epsilon {epsilon:g} at delta {delta:g} is spent by no factor of the noise from {math.exp(low):.0g} "
+            f"to {math.exp(high):.0g}"
+        )
+    return lowest(kept, low, high, 1e-9)
 
 
 def _root(excess: Callable[[float], float], high: float, tolerance: float) -> float:

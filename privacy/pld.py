@@ -151,7 +151,7 @@ def _square(event: Event) -> float:
     """Return the inverse square of the noise multiplier, of own noise that of a Gaussian as easily told apart."""
     if event.noise is None:
         return event.noise_multiplier**-2
-    half = event.noise.own.log_cdf(np.array([-0.5 / event.noise_multiplier]))[0]
+    half = event.noise.log_cdf(np.array([-min(0.5 / event.noise_multiplier, event.noise.end)]))[0]
     return float(4 * ndtri(min(0.5, math.exp(max(half, -700.0)))) ** 2)
 
 

@@ -74,9 +74,13 @@ class Channel:
         memory = dict(state or {})
         mechanism: Mechanism | None = None
         if privacy is not None and privacy.unit == "client":
-            special = {"banded": BandedMechanism, "distributed": DistributedMechanism}
-            usual = self.mechanism if privacy.own is None else AdditiveMechanism
-            kind = special.get(privacy.spec.mechanism) or special.get(privacy.placement) or usual
+            kind = self.mechanism
+            if privacy.own is not None:
+                kind = AdditiveMechanism
+            elif privacy.placement == "distributed":
+                kind = DistributedMechanism
+            elif privacy.spec.mechanism == "banded":
+                kind = BandedMechanism
             mechanism = kind(privacy, clients, memory)
         elif privacy is not None and clients.problem.kind == "vertical":
             mechanism = SampleMechanism(privacy, clients, memory)

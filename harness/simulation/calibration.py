@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from datasets.dataset import warn_once
+from harness.core.registry import UserError
 from harness.core.wire.compression_settings import PLAIN
 from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.dry_run import DryRun, dry_run
 from privacy import Event, Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
 from privacy.accounting import calibrate as calibrate_events
+from privacy.own_mechanism import MechanismError
 
 LOUD = 1.5  # times the median rate: a client drawn so much more often is named
 
@@ -48,18 +50,23 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
     ------
     Incompatible
         If parts of the run are incompatible.
+    UserError
+        If no noise of a user's mechanism keeps the budget.
     """
     if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
         return Calibrated(setup, None)
     record = setup.privacy is not None and setup.privacy.by_gradient
     setup = _draft(setup)
     dry = dry or dry_run(setup, everybody=record)
-    each = [
-        one
-        if one.privacy is None
-        else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases, number))
-        for number, one in enumerate(setup.each)
-    ]
+    try:
+        each = [
+            one
+            if one.privacy is None
+            else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases, number))
+            for number, one in enumerate(setup.each)
+        ]
+    except MechanismError as error:
+        raise UserError(f"privacy.mechanism: {error}") from error
     if record:
         _name_loudest(setup, dry.ledger)
     found = replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())

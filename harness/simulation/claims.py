@@ -7,10 +7,12 @@ from typing import Any
 
 from harness.config.run import version_of
 from harness.core.clients import ERRORS
+from harness.core.registry import UserError
 from harness.core.wire.privacy_settings import DISTRIBUTED, Privacy
 from harness.metrics import ELSEWHERE
 from harness.simulation.build import Setup
 from privacy import Ledger
+from privacy.own_mechanism import MechanismError
 
 SAMPLES = "numbers of training samples of the clients"
 # Public in every claim, in addition to what the data set lists.
@@ -41,9 +43,12 @@ FEATURES = (
 
 def guarantees(privacy: Privacy, ledger: Ledger, run: int = 0) -> dict[str, Any]:
     """Return the report of a run's ledger, with infinity as the text ``inf``, which JSON lacks."""
-    report = ledger.report(
-        privacy.delta, privacy.accountant, noise_multiplier=privacy.noise, run=run, noise=privacy.own
-    )
+    try:
+        report = ledger.report(
+            privacy.delta, privacy.accountant, noise_multiplier=privacy.noise, run=run, noise=privacy.own
+        )
+    except MechanismError as error:
+        raise UserError(f"privacy.mechanism: {privacy.spec.mechanism}: {error}") from error
     return {name: "inf" if value == math.inf else value for name, value in report.items()}
 
 

@@ -1,4 +1,4 @@
-"""Mechanisms as users write them, honest and not."""
+"""Mechanisms as users write them, with proofs and without."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ class Laplace(OwnMechanism):
 
     name = "laplace"
 
-    def sample(self, count, generator):
-        return generator.laplace(size=count)
-
     def log_density(self, x):
         return -np.abs(x) - np.log(2)
 
@@ -27,9 +24,6 @@ class Logistic(OwnMechanism):
     """Logistic noise, with lighter shoulders than Laplace."""
 
     name = "logistic"
-
-    def sample(self, count, generator):
-        return generator.logistic(size=count)
 
     def log_density(self, x):
         return -np.abs(x) - 2 * np.log1p(np.exp(-np.abs(x)))
@@ -43,9 +37,6 @@ class Normal(OwnMechanism):
 
     name = "normal"
 
-    def sample(self, count, generator):
-        return generator.standard_normal(count)
-
     def log_density(self, x):
         return -(x**2) / 2 - np.log(2 * np.pi) / 2
 
@@ -54,13 +45,9 @@ class Normal(OwnMechanism):
 
 
 class Mixture(OwnMechanism):
-    """A wide and a narrow normal distribution: symmetric, and drawn as declared, but not log-concave."""
+    """A wide and a narrow normal distribution: symmetric, but not log-concave."""
 
     name = "mixture"
-
-    def sample(self, count, generator):
-        wide = generator.random(count) < 0.1
-        return generator.standard_normal(count) * np.where(wide, 5.0, 1.0)
 
     def log_density(self, x):
         bells = [np.log(share / std) - (x / std) ** 2 / 2 for share, std in ((0.9, 1.0), (0.1, 5.0))]

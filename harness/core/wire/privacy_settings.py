@@ -27,6 +27,7 @@ DISTRIBUTED = ("bits", "dropouts", "aggregation")  # settings of that placement
 SECRET: tuple[str, ...] = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
 
 
+OURS = ("independent", "banded")  # mechanisms
 BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
@@ -180,7 +181,7 @@ class PrivacySpec(Section):
                     raise UserError(f"privacy.{name}: is for placement distributed; give it or remove {name}")
         if self.mechanism == "banded":
             self._check_banded()
-        elif self.mechanism != "independent":
+        elif self.mechanism not in OURS:
             self._check_own()
         if self.mechanism != "banded" and (self.bands is not None or self.factorization != "optimal"):
             raise UserError(
@@ -189,8 +190,7 @@ class PrivacySpec(Section):
         return self
 
     def _check_own(self) -> None:
-        if self.mechanism not in MECHANISMS:
-            raise unknown("mechanism", self.mechanism, ["independent", "banded", *MECHANISMS])
+        _registered(self.mechanism)
         if self.unit != "client" or self.placement not in ("local", "central"):
             raise UserError(
                 f"privacy.mechanism: {self.mechanism} is for messages of clients: unit client, placement local or "
@@ -300,6 +300,12 @@ class PrivacySpec(Section):
             raise UserError("privacy.adjacency: Poisson cohorts need adjacency add-remove")
 
 
+def _registered(mechanism: str) -> Noise:
+    if mechanism not in MECHANISMS:
+        raise unknown("mechanism", mechanism, [*OURS, *MECHANISMS])
+    return MECHANISMS[mechanism]
+
+
 @dataclass(frozen=True)
 class Privacy:
     """The calibrated mechanism of a run.
@@ -364,8 +370,14 @@ class Privacy:
 
     @property
     def own(self) -> Noise | None:
-        """The noise of a user's mechanism; None: Gaussian noise."""
-        return MECHANISMS.get(self.spec.mechanism)
+        """The noise of a user's mechanism; None: Gaussian noise.
+
+        Raises
+        ------
+        UserError
+            If the mechanism is not registered, as in a process without its plugin.
+        """
+        return None if self.spec.mechanism in OURS else _registered(self.spec.mechanism)
 
     @property
     def order(self) -> int:

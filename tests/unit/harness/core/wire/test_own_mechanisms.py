@@ -2,7 +2,10 @@
 
 import json
 from functools import partial
+from itertools import combinations
+from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +15,7 @@ from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError
 from harness.core.wire.dp_client import AdditiveMechanism
+from harness.core.wire.privacy_settings import Placement
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrate, calibrated
 from harness.simulation.simulation import Simulation
@@ -19,7 +23,7 @@ from harness.simulation.stacking import stack_setups
 from harness.testing.small_tasks import simulate, small, wide_task
 from harness.testing.transcript_audit import audit_transcript
 from privacy import Event, account
-from privacy.own_mechanism import MECHANISMS, Noise
+from privacy.own_mechanism import MECHANISMS, RESERVED, Noise
 from tests.support.mechanisms import Laplace, Logistic
 from tests.support.wire import channel, privacy
 
@@ -32,11 +36,8 @@ class Laplace(OwnMechanism):
     '''Laplace noise.'''
     name = "laplace"
 
-    def sample(self, count, generator):
-        return SCALE * generator.laplace(size=count)
-
     def log_density(self, x):
-        return -np.abs(x) - np.log(2)
+        return -np.abs(x) / SCALE - np.log(2)
 
     def log_cdf(self, x):
         return np.where(x < 0, x - np.log(2), np.log1p(-np.exp(-np.abs(x)) / 2))
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("registries")
 @pytest.fixture(autouse=True)
 def _registered():
     for kind in (Laplace, Logistic):
-        MECHANISMS[kind.name] = Noise(kind())  # without the checks, which take half a second
+        MECHANISMS[kind.name] = Noise(kind())  # without the checks
 
 
 def of_user(placement, z, name="laplace", **others):
@@ -216,13 +217,13 @@ def test_a_statement_names_mechanism_plugin_and_accountant(tmp_path, capsys):
     assert "Laplace noise." in capsys.readouterr().out
 
 
-def test_a_plugin_whose_noise_is_too_small_is_refused(tmp_path, capsys):
+def test_a_plugin_whose_density_is_another_is_refused(tmp_path, capsys):
     del MECHANISMS["laplace"]
     plugin = tmp_path / "noise.py"
     plugin.write_text(PLUGIN.replace("SCALE", "0.9"))
     assert main(["list", "mechanisms", "--plugin", str(plugin)]) == 2
     said = capsys.readouterr().err.replace("\n", " ")
-    assert "noise.py, line 5" in said and "not distributed as declared" in said
+    assert "noise.py, line 5" in said and "log_cdf is not that of log_density" in said
     assert "laplace" not in MECHANISMS
 
 
@@ -235,3 +236,59 @@ def test_stacked_runs_under_own_noise_equal_separate_ones():
         run.step()
     for number, one in enumerate(alone):
         assert torch.equal(stacked.state.x[number], one.state.x)
+
+
+def test_noise_depends_on_the_keyed_stream_only():
+    """The harness draws from a message's stream: again equal, for another client or round another."""
+    given, sent = of_user("local", 3.0), torch.zeros(2, 40)
+    first, again = (channel(given, counts=(4, 4)).mean_and_sent(sent)[1] for _ in range(2))
+    later = channel(given, counts=(4, 4), round=1).mean_and_sent(sent)[1]
+    assert torch.equal(first, again)
+    each = [*first, *later]
+    assert all(not (one == other).any() for one, other in combinations(each, 2))
+
+
+def test_a_users_mechanism_is_never_replaced_by_noise_of_ours():
+    """The name of a placement is not registered; were it, its noise would still be drawn."""
+    assert {"independent", "banded", *get_args(Placement)} <= set(RESERVED)
+    MECHANISMS["distributed"] = Noise(Laplace())
+    sending = channel(of_user("central", 3.0, "distributed"), counts=(4,))
+    assert isinstance(sending._mechanism, AdditiveMechanism)
+
+
+def test_a_mechanism_that_is_not_registered_is_no_gaussian_noise():
+    given = of_user("central", 3.0)
+    del MECHANISMS["laplace"]
+    with pytest.raises(UserError, match="laplace"):
+        channel(given, counts=(4,)).mean(torch.zeros(1, 3))
+    assert privacy("central", 1.0, 3.0).own is None
+
+
+@pytest.mark.parametrize("given", [{"noise_multiplier": 1e-9}, {"epsilon": 5, "delta": 1e-28}])
+def test_a_budget_that_cannot_be_computed_is_refused(given):
+    """Functions that end too early allow no noise that is so weak, and no delta is below the tails."""
+
+    class Early(Laplace):
+        def log_density(self, x):
+            with np.errstate(divide="ignore"):
+                return np.log(np.exp(-np.abs(x)) / 2)
+
+    MECHANISMS["early"] = Noise(Early())
+    asked = {"placement": "local", "clip": 1, "mechanism": "early"} | given
+    setup = prepare(read_spec(spec(privacy=asked)))
+    with pytest.raises(UserError, match=r"privacy\.mechanism"):
+        run = Simulation.from_setup(calibrated(setup))
+        run.step()
+        run.statement()
+
+
+@pytest.mark.parametrize("placement", ["local", "central"])
+def test_a_resumed_run_under_own_noise_equals_a_straight_one(placement):
+    asked = {"placement": placement, "clip": 1, "mechanism": "logistic", "epsilon": 20}
+    setup = calibrated(prepare(read_spec(spec(privacy=asked))))
+    straight, resumed = Simulation.from_setup(setup), Simulation.from_setup(setup)
+    straight.step()
+    resumed.load_state_dict(straight.state_dict())
+    for run in (straight, resumed):
+        run.step()
+    assert torch.equal(straight.state.x, resumed.state.x)
