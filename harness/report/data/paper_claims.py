@@ -265,9 +265,7 @@ def _claim(suite: str, name: str, given: Any, at: str) -> Claim:
         if setting is not None:
             _check_setting(f"{at}: {key}", setting)
     if not over.endswith("seed"):  # values of another setting are no draws from one distribution
-        raise UserError(
-            f"{at}: over: seed, or a setting such as problem.seed that ends in seed; given {over}"
-        )
+        raise UserError(f"{at}: over: a setting that ends in seed, such as problem.seed; given {over}")
     ratio = scale == "log" and along is None
     return Claim(
         id=f"{suite}/{name}",
