@@ -82,7 +82,7 @@ def audit_transcript(
         return found | {"note": "nothing is released", "findings": _short(seen.wrong)}
     claim = run.statement() or {}
     spent = _epsilon(seen)
-    own = privacy.own
+    own, multiplier = privacy.own, claim.get("noise_multiplier")  # None if nothing was booked
     tests = list(_tests(seen, _multipliers(run), own))
     findings = [*quiet.wrong, *seen.wrong, *_unclipped(quiet, tolerance), *_unbooked(seen, claim, spent)]
     findings += [text for p, text in tests if p < alarm / len(tests)]
@@ -91,7 +91,7 @@ def audit_transcript(
         "releases": len(seen.noise),
         "tests": len(tests),
         "p_value": min(1.0, len(tests) * min((p for p, _ in tests), default=1.0)),
-        "std_claimed": claim["noise_multiplier"] * (1.0 if own is None else own.std),
+        "std_claimed": multiplier and multiplier * (1.0 if own is None else own.std),
         "std_measured": math.sqrt(float(torch.cat(kept).square().nanmean())) if kept else None,
         "epsilon_claimed": claim["epsilon_total"],
         "epsilon_seen": spent,

@@ -77,7 +77,9 @@ def _has(settings: Mapping[str, Any], name: str, wanted: Any) -> bool:
     if wanted is None:
         return own is None and not any(key.startswith(f"{name}.") for key in settings)
     if isinstance(wanted, list):
-        return own == json.dumps(wanted) or any(_has(settings, name, one) for one in wanted)
+        return own == json.dumps(wanted) or any(
+            own == json.dumps(one) if isinstance(one, list) else _has(settings, name, one) for one in wanted
+        )
     return isinstance(own, bool) == isinstance(wanted, bool) and own == wanted
 
 

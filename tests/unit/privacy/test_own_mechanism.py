@@ -15,6 +15,16 @@ DELTA = 1e-5
 LAPLACE, NORMAL, LOGISTIC = (Noise(kind()) for kind in (Laplace, Normal, Logistic))
 
 
+@pytest.fixture(autouse=True)
+def _none_registered():
+    """What other tests of this process have registered does not take the names."""
+    before = dict(MECHANISMS)
+    MECHANISMS.clear()
+    yield
+    MECHANISMS.clear()
+    MECHANISMS.update(before)
+
+
 @pytest.mark.parametrize("z", [0.1, 1.0, 7.0])
 def test_a_release_of_laplace_noise_has_its_closed_form(z):
     """Shifted by a, ``delta(epsilon) = 1 - exp((epsilon - a) / 2)``: epsilon is ``a + 2 log(1 - delta)``."""

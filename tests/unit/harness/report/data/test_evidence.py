@@ -107,6 +107,13 @@ def test_what_no_run_has_is_refused_with_what_there_is(tmp_path, fields, told):
     assert told in str(refused.value)
 
 
+def test_a_schedule_is_one_value_and_not_several(tmp_path):
+    steps = [[0, 0.2], [6, 0.4]]
+    runs = [run(0, 0.5, compression={"beta": 0}), run(1, 0.6, compression={"beta": steps})]
+    of = {"algorithm": "fedavg", "compression.beta": steps}
+    assert values(tmp_path, runs, of=of) == {"1": (0.6, False)}
+
+
 def test_a_choice_never_reports_the_seeds_it_chose_on(tmp_path):
     """On seed 9 lr 0.2 is best, by far the worst on the others; seed 9 is in no figure."""
     records = [run(s, 0.8, lr=0.1) for s in (0, 1)] + [run(s, 0.2, lr=0.2) for s in (0, 1)]
