@@ -96,6 +96,10 @@ def _show(findings: Sequence[Finding], figures: Sequence[Figure], given: argpars
     elif given.markdown:
         print(table.markdown(findings, figures))
     else:
-        print_rows(table.rows(findings), f"{len(findings)} claims of papers", ("paper", "says", "detectable", "expected"))
+        print_rows(
+            table.rows(findings),
+            f"{len(findings)} claims of papers",
+            ("paper", "says", "detectable", "expected"),
+        )
         for finding in findings:
             out.print(f"{finding.claim.id}: {table.notes(finding, figures)}", soft_wrap=False)
