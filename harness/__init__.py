@@ -3,8 +3,13 @@
 Names are imported on first use, so that importing one module does not import the whole package.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# torch reads this at its first allocation: blocks of megabytes go to huge pages, where the system has them. With
+# small ones, fresh memory was 40 % of the time of FedReCo among 50 clients with 1.2 million parameters each.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
     from harness.api import (

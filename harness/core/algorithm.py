@@ -311,10 +311,12 @@ class Descent(Algorithm):
         """
         if isinstance(x, Tensor):
             direction, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction)
-            return x - lr * direction, m
+            return steps.moved(x, lr * direction), m
         up = tuple(size < 0 for size in lr)
         directions, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction, ascend=up)
-        return tuple(part - size * way for part, size, way in zip(x, lr, directions, strict=True)), m
+        return tuple(
+            steps.moved(part, size * way) for part, size, way in zip(x, lr, directions, strict=True)
+        ), m
 
 
 @dataclass(frozen=True, kw_only=True)

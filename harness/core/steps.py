@@ -55,6 +55,15 @@ def rate(schedule: Schedule, round: int, decay: float, period: int | None) -> fl
     return (1 + math.cos(math.pi * min(round, period - 1) / period)) / 2
 
 
+def moved(x: Tensor, step: Tensor) -> Tensor:
+    """Return ``x - step``, written over `step`, which the caller must have just computed.
+
+    New memory for the rows of large models costs more than the subtraction.
+    """
+    fits = step.shape == x.shape and step.dtype == x.dtype and not (x.requires_grad or step.requires_grad)
+    return torch.sub(x, step, out=step) if fits else x - step
+
+
 def directions(
     points: Sequence[Tensor],
     gradients: Sequence[Tensor],

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import ExponentialLR, StepLR
 
 from datasets.federation import Batch
 from harness.core import ALGORITHMS, Descent, UserError
-from harness.core.steps import directions, rate, reach
+from harness.core.steps import directions, moved, rate, reach
 from tests.support.worlds import close, make_algorithm, run_algorithm, scalar_quadratic
 
 SETTINGS = [
@@ -152,3 +152,15 @@ OWN_RULES = {"dm_hsgd", "dream", "fcfl", "fedbioacc", "fedsgda_m", "local_adaseg
 
 def test_all_but_those_with_a_rule_of_their_own_take_client_steps():
     assert {name for name in ALGORITHMS if not issubclass(ALGORITHMS[name], Descent)} == OWN_RULES
+
+
+def test_a_step_writes_over_what_was_made_for_it_alone():
+    x, gradient, step = torch.ones(2, 3), torch.full((2, 3), 5.0), torch.full((2, 3), 0.25)
+    before = step.data_ptr()
+    assert moved(x, step).data_ptr() == before and torch.equal(step, torch.full((2, 3), 0.75))
+    assert torch.equal(x, torch.ones(2, 3))
+    assert torch.equal(moved(x, torch.tensor(0.5)), torch.full((2, 3), 0.5)), "a step of another shape"
+    local = make_algorithm("local", lr=0.1)
+    new, _ = local.step(x, gradient, None, lr=0.1)
+    assert torch.equal(new, torch.full((2, 3), 0.5))
+    assert torch.equal(x, torch.ones(2, 3)) and torch.equal(gradient, torch.full((2, 3), 5.0))
