@@ -16,7 +16,7 @@ from harness.config.report import ReportSpec
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.data.specs import clients, part_name, partition_text
-from harness.report.data.tidy import TASK, cell_key, shared_key
+from harness.report.data.tidy import TASK, Identity, cell_key
 from harness.report.html.page import write_page
 from harness.report.html.templates import template
 from harness.report.tables.columns import Column, rows_of
@@ -200,7 +200,7 @@ def _submitters(runs: Mapping[str, RunRecord], owners: Mapping[str, Sequence[str
 
 def task_id(record: RunRecord) -> str:
     """Return the digest of a run's data, partition, problem and model: 12 hexadecimal digits."""
-    return shared_key(record, {"algorithm", *record.spec} - TASK - {"model"})
+    return Identity(record).shared_key({"algorithm", *record.spec} - TASK - {"model"})
 
 
 def task_title(record: RunRecord) -> str:

@@ -231,7 +231,7 @@ def _cell(
         "runs": runs(row),
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
-        "command": command_of(cell.records, commands),
+        "command": command_of(cell.records, commands.get(cell.key, "")),
         "privacy": claim,
         "in_words": in_words(claim) if claim else "",
         "made_with": {column.heading: column.text(row) for column in beside} | own_of(cell.records, whole),

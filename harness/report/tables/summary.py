@@ -17,7 +17,6 @@ from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
 from harness.report.data.statistics import paired
-from harness.report.data.tidy import shared_key
 from harness.report.tables.columns import rows_of, task_names
 from harness.report.tables.privacy import in_words
 from harness.report.tables.text import size, words
@@ -323,7 +322,7 @@ def _whose(cell: Cell) -> str:
 
 def _family(cell: Cell) -> str:
     """Return a digest of all but seed, privacy and compression."""
-    return shared_key(cell.runs[0].record, ("privacy", "compression"))
+    return cell.shared_key(("privacy", "compression"))
 
 
 def _protected(cell: Cell) -> bool:
