@@ -170,7 +170,7 @@ class Run:
     rows: slice
     results: Results = field(repr=False, compare=False)
 
-    @property
+    @cached_property
     def record(self) -> RunRecord:
         """The run as read from the store."""
         return self.identity.record
@@ -256,14 +256,19 @@ class Cell:
         """Finished runs with at least one evaluation: the only ones whose numbers are averaged."""
         return [run for run in self.runs if run.done]
 
+    @cached_property
+    def _ends(self) -> dict[int, int]:
+        """Seed -> row of the tidy table with the last evaluation, of the finished runs."""
+        return {run.seed: run.rows.stop - 1 for run in self.done}
+
     def shared_key(self, without: Collection[str]) -> str:
         """Return the digest of all that determines the cell without some sections, see `Identity.shared_key`."""
         return self.runs[0].identity.shared_key(without)
 
     def values(self, measure: str) -> dict[int, float]:
         """Return seed -> `measure` at the last evaluation, for the finished runs to which it applies."""
-        found = {run.seed: run.value(measure) for run in self.done}
-        return {seed: value for seed, value in found.items() if value is not None}
+        column = self.runs[0].results.column(measure)
+        return {seed: value for seed, row in self._ends.items() if (value := column[row]) is not None}
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""

@@ -12,14 +12,11 @@ from harness.metrics import better_is_higher
 from harness.report.tables.columns import (
     UNDONE,
     Column,
-    Row,
     columns,
     diagnostics,
-    protection,
-    rows_of,
-    variants,
 )
 from harness.report.tables.pivot import ordered
+from harness.report.tables.rows import Board, Row, protection
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
 
 FACETS = {
@@ -84,11 +81,12 @@ class PageTable(NamedTuple):
     names: list[str]
 
 
-def table_of(frame: pd.DataFrame, beside: Sequence[Column] = ()) -> PageTable:
+def table_of(frame: pd.DataFrame | Board, beside: Sequence[Column] = ()) -> PageTable:
     """Return the table of a leaderboard with further columns beside its own, and its filters."""
-    rows, names = rows_of(frame), variants(frame)
+    board = Board.of(frame)
+    rows, names = board.rows, board.variants()
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    shown = _results_first([*columns(frame), *diagnostics(frame), *beside], by)
+    shown = _results_first([*columns(board), *diagnostics(board.frame), *beside], by)
     pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
     heads = [
         {
