@@ -71,8 +71,10 @@ def _facts(record: RunRecord) -> dict[str, str]:
 
 def _values(values: Sequence[str]) -> str:
     """Return the different values, numbers in order and all else with the number of its runs."""
+    if len(set(values)) == 1:  # as in nearly all cells
+        return values[0]
     counts = Counter(values)
-    if all(value.isdigit() for value in counts) or len(counts) == 1:
+    if all(value.isdigit() for value in counts):
         return ", ".join(sorted(counts, key=lambda value: (len(value), value)))
     texts = [f"{value} ({n} run{'s' * (n > 1)})" for value, n in counts.items()]
     rest = len(texts) - MOST_VALUES

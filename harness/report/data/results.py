@@ -352,9 +352,10 @@ def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
     values: dict[tuple[str, str], dict[str, int]] = {}  # suite and name -> value -> number of cells
     sizes: dict[str, int] = {}
     for cell in cells:
-        sizes[cell.suite] = sizes.get(cell.suite, 0) + 1
+        suite = cell.suite
+        sizes[suite] = sizes.get(suite, 0) + 1
         for name, value in flat[cell.key].items():
-            counts = values.setdefault((cell.suite, name), {})
+            counts = values.setdefault((suite, name), {})
             counts[value] = counts.get(value, 0) + 1
 
     def differs(suite: str, name: str) -> bool:
@@ -366,10 +367,11 @@ def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
     texts = {}
     for cell in cells:
         own, other = [], []
+        suite = cell.suite
         for name, value in sorted(flat[cell.key].items()):
             if name.startswith("algorithm."):
                 own.append(f"{name.removeprefix('algorithm.')}={value}")
-            elif value != "false" and varying[cell.suite, name]:
+            elif value != "false" and varying[suite, name]:
                 other.append(f"{name}={value}")
         texts[cell.key] = " ".join(own + other)
     return texts
