@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import Any, TypeVar
 
 from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
@@ -38,9 +36,12 @@ from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
 from harness.report.tables import recommendation
 from harness.report.tables.choice import choose, names
-from harness.report.tables.columns import Column, columns, rows_of
+from harness.report.tables.columns import Column, columns
+from harness.report.tables.rows import Board
 from harness.storage.files import make_own_folder
 from harness.storage.store import Store, no_collection
+
+Made = TypeVar("Made")
 
 
 @no_collection()
@@ -64,19 +65,20 @@ def leaderboard_command(given: argparse.Namespace) -> int:
     part = (
         frame if chosen is None else frame[list(dict.fromkeys(name for one in chosen for name in one.names))]
     )
-    best = _in_bold(results, columns(frame) if shown is None else shown, given)
+    board = Board(frame)
+    best = _in_bold(results, columns(board) if shown is None else shown, given)
     if chosen is not None and spec.baseline is None and any("paired_p_holm" in one.names for one in chosen):
         log.print("--columns: difference is empty without a baseline; give --baseline NAME", markup=False)
     _write(part, given.csv, write_csv)
-    _write(frame, given.markdown, partial(write_markdown, shown=shown, best=best))
+    _write(board, given.markdown, partial(write_markdown, shown=shown, best=best))
     _write(frame, given.latex, partial(write_latex, shown=shown, best=best))
     _write(part, given.parquet, write_parquet)
     if given.json:
         print(part.to_json(orient="records", indent=1))
     elif shown is None:
-        print_table(frame, out)
+        print_table(board, out)
     else:
-        texts = [{column.heading: column.text(row) for column in shown} for row in rows_of(frame)]
+        texts = [{column.heading: column.text(row) for column in shown} for row in board.rows]
         print_rows(texts, counted(len(texts), "row"))
     return 0
 
@@ -161,10 +163,10 @@ def export_command(given: argparse.Namespace) -> int:
     return 0
 
 
-def _write(frame: pd.DataFrame, path: Path | None, write: Callable[[pd.DataFrame, Path], None]) -> None:
+def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(frame, path)
+        write(what, path)
         log.print(f"wrote {path}", markup=False)
 
 
@@ -201,7 +203,7 @@ def write_all(
     if as_json:
         print(made.leaderboard().to_json(orient="records", indent=1))
         return
-    print_summary(made.results, made.leaderboard(), made.spec.by, made.spec.baseline, out)
+    print_summary(made.results, made.board, made.spec.by, made.spec.baseline, out)
     others = ", ".join(name for name in made.files if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {made.page}", markup=False)
     out.print(f"Also in {made.folder}: {others}", markup=False, soft_wrap=False)

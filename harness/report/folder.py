@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from harness.config.report import ReportSpec
-from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.html.page import write_report
+from harness.report.tables.rows import Board, board_of
 from harness.storage.files import make_own_folder
 from harness.storage.store import RunRecord, Store
 
@@ -53,10 +53,15 @@ class Report:
         """The HTML page."""
         return self.files["index.html"]
 
+    @property
+    def board(self) -> Board:
+        """The leaderboard as it was written."""
+        spec = self.spec
+        return board_of(self.results, spec.by, spec.baseline, spec.target, spec.system)
+
     def leaderboard(self) -> pd.DataFrame:
         """Return the leaderboard, one row per cell."""
-        spec = self.spec
-        return leaderboard(self.results, spec.by, spec.baseline, spec.target, spec.system)
+        return self.board.frame.copy()
 
     def _repr_html_(self) -> str:
         """Show the pictures in a notebook."""

@@ -10,7 +10,6 @@ from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell
 from harness.report.data.statistics import ALPHA, holm, paired, undecidable
-from harness.report.data.tidy import shared_key
 
 #: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
 OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
@@ -29,7 +28,7 @@ def best_of(cells: Iterable[Cell], measures: Sequence[str]) -> set[tuple[str, st
     groups: dict[tuple[str, str | None], list[Cell]] = {}
     for cell in cells:
         if cell.done:
-            groups.setdefault((shared_key(cell.records[0], OWN), model_for(cell)), []).append(cell)
+            groups.setdefault((cell.shared_key(OWN), model_for(cell)), []).append(cell)
     return {
         (cell.key, measure)
         for members in groups.values()

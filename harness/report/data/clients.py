@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.report.data.specs import part_name
-from harness.report.data.tidy import task_key
+from harness.report.data.tidy import Identity
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -38,7 +38,11 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
         columns = record.final.get("by_client") or {}
         if record.status != "done" or not columns:
             continue
-        task, seed, algorithm = task_key(record), record.spec.get("seed"), part_name(record.spec["algorithm"])
+        task, seed, algorithm = (
+            Identity(record).task,
+            record.spec.get("seed"),
+            part_name(record.spec["algorithm"]),
+        )
         if algorithm == ALONE:
             alone.setdefault((task, seed), set()).add(str(record.id))
         claim = record.final.get("privacy") or {}

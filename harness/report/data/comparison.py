@@ -23,7 +23,6 @@ from harness.report.data.statistics import (
     paired,
     undecidable,
 )
-from harness.report.data.tidy import shared_key
 
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
 METHOD = (
@@ -93,7 +92,7 @@ def _settings(cell: Cell) -> list[tuple[str, ...]]:
     """
     parts = ("algorithm",), ("algorithm", "topology"), ("algorithm", "topology", "problem")
     with_topology = cell.spec.get("topology") is not None
-    return [(str(len(own)), shared_key(cell.records[0], own)) for own in parts[not with_topology :]]
+    return [(str(len(own)), cell.shared_key(own)) for own in parts[not with_topology :]]
 
 
 def _text(cell: Cell, rival: Cell, seeds: int) -> str:
@@ -119,13 +118,13 @@ def add_relative_bytes(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by
         plain = not cell.spec.get("privacy") and _uncompressed(cell)
         values, sent = cell.values(by), cell.values("bytes")
         if cell.algorithm == baseline and plain and values and sent:
-            key = shared_key(cell.records[0], METHOD)
+            key = cell.shared_key(METHOD)
             best[key] = max(
                 best.get(key, (-math.inf, 0.0)), (sign * fmean(values.values()), fmean(sent.values()))
             )
     for row, cell in zip(rows, found, strict=True):
         sent = cell.values("bytes")
-        reference = best.get(shared_key(cell.records[0], METHOD))
+        reference = best.get(cell.shared_key(METHOD))
         if sent and reference is not None and reference[1]:
             row["bytes_relative"] = fmean(sent.values()) / reference[1]
 

@@ -143,9 +143,7 @@ def leaderboard(
         check_measure("measure to reach", target.measure)
     results = Results.of(records)
     key = (by, baseline, target, system)
-    if key not in results.boards:
-        results.boards[key] = _leaderboard(results, by, baseline, target, system)
-    return results.boards[key].copy()
+    return results.once(("leaderboard", *key), lambda: _leaderboard(results, *key)).copy()
 
 
 def _leaderboard(

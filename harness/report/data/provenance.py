@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.report.data.tidy import cell_key
-
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
@@ -52,9 +50,8 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s" if seconds >= 60 else f"{seconds:.3g} s"
 
 
-def command_of(records: Sequence[RunRecord], commands: Mapping[str, str]) -> str:
-    """Return the command that repeats the runs of a cell: that of its first seed, in a shell's loop over seeds."""
-    first = commands.get(cell_key(records[0]), "")
+def command_of(records: Sequence[RunRecord], first: str) -> str:
+    """Return the command that repeats the runs of a cell: `first`, that of its first seed, in a shell's loop."""
     before, seed, after = first.rpartition(f"--seed {records[0].spec['seed']}")
     seeds = [str(record.spec["seed"]) for record in records if record.id]
     if not seed or len(seeds) < 2:
@@ -74,8 +71,10 @@ def _facts(record: RunRecord) -> dict[str, str]:
 
 def _values(values: Sequence[str]) -> str:
     """Return the different values, numbers in order and all else with the number of its runs."""
+    if len(set(values)) == 1:  # as in nearly all cells
+        return values[0]
     counts = Counter(values)
-    if all(value.isdigit() for value in counts) or len(counts) == 1:
+    if all(value.isdigit() for value in counts):
         return ", ".join(sorted(counts, key=lambda value: (len(value), value)))
     texts = [f"{value} ({n} run{'s' * (n > 1)})" for value, n in counts.items()]
     rest = len(texts) - MOST_VALUES

@@ -21,7 +21,6 @@ from harness.report.data.comparison import METHOD
 from harness.report.data.results import Cell
 from harness.report.data.specs import part_name
 from harness.report.data.statistics import ALPHA
-from harness.report.data.tidy import shared_key
 
 OWN = [part for part in METHOD if part not in ("privacy", "compression")]
 RESAMPLES = 1000
@@ -76,9 +75,7 @@ def ranks(cells: Sequence[Cell], by: str) -> Ranks | None:
     for cell in cells:
         values = {seed: sign * float(value) for seed, value in cell.values(by).items()}
         if values:
-            own = blocks.setdefault(
-                (shared_key(cell.records[0], METHOD), shared_key(cell.records[0], OWN)), {}
-            )
+            own = blocks.setdefault((cell.shared_key(METHOD), cell.shared_key(OWN)), {})
             score = _score(cell, values)
             if names[cell.key] not in own or score < own[names[cell.key]][0]:
                 own[names[cell.key]] = score, values

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.config.run import completed
 from harness.metrics import better_is_higher
-from harness.report.data.specs import PARTITION_FIELDS, flatten, part_name
-from harness.report.data.tidy import COUNTS, diagnostics, origin, plugged, spec_key, tabulated
+from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
+from harness.report.data.tidy import COUNTS, Identity, diagnostics, plugged, tabulated
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from harness.storage.store import RunRecord
 
+Made = TypeVar("Made")
 TASK_VERSIONS = ("problem", "partition", "data")  # of the code that records to compare share
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
@@ -57,14 +58,11 @@ class Results:
     ----------
     records : list[RunRecord]
         The records, in their order; skipped combinations with all their settings.
-    boards : dict
-        Leaderboards made so far, see `harness.report.data.leaderboard`.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
         self.records = list(records)
-        self.boards: dict[object, pd.DataFrame] = {}
-        self._columns: dict[str, list[Any]] = {}
+        self._made: dict[Hashable, Any] = {}
 
     @classmethod
     def of(cls, records: Iterable[RunRecord] | Results) -> Results:
@@ -74,6 +72,13 @@ class Results:
     def __iter__(self) -> Iterator[RunRecord]:
         return iter(self.records)
 
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what `make` returns; of equal keys only the first calls it."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
     @property
     def frame(self) -> pd.DataFrame:
         """The tidy table."""
@@ -81,14 +86,19 @@ class Results:
 
     @cached_property
     def _tabulated(self) -> tuple[pd.DataFrame, dict[str, str]]:
-        return tabulated(self.records)
+        return tabulated(self.identities)
+
+    @cached_property
+    def identities(self) -> list[Identity]:
+        """What determines each run, in the order of the records."""
+        return [Identity(record) for record in self.records]
 
     @cached_property
     def runs(self) -> list[Run]:
         """The groups of the tidy table by run, in the order of the records."""
         ends = list(accumulate(max(1, len(record.rounds)) for record in self.records))
         rows = map(slice, [0, *ends], ends)
-        return [Run(record, own, self) for record, own in zip(self.records, rows, strict=True)]
+        return [Run(one, own, self) for one, own in zip(self.identities, rows, strict=True)]
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -98,7 +108,7 @@ class Results:
         for run in self.runs:
             groups.setdefault(keys[run.rows.start], []).append(run)
         order = {key: tuple(sorted(runs, key=lambda run: run.seed)) for key, runs in sorted(groups.items())}
-        fullest = {key: _fullest([run.record for run in runs]) for key, runs in order.items()}
+        fullest = {key: _fullest(runs) for key, runs in order.items()}
         settings, variants = _settings(fullest), _variants(fullest)
         return [
             Cell(key, tasks[runs[0].rows.start], runs, settings[key] | variants[key], variants[key])
@@ -127,9 +137,7 @@ class Results:
         Besides metrics and diagnostics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``,
         ``oracle_calls``, ``round``, ``seconds`` and ``epsilon`` (the total so far). Counts stay integers.
         """
-        if measure not in self._columns:
-            self._columns[measure] = self._column(measure)
-        return self._columns[measure]
+        return self.once(("column", measure), lambda: self._column(measure))
 
     def _column(self, measure: str) -> list[float | int | None]:
         if measure == "bytes":
@@ -150,17 +158,22 @@ class Run:
 
     Attributes
     ----------
-    record : RunRecord
-        As read from the store.
+    identity : Identity
+        What determines it.
     rows : slice
         Its rows, one per evaluation.
     results : Results
         The tidy table.
     """
 
-    record: RunRecord
+    identity: Identity
     rows: slice
     results: Results = field(repr=False, compare=False)
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The run as read from the store."""
+        return self.identity.record
 
     @property
     def seed(self) -> int:
@@ -225,7 +238,7 @@ class Cell:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Spec of a run; the others differ in the seed, and in newer settings that older records lack."""
-        return _fullest(self.records).spec
+        return _fullest(self.runs).record.spec
 
     @cached_property
     def given(self) -> dict[str, str]:
@@ -243,10 +256,19 @@ class Cell:
         """Finished runs with at least one evaluation: the only ones whose numbers are averaged."""
         return [run for run in self.runs if run.done]
 
+    @cached_property
+    def _ends(self) -> dict[int, int]:
+        """Seed -> row of the tidy table with the last evaluation, of the finished runs."""
+        return {run.seed: run.rows.stop - 1 for run in self.done}
+
+    def shared_key(self, without: Collection[str]) -> str:
+        """Return the digest of all that determines the cell without some sections, see `Identity.shared_key`."""
+        return self.runs[0].identity.shared_key(without)
+
     def values(self, measure: str) -> dict[int, float]:
         """Return seed -> `measure` at the last evaluation, for the finished runs to which it applies."""
-        found = {run.seed: run.value(measure) for run in self.done}
-        return {seed: value for seed, value in found.items() if value is not None}
+        column = self.runs[0].results.column(measure)
+        return {seed: value for seed, row in self._ends.items() if (value := column[row]) is not None}
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""
@@ -270,33 +292,39 @@ class Cell:
         return max(claims, key=lambda own: _infinite_if_none(own.get("epsilon_total")), default=None)
 
 
-def _fullest(records: Sequence[RunRecord]) -> RunRecord:
-    """Return the first of the records with the most settings."""
+def _fullest(runs: Sequence[Run]) -> Run:
+    """Return the first of the runs with the most settings."""
 
-    def size(record: RunRecord) -> int:
-        return sum(len(part) if isinstance(part, Mapping) else 1 for part in record.spec.values())
+    def size(run: Run) -> int:
+        return sum(len(part) if isinstance(part, Mapping) else 1 for part in run.record.spec.values())
 
-    return max(records, key=size)
+    return max(runs, key=size)
 
 
-def _settings(fullest: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
+def _settings(fullest: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     """Return cell key -> settings as text.
 
     Settings that only some records have, as others are older, get their defaults in the others.
     """
-    own = {key: flatten(record.spec) for key, record in fullest.items()}
+    own = {key: flatten(run.record.spec) for key, run in fullest.items()}
     recorded = {name for flat in own.values() for name in flat}
-    whole = {key: flatten(completed(record.spec, plugged(record))) for key, record in fullest.items()}
-    return {
-        key: {name: value for name, value in whole[key].items() if name in recorded} | own[key] for key in own
-    }
+    found = {}
+    for key, run in fullest.items():
+        whole = dotted(completed(run.record.spec, plugged(run.record)))
+        texts = {
+            name: own[key][name] if name in own[key] else in_text(name, value)
+            for name, value in whole
+            if name in recorded
+        }
+        found[key] = texts | own[key]
+    return found
 
 
-def _variants(fullest: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
+def _variants(fullest: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     """Return cell key -> the data and versions in which it differs from other cells of its spec."""
     families: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, record in fullest.items():
-        families.setdefault(spec_key(record), {})[key] = origin(record)
+    for key, run in fullest.items():
+        families.setdefault(run.identity.spec, {})[key] = run.identity.origin
     found: dict[str, dict[str, str]] = {}
     for members in families.values():
         values: dict[str, set[str]] = {}
@@ -324,9 +352,10 @@ def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
     values: dict[tuple[str, str], dict[str, int]] = {}  # suite and name -> value -> number of cells
     sizes: dict[str, int] = {}
     for cell in cells:
-        sizes[cell.suite] = sizes.get(cell.suite, 0) + 1
+        suite = cell.suite
+        sizes[suite] = sizes.get(suite, 0) + 1
         for name, value in flat[cell.key].items():
-            counts = values.setdefault((cell.suite, name), {})
+            counts = values.setdefault((suite, name), {})
             counts[value] = counts.get(value, 0) + 1
 
     def differs(suite: str, name: str) -> bool:
@@ -338,10 +367,11 @@ def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
     texts = {}
     for cell in cells:
         own, other = [], []
+        suite = cell.suite
         for name, value in sorted(flat[cell.key].items()):
             if name.startswith("algorithm."):
                 own.append(f"{name.removeprefix('algorithm.')}={value}")
-            elif value != "false" and varying[cell.suite, name]:
+            elif value != "false" and varying[suite, name]:
                 other.append(f"{name}={value}")
         texts[cell.key] = " ".join(own + other)
     return texts

@@ -97,10 +97,11 @@ def dotted(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted name -> canonical text without spaces."""
-    return {name: _text(name, value) for name, value in dotted(spec)}
+    return {name: in_text(name, value) for name, value in dotted(spec)}
 
 
-def _text(name: str, value: Any) -> str:
+def in_text(name: str, value: Any) -> str:
+    """Return the canonical text of a setting, without spaces."""
     if name.startswith("compression.") and (steps := schedule_text(value)) is not None:
         return steps if len(steps) <= LONGEST_SCHEDULE else f"#{digest(value)[:6]}"
     text = value if isinstance(value, str) else _encoded(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +50,13 @@ def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
         ``task``, digests that runs averaged together and cells ranked together share. Missing means "does not
         apply" or "not recorded", never zero.
     """
-    return tabulated(list(records))[0]
+    return tabulated([Identity(record) for record in records])[0]
 
 
-def tabulated(records: Sequence[RunRecord]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the tidy table, and the column of every metric."""
-    runs = [_run(record) for record in records]
+def tabulated(identities: Sequence[Identity]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the tidy table of runs, and the column of every metric."""
+    runs = [_run(one) for one in identities]
+    records = [one.record for one in identities]
     counts = [max(1, len(record.rounds)) for record in records]
     lines = [line for record in records for line in record.rounds or [{}]]
     figures = [_figures(line) for line in lines]
@@ -98,35 +100,72 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Any]], l
     return columns, shapes
 
 
-def cell_key(record: RunRecord, made: Mapping[str, Any] | None = None) -> str:
-    """Return the digest that the runs of a cell share, which differ in nothing but their seed: 12 digits.
+class Identity:
+    """What determines a run: digests of it, or of parts of it, say which runs belong together.
 
-    It covers suite, profile, spec, data and versions of the code. Settings at their defaults count as not given, as
-    records of earlier versions lack newer settings. ``made`` is the record's `origin`, if it is known.
+    Parameters
+    ----------
+    record : RunRecord
+        The run.
+
+    Attributes
+    ----------
+    record : RunRecord
+        The run.
+    origin : dict[str, Any]
+        What determines it besides its spec, see `origin`.
     """
-    return shared_key(record, (), made)
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.origin = origin(record)
+
+    @cached_property
+    def _spec(self) -> dict[str, Any]:
+        return _essential(self.record, self.record.spec)
+
+    @cached_property
+    def _given(self) -> dict[str, Any]:
+        """The spec without what the run has chosen in a search."""
+        return _essential(self.record, _unchosen(self.record)) if self.record.chosen else self._spec
+
+    @property
+    def cell(self) -> str:
+        """The digest that the runs of a cell share, which differ in nothing but their seed: 12 digits.
+
+        It covers suite, profile, spec, data and versions of the code. Settings at their defaults count as not
+        given, as records of earlier versions lack newer settings.
+        """
+        return self.shared_key()
+
+    @property
+    def task(self) -> str:
+        """The digest shared by all cells that a record is compared with: 12 hexadecimal digits."""
+        return self.shared_key({"algorithm", *self.record.spec} - TASK)
+
+    @property
+    def spec(self) -> str:
+        """The digest of suite, profile and spec without the seed; cells of other data or code may share it."""
+        return digest([self.record.suite, self.record.profile, self._spec])
+
+    def shared_key(self, without: Collection[str] = ()) -> str:
+        """Return the digest of all that determines the run, without its seed and some sections of its spec.
+
+        With such sections the digest is that of cells to compare. It then leaves out what each has chosen in a
+        search.
+        """
+        spec = (
+            {name: part for name, part in self._given.items() if name not in without}
+            if without
+            else self._spec
+        )
+        made = {name: value for name, value in self.origin.items() if name.rpartition(".")[2] not in without}
+        return digest([self.record.suite, self.record.profile, spec, made])
 
 
-def task_key(record: RunRecord, made: Mapping[str, Any] | None = None) -> str:
-    """Return the digest shared by all cells that a record is compared with: 12 hexadecimal digits."""
-    return shared_key(record, {"algorithm", *record.spec} - TASK, made)
-
-
-def spec_key(record: RunRecord) -> str:
-    """Return the digest of suite, profile and spec without the seed; cells of other data or code may share it."""
-    return digest([record.suite, record.profile, _essential(record, ())])
-
-
-def shared_key(
-    record: RunRecord, without: Collection[str] = (), made: Mapping[str, Any] | None = None
-) -> str:
-    """Return the digest of all that determines a run, without its seed and some sections of its spec.
-
-    With such sections the digest is that of cells to compare. It then leaves out what each has chosen in a search.
-    """
-    made = origin(record) if made is None else made
-    kept = {name: value for name, value in made.items() if name.rpartition(".")[2] not in without}
-    return digest([record.suite, record.profile, _essential(record, without), kept])
+def cell_key(record: RunRecord) -> str:
+    """Return the digest that the runs of a cell share, see `Identity.cell`."""
+    return Identity(record).cell
 
 
 def origin(record: RunRecord) -> dict[str, Any]:
@@ -149,16 +188,21 @@ def plugged(record: RunRecord) -> Collection[str]:
     return plugins.keys()
 
 
-def _essential(record: RunRecord, without: Collection[str]) -> dict[str, Any]:
-    """Return a spec without seed, settings at their defaults, some sections, and the path of data with a digest."""
-    wanted = {name: part for name, part in record.spec.items() if name not in ("seed", *without)}
-    for path in record.chosen if without else ():
+def _unchosen(record: RunRecord) -> dict[str, Any]:
+    """Return the spec of a record without what it has chosen in a search."""
+    given = dict(record.spec)
+    for path in record.chosen:
         section, _, name = path.partition(".")
         if not name:
-            wanted.pop(section, None)
-        elif isinstance(part := wanted.get(section), Mapping):
-            wanted[section] = {key: value for key, value in part.items() if key != name}
-    spec = essential(wanted, plugged(record))
+            given.pop(section, None)
+        elif isinstance(part := given.get(section), Mapping):
+            given[section] = {key: value for key, value in part.items() if key != name}
+    return given
+
+
+def _essential(record: RunRecord, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a record without seed, settings at their defaults, and the path of data with a digest."""
+    spec = essential({name: part for name, part in given.items() if name != "seed"}, plugged(record))
     if record.digest and "data" in spec:
         spec["data"] = {name: value for name, value in spec["data"].items() if name != "path"}
     return spec
@@ -178,11 +222,10 @@ def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
     return _flat(line.get("diagnostics") or {})
 
 
-def _run(record: RunRecord) -> dict[str, Any]:
+def _run(one: Identity) -> dict[str, Any]:
     """Return the columns shared by all evaluations of a run."""
-    made = origin(record)
-    run = {name: getattr(record, name) for name in RUN} | flat_spec(record.spec) | made
-    return run | {"cell": cell_key(record, made), "task": task_key(record, made)}
+    run = {name: getattr(one.record, name) for name in RUN} | flat_spec(one.record.spec) | one.origin
+    return run | {"cell": one.cell, "task": one.task}
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from harness.config.report import ReportSpec
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.data.specs import clients, part_name, partition_text
-from harness.report.data.tidy import TASK, cell_key, shared_key
+from harness.report.data.tidy import TASK, Identity, cell_key
 from harness.report.html.page import write_page
 from harness.report.html.templates import template
-from harness.report.tables.columns import Column, rows_of
+from harness.report.tables.columns import Column
+from harness.report.tables.rows import Board
 from harness.storage.files import make_folder, write_text
 from harness.storage.store import RunRecord
 from harness.storage.submission import Submission
@@ -89,8 +90,7 @@ def write_board(
     compared: dict[str, dict[str, object]] = {}
     listed: dict[str, list[tuple[str, Sequence[str]]]] = {name: [] for name in FOLDERS}
     for id, own in sorted(tasks.items(), key=lambda item: task_title(item[1][0])):
-        frame = made.write("tasks", id, task_title(own[0]), own)
-        rows = rows_of(frame)
+        rows = made.write("tasks", id, task_title(own[0]), own).rows
         compared |= {row["cell"]: {name: row[name] for name in COMPARED} for row in rows}
         first = ", ".join(str(row["algorithm"]) for row in rows if row["rank"] == 1)
         listed["tasks"].append(
@@ -100,7 +100,7 @@ def write_board(
             )
         )
     for name, own in sorted(methods.items()):
-        rows = rows_of(made.write("methods", name, name, own, compared))
+        rows = made.write("methods", name, name, own, compared).rows
         listed["methods"].append(
             (
                 f"methods/{name}.html",
@@ -149,7 +149,7 @@ class _Pages:
         title: str,
         records: Sequence[RunRecord],
         compared: Mapping[str, Mapping[str, object]] | None = None,
-    ) -> pd.DataFrame:
+    ) -> Board:
         """Write a page and return its leaderboard."""
         results = Results(records)
         frame = leaderboard(results, results.ranked(ReportSpec()).by)
@@ -161,9 +161,10 @@ class _Pages:
         first = {cell.key: cell.records[0] for cell in results.cells}
         commands = {key: self.command(record) for key, record in first.items()}
         links = {"All tasks, methods and submissions": "../index.html"}
-        write_page(results, frame, (), path, commands=commands, title=title, links=links, beside=self._beside)
+        board = Board(frame)
+        write_page(results, board, (), path, commands=commands, title=title, links=links, beside=self._beside)
         self.written.append(path)
-        return frame
+        return board
 
 
 def _merged(
@@ -200,7 +201,7 @@ def _submitters(runs: Mapping[str, RunRecord], owners: Mapping[str, Sequence[str
 
 def task_id(record: RunRecord) -> str:
     """Return the digest of a run's data, partition, problem and model: 12 hexadecimal digits."""
-    return shared_key(record, {"algorithm", *record.spec} - TASK - {"model"})
+    return Identity(record).shared_key({"algorithm", *record.spec} - TASK - {"model"})
 
 
 def task_title(record: RunRecord) -> str:

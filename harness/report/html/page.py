@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from harness.config.report import ReportSpec
-from harness.report.data.leaderboard import leaderboard
 from harness.report.data.provenance import command_of
 from harness.report.data.provenance import own as own_of
 from harness.report.data.provenance import provenance as provenance_of
@@ -24,16 +23,13 @@ from harness.report.tables.clients import by_client
 from harness.report.tables.columns import (
     UNDONE,
     Column,
-    Row,
     diagnostics,
-    rows_of,
     runs,
-    task_names,
-    variants,
 )
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
 from harness.report.tables.privacy import exposure, in_words, meaning
+from harness.report.tables.rows import Board, Row, board_of
 from harness.report.tables.text import quantity, words
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import reasons, summary, write_csv, write_markdown
@@ -107,12 +103,12 @@ def write_report(
     """
     results = Results.of(records)
     spec = results.ranked(spec)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
+    board = board_of(results, spec.by, spec.baseline, spec.target, spec.system)
     tables = report_tables(results, spec)
     folder.mkdir(parents=True, exist_ok=True)
     written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
-    write_csv(frame, written["leaderboard.csv"])
-    write_markdown(frame, written["leaderboard.md"])
+    write_csv(board.frame, written["leaderboard.csv"])
+    write_markdown(board, written["leaderboard.md"])
     drawn = draw_all(results, folder, spec)
     titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
     for stem, grids in tables.items():
@@ -133,7 +129,7 @@ def write_report(
             pictures.append(Picture(title, files[-1], note, plain=stem in ("partition", "overview")))
     page = written["index.html"]
     whole = [grid for grids in tables.values() for grid in grids]
-    write_page(results, frame, pictures, page, grids=whole, commands=commands, provenance=provenance)
+    write_page(results, board, pictures, page, grids=whole, commands=commands, provenance=provenance)
     return written
 
 
@@ -148,7 +144,7 @@ def report_tables(results: Results, spec: ReportSpec) -> dict[str, list[Grid]]:
 
 def write_page(
     records: Iterable[RunRecord],
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | Board,
     pictures: Sequence[Picture],
     path: Path,
     *,
@@ -165,7 +161,7 @@ def write_page(
     ----------
     records : Iterable[RunRecord]
         The records behind `frame`.
-    frame : pd.DataFrame
+    frame : pd.DataFrame or Board
         Their leaderboard.
     pictures : Sequence[Picture]
         Figures to embed.
@@ -186,8 +182,8 @@ def write_page(
     """
     results = Results.of(records)
     found = {cell.key: cell for cell in results.cells}
-    rows, names = rows_of(frame), variants(frame)
-    tasks = task_names(rows)
+    board, told = Board.of(frame), commands or {}
+    frame, names = board.frame, board.variants()
     whole = {**(provenance or {}), **provenance_of(results.records)}
     html = template("page.html").render(
         title=title or ", ".join(sorted(set(frame["suite"]))) or "nothing yet",
@@ -197,14 +193,14 @@ def write_page(
         reasons=reasons(frame),
         exposed=exposure(frame),
         counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
-        board=table_of(frame, beside),
-        clients=by_client(results, frame),
+        board=table_of(board, beside),
+        clients=by_client(results, board),
         pictures=[(picture, *_packed(picture.file)) for picture in pictures],
         grids=grids,
         undone=UNDONE,
         cells=[
-            _cell(row, found[row["cell"]], names, tasks[row["cell"]], commands or {}, whole, beside)
-            for row in rows
+            _cell(row, found[row["cell"]], names, board.tasks[row["cell"]], told, whole, beside)
+            for row in board.rows
         ],
         private=bool(frame["dp_unit"].notna().any()),
         diagnostics=[column.heading for column in diagnostics(frame)],
@@ -231,7 +227,7 @@ def _cell(
         "runs": runs(row),
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
-        "command": command_of(cell.records, commands),
+        "command": command_of(cell.records, commands.get(cell.key, "")),
         "privacy": claim,
         "in_words": in_words(claim) if claim else "",
         "made_with": {column.heading: column.text(row) for column in beside} | own_of(cell.records, whole),

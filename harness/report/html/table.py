@@ -12,14 +12,11 @@ from harness.metrics import better_is_higher
 from harness.report.tables.columns import (
     UNDONE,
     Column,
-    Row,
     columns,
     diagnostics,
-    protection,
-    rows_of,
-    variants,
 )
 from harness.report.tables.pivot import ordered
+from harness.report.tables.rows import Board, Row, protection
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, words
 
 FACETS = {
@@ -36,6 +33,7 @@ FACETS = {
     "status": "Status",
 }  # lists to choose from
 MOST_CHOICES = 40  # per list
+LONG = 34  # letters that need a wide column
 #: Headings of columns that stand behind the figures: they seldom tell rows apart.
 LATER = ("Rounds", "Clients", "Model for", "Gap", "ε median", "Neighbors", "Noise")
 SHORT = {"epsilon_total": "epsilon"}  # names in filters, as `--where` also understands them
@@ -59,6 +57,28 @@ class Bound(NamedTuple):
     upper: bool
 
 
+class Entry(NamedTuple):
+    """A field of the table.
+
+    Attributes
+    ----------
+    pinned : int
+        Place of its column among those that stay in sight, 0 for the others.
+    classes : str
+        How it looks, as classes of CSS.
+    order : Any
+        Value to sort by.
+    text, spread : str
+        What it says, and what follows ±.
+    """
+
+    pinned: int
+    classes: str
+    order: Any
+    text: str
+    spread: str
+
+
 class PageTable(NamedTuple):
     """What the page shows of a leaderboard.
 
@@ -68,7 +88,7 @@ class PageTable(NamedTuple):
         Heading, description, name in filters (empty if it is no number) and place among the columns that stay in
         sight (0 for the others).
     rows : list[dict]
-        Cell, texts, values to sort by and to filter by.
+        Cell, entries and values to filter by.
     choices : list[tuple]
         Name, heading and entries of the lists to choose from.
     bounds : list[Bound]
@@ -84,11 +104,12 @@ class PageTable(NamedTuple):
     names: list[str]
 
 
-def table_of(frame: pd.DataFrame, beside: Sequence[Column] = ()) -> PageTable:
+def table_of(frame: pd.DataFrame | Board, beside: Sequence[Column] = ()) -> PageTable:
     """Return the table of a leaderboard with further columns beside its own, and its filters."""
-    rows, names = rows_of(frame), variants(frame)
+    board = Board.of(frame)
+    rows, names = board.rows, board.variants()
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    shown = _results_first([*columns(frame), *diagnostics(frame), *beside], by)
+    shown = _results_first([*columns(board), *diagnostics(board.frame), *beside], by)
     pinned = {"Algorithm": 1, words(by): 2, "ε total": 3}
     heads = [
         {
@@ -102,7 +123,7 @@ def table_of(frame: pd.DataFrame, beside: Sequence[Column] = ()) -> PageTable:
     ]
     facets = [_facets(row) for row in rows]
     told = [
-        _row(row, shown, names) | {"facets": own, "figures": _beside(row, names)}
+        _row(row, shown, pinned, names) | {"facets": own, "figures": _beside(row, names)}
         for row, own in zip(rows, facets, strict=True)
     ]
     return PageTable(
@@ -179,8 +200,11 @@ def _number(value: Any) -> float | None:
     return None if is_empty(value) or not math.isfinite(value) else float(value)
 
 
-def _row(row: Row, shown: Sequence[Column], names: Mapping[str, str]) -> dict[str, Any]:
+def _row(
+    row: Row, shown: Sequence[Column], pinned: Mapping[str, int], names: Mapping[str, str]
+) -> dict[str, Any]:
     """Return a cell's row of the table."""
+    refused = not row["done"] and bool(row["skipped"] or row["failed"])
     values = []
     for column in shown:
         raw = row.get(column.key)
@@ -188,8 +212,11 @@ def _row(row: Row, shown: Sequence[Column], names: Mapping[str, str]) -> dict[st
         if column.heading == "Variant":
             order = names[row["cell"]]
         text, _, spread = column.text(row).partition(" ± ")
-        values.append({"text": text, "spread": spread, "order": order})
+        place = pinned.get(column.heading, 0)
+        classes = "number" if column.number else "long" if len(text) > LONG else ""
+        classes += f" pinned pinned-{place}" if place else ""
+        classes += " crossed" if place == 2 and refused else ""
+        values.append(Entry(place, classes, order, text, spread))
     reason = "" if is_empty(row["reasons"]) else row["reasons"]
     kind = "undone" if not row["done"] else "best" if row["rank"] == 1 else ""
-    refused = not row["done"] and bool(row["skipped"] or row["failed"])
-    return {"cell": row["cell"], "values": values, "kind": kind, "crossed": refused, "reason": reason}
+    return {"cell": row["cell"], "values": values, "kind": kind, "reason": reason}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio
-from harness.report.data.tidy import shared_key
 from harness.report.plots.figure import (
     COLORS,
     MARKERS,
@@ -76,7 +75,7 @@ def attacks(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | Non
     """
     tasks: dict[str, list[Cell]] = {}
     for cell in Results.of(records).cells:
-        tasks.setdefault(shared_key(cell.records[0], ("privacy", "compression")), []).append(cell)
+        tasks.setdefault(cell.shared_key(("privacy", "compression")), []).append(cell)
     panels = []
     for cells in tasks.values():
         for measure in DRAWN:

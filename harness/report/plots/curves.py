@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Cell, Results
 from harness.report.plots.figure import (
     FALLBACK,
@@ -20,7 +19,7 @@ from harness.report.plots.figure import (
     panels_of,
     write_pictures,
 )
-from harness.report.tables.columns import rows_of, variants
+from harness.report.tables.rows import board_of
 from harness.report.tables.text import telling
 
 if TYPE_CHECKING:
@@ -135,9 +134,9 @@ def _tidy(cell: Cell, metric: str, against: str) -> pd.DataFrame:
 
 def names_of(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return cell -> algorithm and variant, for the legend."""
-    frame = leaderboard(records)
-    variant = variants(frame)
-    return {r["cell"]: f"{r['algorithm']} {_shorten(variant[r['cell']])}".strip() for r in rows_of(frame)}
+    board = board_of(records)
+    variant = board.variants()
+    return {r["cell"]: f"{r['algorithm']} {_shorten(variant[r['cell']])}".strip() for r in board.rows}
 
 
 def _names_along(panel: Sequence[Cell], along: str) -> dict[str, str]:

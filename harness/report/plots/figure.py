@@ -17,10 +17,9 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.metrics import better_is_higher
-from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Cell, Results
 from harness.report.plots.look import FORMATS, asked_look
-from harness.report.tables.columns import rows_of, task_names
+from harness.report.tables.rows import board_of
 from harness.report.tables.text import quantity, telling, words
 from harness.storage.files import replacing
 
@@ -100,11 +99,10 @@ def panels_of(
 ) -> list[Panel]:
     """Return the tasks with values to draw, or their parts that differ only in one setting."""
     results = Results.of(records)
-    rows = rows_of(leaderboard(results))
+    board = board_of(results)
     found = {cell.key: cell for cell in results.cells}
     tasks: dict[tuple[str, ...], list[Cell]] = {}
-    names = task_names(rows)
-    for cell in (found[row["cell"]] for row in rows):
+    for cell in (found[row["cell"]] for row in board.rows):
         rest = () if along is None else settings_beside(cell, along)
         tasks.setdefault((cell.task, *rest), []).append(cell)
     if along is not None and any(len(own) > 1 for own in tasks.values()):
@@ -117,7 +115,7 @@ def panels_of(
             means = [(fmean(v.values()), cell) for cell in own if (v := cell.values(choice))]
             if means:
                 means.sort(key=lambda entry: entry[0], reverse=better_is_higher(choice))
-                title = _title(names[own[0].key], also)
+                title = _title(board.tasks[own[0].key], also)
                 panels.append(Panel(title, choice, [cell for _, cell in means]))
                 break
         if len(panels) == MOST_PANELS:

@@ -13,7 +13,6 @@ from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell, Results
-from harness.report.data.tidy import shared_key
 from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolated, keep_apart, save
 from harness.report.tables.text import quantity, words
 
@@ -61,7 +60,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
     tasks: dict[str, list[Cell]] = {}
     for cell in Results.of(records).cells:
         if cell.values(by) and cell.values("bytes"):
-            tasks.setdefault(shared_key(cell.records[0], METHOD), []).append(cell)
+            tasks.setdefault(cell.shared_key(METHOD), []).append(cell)
     shown = []
     for cells in tasks.values():
         points = [_point(cell, by) for cell in cells]

@@ -10,7 +10,8 @@ import pandas as pd
 
 from harness.core.registry import unknown
 from harness.metrics import described
-from harness.report.tables.columns import Column, Row, columns, difference, measure_column, protection, runs
+from harness.report.tables.columns import Column, columns, difference, measure_column, runs
+from harness.report.tables.rows import Row, protection
 from harness.report.tables.text import is_empty, quantity, size, words
 
 #: Short names -> columns of the leaderboard that they stand for, and their description.

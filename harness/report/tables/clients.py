@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from harness.report.data.results import Cell, Results
-from harness.report.tables.columns import Row, rows_of, task_names
+from harness.report.tables.rows import Board, Row
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
 
 MOST = 1000  # rows
@@ -54,7 +52,7 @@ class ClientTable(NamedTuple):
     several: bool
 
 
-def by_client(results: Results, frame: pd.DataFrame) -> ClientTable:
+def by_client(results: Results, board: Board) -> ClientTable:
     """Return what every named client gets from the best setting of each algorithm under each budget.
 
     Rows stand in the order of the leaderboard. Beyond `MOST` rows, methods far down in their task are left out.
@@ -63,19 +61,17 @@ def by_client(results: Results, frame: pd.DataFrame) -> ClientTable:
     ----------
     results : Results
         Run records.
-    frame : pd.DataFrame
+    board : Board
         Their leaderboard.
     """
     cells = {cell.key: cell for cell in results.cells}
-    told = rows_of(frame)
-    names = task_names(told)
     chosen: dict[tuple[Any, ...], list[ClientRow]] = {}
     places: dict[str, int] = {}
-    for row in told:
+    for row in board.rows:
         asked = None if is_empty(row["dp_unit"]) else row["epsilon_asked"]
         key = row["task"], row["algorithm"], row["dp_unit"], asked
         if key not in chosen and (found := _clients(cells[row["cell"]])):
-            data = names[row["cell"]]["dataset"]
+            data = board.tasks[row["cell"]]["dataset"]
             chosen[key] = [_client_row(row, data, name, columns) for name, columns in found.items()]
     order: list[tuple[int, tuple[Any, ...]]] = []
     for key in chosen:

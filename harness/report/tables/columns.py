@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.privacy import uneven
+from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
 from harness.report.tables.text import (
-    EXTRAPOLATED,
     count,
     duration,
     energy,
@@ -20,7 +20,6 @@ from harness.report.tables.text import (
     quantity,
     share,
     size,
-    telling,
     words,
     work,
 )
@@ -29,8 +28,6 @@ SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")
 #: Of each attack the measure that tables show.
 ATTACKS = ("lira_auc", "rmia_auc", "transcript_auc", "inversion_error", "labels_accuracy")
-
-Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
@@ -57,17 +54,18 @@ class Column(NamedTuple):
     about: str
 
 
-def columns(frame: pd.DataFrame) -> list[Column]:
+def columns(frame: pd.DataFrame | Board) -> list[Column]:
     """Return the columns of the narrow table of a leaderboard.
 
     Values common to all rows are left to `summary`, and empty columns are omitted. The ranking measure always has a
     column.
     """
-    rows = rows_of(frame)
+    board = Board.of(frame)
+    frame, rows = board.frame, board.rows
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
     shown = [
-        Column("#", "rank", True, _plain("rank"), f"Rank by {by} among the same data, partition and problem"),
-        *_descriptions(frame, rows),
+        Column("#", "rank", True, plain("rank"), f"Rank by {by} among the same data, partition and problem"),
+        *_descriptions(board),
         *(measure_column(name, name != "worst_client") for name in _measures(frame, rows, by)),
         Column("EqOpp 95 %", "eqopp_low", False, _interval,
                "Interval of the gap for the number of test samples of the groups and the spread over seeds"),
@@ -108,33 +106,33 @@ def _number(name: str, row: Row) -> str:
     return quantity(row[name], 3)
 
 
-def _descriptions(frame: pd.DataFrame, rows: Sequence[Row]) -> list[Column]:
+def _descriptions(board: Board) -> list[Column]:
     """Return the columns that describe the runs."""
+    rows = board.rows
 
     def varies(name: str) -> bool:
         return len({str(row[name]) for row in rows}) > 1
 
-    tasks = task_names(rows)
-    names = variants(frame, beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
+    names = board.variants(beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
     shown = [
-        Column("Algorithm", "algorithm", False, _plain("algorithm"), "Name in the registry"),
+        Column("Algorithm", "algorithm", False, plain("algorithm"), "Name in the registry"),
         Column("Variant", "settings", False, lambda r: names[r["cell"]], "What tells it from its namesakes"),
     ]
     for name in ("suite", "dataset", "partition", "problem", "model", "rounds", "clients"):
-        title, text = name.capitalize(), _plain(name)
+        title, text = name.capitalize(), plain(name)
         if name in ("dataset", "problem", "partition"):
-            text = partial(_of_task, tasks, name)
+            text = partial(_of_task, board.tasks, name)
         if len({text(row) for row in rows}) > 1:
             shown.append(Column(title, name, name in COUNTS, text, f"{title} of the run"))
     if varies("model_for"):
         shown.append(
-            Column("Model for", "model_for", False, _plain("model_for"), "Whom the trained model is for")
+            Column("Model for", "model_for", False, plain("model_for"), "Whom the trained model is for")
         )
     shown += [
         Column("Gap", "spectral_gap", True, lambda r: quantity(r["spectral_gap"], 3),
                "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
         Column("DP", "dp_unit", False, protection, "What is protected / where the noise is added"),
-        Column("ε total", "epsilon_total", True, _epsilon,
+        Column("ε total", "epsilon_total", True, epsilon_text,
                "Privacy loss of the whole run as composed; (in brackets) as asked for; † extrapolated to larger "
                "cohorts; empty: no privacy"),
         Column("ε median", "epsilon_median", True, _median,
@@ -199,121 +197,14 @@ def measure_column(name: str, spread: bool = True) -> Column:
     return Column(words(name), f"{name}_mean", True, partial(_spread, name, spread), about)
 
 
-def rows_of(frame: pd.DataFrame) -> list[Row]:
-    """Return the rows as mappings from column name to value."""
-    names = list(map(str, frame.columns))
-    values = ([None if value is pd.NA else value for value in frame[name].tolist()] for name in frame.columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-
-
 def runs(row: Row) -> str:
     """Return the status of a cell's runs as ``3/5, 1 failed, 1 missing``."""
     rest = [f"{row[status]} {status}" for status in UNDONE if row[status]]
     return ", ".join([f"{row['done']}/{row['seeds']}", *rest])
 
 
-# --- what tells rows apart -----------------------------------------------------------------------------
-
-
-def variants(frame: pd.DataFrame, beside: Collection[str] = ()) -> dict[str, str]:
-    """Return cell -> the fewest words that distinguish it from the other cells of its task and algorithm.
-
-    Traits with a column of their own, `beside` (keys of `_traits`), are not repeated.
-    """
-    traits: dict[str, dict[str, str]] = {}
-    families: dict[tuple[str, str], list[str]] = {}
-    for row in rows_of(frame):
-        traits[row["cell"]] = _traits(row)
-        families.setdefault((row["task"], row["algorithm"]), []).append(row["cell"])
-    texts = {}
-    for members in families.values():
-        telling = _telling([traits[cell] for cell in members])
-        for cell in members:
-            said = (text for name, text in traits[cell].items() if name in telling and name not in beside)
-            texts[cell] = " ".join(said)
-    return texts
-
-
 def _of_task(tasks: Mapping[str, Mapping[str, str]], name: str, row: Row) -> str:
     return tasks[row["cell"]][name]
-
-
-def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
-    """Return cell -> names of its dataset, problem and partition, as ``adult(sensitive=race2)``.
-
-    Brackets hold the settings in which cells of the same name differ. Absent parts are empty.
-    """
-    texts = {row["cell"]: {"partition": _plain("partition")(row)} for row in rows}
-    for column, section in (("dataset", "data."), ("problem", "problem.")):
-        own = telling(
-            {
-                row["cell"]: (
-                    str(row[column]),
-                    [t for t in str(row["settings"]).split() if t.startswith(section)],
-                )
-                for row in rows
-            }
-        )
-        for row in rows:
-            name, differs = _plain(column)(row), [t[len(section) :] for t in own[row["cell"]]]
-            texts[row["cell"]][column] = f"{name}({', '.join(differs)})" if differs else name
-    return texts
-
-
-def _telling(family: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the traits that distinguish members, without redundant ones.
-
-    Settings of the algorithm are kept even if redundant.
-    """
-    telling = [
-        name for name in dict.fromkeys(n for traits in family for n in traits) if _differs(name, family)
-    ]
-
-    def kinds(names: Sequence[str]) -> int:
-        return len({tuple(traits.get(name) for name in names) for traits in family})
-
-    for name in [name for name in reversed(telling) if "." in name and not name.startswith("algorithm.")]:
-        rest = [other for other in telling if other != name]
-        if kinds(rest) == kinds(telling):
-            telling = rest
-    return telling
-
-
-def _traits(row: Row) -> dict[str, str]:
-    """Return all traits of a row, the most informative first.
-
-    The two pruning ratios are spelled out, as algorithms also have hyper-parameters called alpha and beta.
-    """
-    private = not is_empty(row["dp_unit"])
-    traits = {"epsilon": f"ε={_epsilon(row)}" if private else "no DP", "dp": protection(row)}
-    forms = {
-        "model": "{}",
-        "alpha": "pruned={:g}",
-        "beta": "dropped={:g}",
-        "codec": "{}",
-        "clip": "clip={}" if isinstance(row["clip"], str) else "clip={:g}",
-    }
-    for name, form in (forms | {"rounds": "rounds={}"}).items():
-        traits[name] = "" if is_empty(row[name]) else form.format(row[name])
-    for token in str(row["settings"]).split():
-        name, _, value = token.partition("=")
-        if name in ("compression.alpha", "compression.beta"):  # in place of the largest that it reaches
-            traits[name.rpartition(".")[2]] = f"{'pruned' if name.endswith('alpha') else 'dropped'}={value}"
-            continue
-        traits[name if "." in name else f"algorithm.{name}"] = token
-    traits.pop("privacy.epsilon", None)  # said by the first
-    return {name: text for name, text in traits.items() if text}
-
-
-def _differs(name: str, family: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether a trait distinguishes members; traits of privacy only count among private cells."""
-    given = [traits[name] for traits in family if name in traits]
-    optional = name in {"dp", "clip"} or name.startswith("privacy.")
-    return len(set(given)) > 1 or (len(given) < len(family) and not optional)
-
-
-def _plain(name: str) -> Callable[[Row], str]:
-    return lambda row: "" if is_empty(row[name]) else str(row[name])
 
 
 def _ratio(name: str) -> Callable[[Row], str]:
@@ -328,7 +219,7 @@ def _ratio(name: str) -> Callable[[Row], str]:
 def _median(row: Row) -> str:
     if not uneven(row["epsilon_total"], row["epsilon_median"]):
         return ""
-    return f"{quantity(row['epsilon_median'], 3)}{_extrapolated(row)} ({row['epsilon_of']} has most)"
+    return f"{quantity(row['epsilon_median'], 3)}{extrapolation(row)} ({row['epsilon_of']} has most)"
 
 
 def _form(measure: str) -> str:
@@ -361,23 +252,5 @@ def _interval(row: Row) -> str:
     return f"{format(row['eqopp_low'], _form('eqopp'))} to {format(row['eqopp_high'], _form('eqopp'))}"
 
 
-def protection(row: Row) -> str:
-    """Return unit, placement and, unless it is independent, the kind of noise; empty without privacy."""
-    told = [row[name] for name in ("dp_unit", "dp_placement", "dp_mechanism") if not is_empty(row[name])]
-    return "/".join(part for part in told if part != "independent")
-
-
 def _neighbors(row: Row) -> str:
     return ", ".join(str(row[name]) for name in ("adjacency", "sampling") if not is_empty(row[name]))
-
-
-def _epsilon(row: Row) -> str:
-    """Return the composed epsilon, or in brackets the requested one if no run has finished."""
-    if not is_empty(row["epsilon_total"]):
-        return quantity(row["epsilon_total"], 3) + _extrapolated(row)
-    asked = row["epsilon_asked"]
-    return "" if is_empty(asked) else f"({quantity(asked, 3)}{_extrapolated(row)})"
-
-
-def _extrapolated(row: Row) -> str:
-    return "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED

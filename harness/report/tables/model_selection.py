@@ -17,7 +17,6 @@ from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import half_width
 from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
-from harness.report.data.tidy import shared_key
 from harness.report.tables.pivot import Grid, Place, written
 from harness.report.tables.text import words
 
@@ -65,7 +64,7 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
     for run in results.runs:
         variant = variants[run.rows.start]
         shared = {name: part for name, part in run.record.spec.items() if name not in OWN}
-        key = digest([shared_key(run.record, OWN), variant])
+        key = digest([run.identity.shared_key(OWN), variant])
         tasks.setdefault(key, []).append(run)
         flats.setdefault(key, flatten(shared) | variant)
     common = set.intersection(*(set(flat.items()) for flat in flats.values())) if flats else set()

@@ -11,7 +11,7 @@ from harness.config.conditions import Condition
 from harness.core.registry import counted
 from harness.report.data.leaderboard import model_for
 from harness.report.data.recommendation import Candidate, Recommendation
-from harness.report.tables.columns import rows_of, task_names, variants
+from harness.report.tables.rows import Board
 from harness.report.tables.summary import label
 from harness.report.tables.text import quantity
 
@@ -22,12 +22,15 @@ def rows(
     answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[Condition], by: str
 ) -> list[dict[str, Any]]:
     """Return a row for every cell within the bounds: what it is, how surely, and its figures."""
-    return [_row(one, frame, conditions, by) for one in answer.found]
+    board = Board(frame)
+    variants = board.variants()
+    return [_row(one, board, variants[one.cell.key], conditions, by) for one in answer.found]
 
 
 def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[Condition]) -> list[str]:
     """Return what there is to say: how many cells are within the bounds, or which bound excludes them."""
     bounds = " and ".join(map(str, conditions))
+    board = Board(frame)
     if answer.found:
         best = answer.found[0]
         low, high = best.interval
@@ -35,7 +38,7 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
         lines = [
             f"{len(answer.found)} of {counted(answer.considered, 'cell')} are within {bounds}, on average "
             "over seeds.",
-            f"Surest: {_name(best, frame)}, within all bounds in {best.within} of {best.seeds} seeds "
+            f"Surest: {_name(best, board)}, within all bounds in {best.within} of {best.seeds} seeds "
             f"({low:.0%} to {high:.0%} of further ones, 95 %).",
         ]
         if alone:
@@ -48,7 +51,7 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
     for obstacle in answer.obstacles:
         nearest = obstacle.nearest
         lines.append(
-            f"{obstacle.condition} excludes all that is within the other bounds: {_name(nearest, frame)} comes "
+            f"{obstacle.condition} excludes all that is within the other bounds: {_name(nearest, board)} comes "
             f"nearest, with {quantity(nearest.figures[obstacle.condition.name])}."
         )
     if not answer.obstacles:
@@ -77,15 +80,17 @@ def readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _row(one: Candidate, frame: pd.DataFrame, conditions: Sequence[Condition], by: str) -> dict[str, Any]:
+def _row(
+    one: Candidate, board: Board, variant: str, conditions: Sequence[Condition], by: str
+) -> dict[str, Any]:
     low, high = one.interval
     names = dict.fromkeys([by, *(condition.name for condition in conditions)])
     figures = {name: one.figures[name] for name in names if name not in ("algorithm", "dataset")}
     return {
         "algorithm": one.cell.algorithm,
-        "data": _task(one, frame),
+        "data": _task(one, board),
         "protection": label(one.cell),
-        "variant": variants(frame)[one.cell.key],
+        "variant": variant,
         "model_for": model_for(one.cell),
         "within": one.share,
         "within_low": low,
@@ -96,12 +101,12 @@ def _row(one: Candidate, frame: pd.DataFrame, conditions: Sequence[Condition], b
     }
 
 
-def _task(one: Candidate, frame: pd.DataFrame) -> str:
-    names = task_names(rows_of(frame))[one.cell.key]
+def _task(one: Candidate, board: Board) -> str:
+    names = board.tasks[one.cell.key]
     return ", ".join(
         filter(None, (names["dataset"], names["problem"] if names["problem"] != "classify" else ""))
     )
 
 
-def _name(one: Candidate, frame: pd.DataFrame) -> str:
-    return f"{one.cell.algorithm} on {_task(one, frame)} ({label(one.cell)})"
+def _name(one: Candidate, board: Board) -> str:
+    return f"{one.cell.algorithm} on {_task(one, board)} ({label(one.cell)})"

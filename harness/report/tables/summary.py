@@ -17,9 +17,8 @@ from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
 from harness.report.data.statistics import paired
-from harness.report.data.tidy import shared_key
-from harness.report.tables.columns import rows_of, task_names
 from harness.report.tables.privacy import in_words
+from harness.report.tables.rows import Board, rows_of
 from harness.report.tables.text import size, words
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -57,7 +56,7 @@ class Comparison(NamedTuple):
 
 def print_summary(
     records: Iterable[RunRecord] | Results,
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | Board,
     by: str,
     baseline: str | None,
     console: Console,
@@ -68,7 +67,7 @@ def print_summary(
     ----------
     records : Iterable[RunRecord] or Results
         Run records of the suite.
-    frame : pd.DataFrame
+    frame : pd.DataFrame or Board
         Their leaderboard.
     by, baseline
         As for `leaderboard`.
@@ -77,15 +76,17 @@ def print_summary(
     """
     results = Results.of(records)
     compared = compare_protection(results, by, baseline)
-    shown = not compared or len(frame) <= SHORT or fits(frame, console.width)
+    board = Board.of(frame)
+    frame = board.frame
+    shown = not compared or len(frame) <= SHORT or fits(board, console.width)
     if shown:
-        print_table(frame, console)
+        print_table(board, console)
     for comparison in compared[:MOST_COMPARED]:
         print_comparison(comparison, console)
         print_clients(comparison, results, console)
     if compared:
         tasks = {comparison.plain.task for comparison in compared[:MOST_COMPARED]}
-        if others := _other_tasks(frame, tasks):
+        if others := _other_tasks(board, tasks):
             more = f" and {len(others) - MOST_TASKS} more" if len(others) > MOST_TASKS else ""
             _say(console, f"Not compared here: {'; '.join(others[:MOST_TASKS])}{more}.")
         _say(console, _purposes(frame))
@@ -126,11 +127,9 @@ def _purposes(frame: pd.DataFrame) -> str:
     )
 
 
-def _other_tasks(frame: pd.DataFrame, compared: Collection[str]) -> list[str]:
+def _other_tasks(board: Board, compared: Collection[str]) -> list[str]:
     """Name the tasks of a leaderboard except some, by the parts in which tasks differ."""
-    rows = rows_of(frame)
-    names = task_names(rows)
-    tasks = {row["task"]: names[row["cell"]] for row in rows}
+    tasks = {row["task"]: board.tasks[row["cell"]] for row in board.rows}
     parts = [
         part for part in ("dataset", "problem", "partition") if len({own[part] for own in tasks.values()}) > 1
     ]
@@ -323,7 +322,7 @@ def _whose(cell: Cell) -> str:
 
 def _family(cell: Cell) -> str:
     """Return a digest of all but seed, privacy and compression."""
-    return shared_key(cell.runs[0].record, ("privacy", "compression"))
+    return cell.shared_key(("privacy", "compression"))
 
 
 def _protected(cell: Cell) -> bool:

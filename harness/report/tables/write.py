@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -13,8 +13,9 @@ import pandas as pd
 from harness.report.data.best import RULE
 from harness.report.data.export import without_formulas
 from harness.report.data.leaderboard import COUNTS
-from harness.report.tables.columns import Column, Row, columns, rows_of
+from harness.report.tables.columns import Column, columns
 from harness.report.tables.privacy import exposure
+from harness.report.tables.rows import Board, Row, rows_of
 from harness.report.tables.sheet import Sheet, in_markdown
 from harness.report.tables.text import EXTRAPOLATED
 from harness.storage.files import write_text
@@ -95,13 +96,15 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
 
 
 def write_markdown(
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | Board,
     path: Path,
     shown: Sequence[Column] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
     """Write a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
-    lines = [summary(frame), "", *sheet(frame, shown, best).markdown(), ""]
+    board = Board.of(frame)
+    frame = board.frame
+    lines = [summary(frame), "", *sheet(board, shown, best).markdown(), ""]
     notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame)]
     lines += [f"- {in_markdown(text)}" for text in notes]
     write_text(path, "\n".join(lines).rstrip() + "\n")
@@ -119,7 +122,7 @@ def write_latex(
 
 
 def sheet(
-    frame: pd.DataFrame,
+    frame: pd.DataFrame | Board,
     shown: Sequence[Column] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> Sheet:
@@ -127,14 +130,15 @@ def sheet(
 
     Parameters
     ----------
-    frame : pd.DataFrame
+    frame : pd.DataFrame or Board
         A leaderboard.
     shown : sequence of Column, optional
         Its columns; by default those of the narrow table.
     best : collection of (str, str), optional
         Cells and measures to print in bold, see `harness.report.data.best`.
     """
-    shown, rows = columns(frame) if shown is None else shown, rows_of(frame)
+    board = Board.of(frame)
+    shown, rows = columns(board) if shown is None else shown, board.rows
     marked = {(cell, f"{measure}_mean") for cell, measure in best}
     return Sheet(
         headings=[column.heading for column in shown],
@@ -150,17 +154,19 @@ def sheet(
     )
 
 
-def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
+def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> None:
     """Print the best rows of each task, a summary and the reasons; a narrow terminal gets fewer columns."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = console or Console()
-    rows = rows_of(frame)
-    shown, dropped = columns(frame), dict[str, int]()
-    widths = _widths(frame)
-    for heading in _expendable(frame, shown, rows):
+    board = Board.of(frame)
+    frame, rows = board.frame, board.rows
+    shown, dropped = columns(board), dict[str, int]()
+    texts = _texts(shown, rows)
+    widths = _widths(texts)
+    for heading in _expendable(frame, shown, texts):
         if sum(widths.values()) + 1 > console.width and heading in widths:
             dropped[heading] = widths.pop(heading)
     for heading, width in reversed(list(dropped.items())):  # there may be room now that wider ones are gone
@@ -186,15 +192,16 @@ def print_table(frame: pd.DataFrame, console: Console | None = None) -> None:
         console.print(Text(text))
 
 
-def _expendable(frame: pd.DataFrame, shown: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+def _expendable(
+    frame: pd.DataFrame, shown: Sequence[Column], texts: Mapping[str, Sequence[str]]
+) -> list[str]:
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
     The measure that ranks, the algorithm, what protects it and the count of missing runs stay. A setting in which
     rows differ outlives all figures: without it, rows would look like repetitions of each other.
     """
-    texts = {column.heading: {column.text(row) for row in rows} for column in shown}
-    constant = [name for name in SETTINGS if len(texts.get(name, ())) <= 1]
-    by = str(rows[0]["ranked_by"]) if rows else ""
+    constant = [name for name in SETTINGS if len(set(texts.get(name, ()))) <= 1]
+    by = "" if frame.empty else str(frame["ranked_by"].iloc[0])
     keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
     ranks = [column.heading for column in shown if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
@@ -203,15 +210,19 @@ def _expendable(frame: pd.DataFrame, shown: Sequence[Column], rows: Sequence[Row
     return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
 
 
-def fits(frame: pd.DataFrame, width: int) -> bool:
+def fits(board: Board, width: int) -> bool:
     """Return whether the terminal table fits `width` characters."""
-    return sum(_widths(frame).values()) + 1 <= width
+    return sum(_widths(_texts(columns(board), board.rows)).values()) + 1 <= width
 
 
-def _widths(frame: pd.DataFrame) -> dict[str, int]:
+def _texts(shown: Sequence[Column], rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return heading -> texts of the rows."""
+    return {column.heading: [column.text(row) for row in rows] for column in shown}
+
+
+def _widths(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return heading -> width of a column of the terminal table, with its border."""
-    rows = rows_of(frame)
-    return {c.heading: max([len(c.heading), *(len(c.text(row)) for row in rows)]) + 3 for c in columns(frame)}
+    return {heading: max(map(len, [heading, *own])) + 3 for heading, own in texts.items()}
 
 
 def reasons(frame: pd.DataFrame) -> list[str]:

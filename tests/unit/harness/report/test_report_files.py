@@ -33,7 +33,7 @@ from harness.report import (
 from harness.report.plots.budgets import _all_lines
 from harness.report.plots.figure import panels_of
 from harness.report.plots.overview import overview
-from harness.report.tables.columns import variants
+from harness.report.tables.rows import Board
 from harness.report.tables.text import size
 from tests.support.records import (
     SOURCE,
@@ -207,7 +207,7 @@ def test_variants_say_just_what_tells_rows_apart():
             done(spec("ditto"), accuracy=0.3),
         ]
     )
-    names = variants(frame)
+    names = Board(frame).variants()
     texts = {(row["algorithm"], names[row["cell"]]) for _, row in frame.iterrows()}
     assert texts == {
         ("fedavg", "no DP"),
@@ -327,8 +327,8 @@ def test_variants_leave_out_what_says_no_more_than_the_rest(tmp_path):
     """Error feedback goes with dropping here, so it tells nothing that the ratio does not."""
     feedback = [pruned(beta) | {"error_feedback": beta > 0} for beta in (0.0, 0.9)]
     frame = leaderboard([done(spec(compression=part), accuracy=0.5) for part in feedback])
-    assert set(variants(frame).values()) == {"dropped=0", "dropped=0.9"}
-    assert set(variants(frame, beside=("beta",)).values()) == {""}
+    assert set(Board(frame).variants().values()) == {"dropped=0", "dropped=0.9"}
+    assert set(Board(frame).variants(beside=("beta",)).values()) == {""}
 
 
 @pytest.mark.usefixtures("vectors_only")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.report import leaderboard, write_markdown
 from harness.report.data.leaderboard import COLUMNS
-from harness.report.tables.columns import rows_of, task_names
+from harness.report.tables.rows import Board
 from tests.support.records import (
     diagnosed,
     done,
@@ -118,7 +118,7 @@ def test_tasks_on_one_data_set_are_told_apart_for_a_reader(tmp_path):
     ]
     frame = leaderboard([done(spec("fedavg", data=own), accuracy=0.8) for own in data])
     assert sorted(frame["dataset"]) == ["adult", "adult", "digits"]
-    assert sorted(tasks["dataset"] for tasks in task_names(rows_of(frame)).values()) == [
+    assert sorted(tasks["dataset"] for tasks in Board(frame).tasks.values()) == [
         "adult(sensitive=race)",
         "adult(sensitive=race2)",
         "digits",

@@ -10,6 +10,7 @@ from harness.report.html.table import table_of
 from harness.report.tables import clients
 from harness.report.tables.clients import by_client
 from harness.report.tables.privacy import meaning
+from harness.report.tables.rows import board_of
 from tests.support.records import done, evaluation, partition, private, spec, undone
 
 
@@ -60,7 +61,7 @@ def named(record, **columns):
 
 def table(runs):
     results = Results(runs)
-    return by_client(results, leaderboard(results))
+    return by_client(results, board_of(results))
 
 
 def test_clients_have_means_over_seeds_and_their_fewest_samples():

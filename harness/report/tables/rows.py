@@ -1,0 +1,190 @@
+"""The rows of a leaderboard, and what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from harness.report.data.leaderboard import leaderboard
+from harness.report.data.results import Results
+from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, telling
+
+if TYPE_CHECKING:
+    from harness.config.report import Target
+    from harness.config.system import System
+    from harness.storage.store import RunRecord
+
+Row = Mapping[str, Any]
+
+
+class Board:
+    """A leaderboard for readers: what is asked of its rows twice is found once.
+
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        The leaderboard, which must not change any more.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame | Board) -> Board:
+        """Return `frame` itself if it is one already."""
+        return frame if isinstance(frame, Board) else cls(frame)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows as mappings from column name to value."""
+        return rows_of(self.frame)
+
+    @cached_property
+    def tasks(self) -> dict[str, dict[str, str]]:
+        """Cell -> names of its dataset, problem and partition."""
+        return task_names(self.rows)
+
+    @cached_property
+    def _telling(self) -> dict[str, dict[str, str]]:
+        """Cell -> the traits that distinguish it from the other cells of its task and algorithm."""
+        traits = {row["cell"]: _traits(row) for row in self.rows}
+        families: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            families.setdefault((row["task"], row["algorithm"]), []).append(row["cell"])
+        found = {}
+        for members in families.values():
+            names = set(_telling([traits[cell] for cell in members]))
+            for cell in members:
+                found[cell] = {name: text for name, text in traits[cell].items() if name in names}
+        return found
+
+    def variants(self, beside: Collection[str] = ()) -> dict[str, str]:
+        """Return cell -> the fewest words that distinguish it from the other cells of its task and algorithm.
+
+        Traits with a column of their own, `beside` (keys of `_traits`), are not repeated.
+        """
+        return {
+            cell: " ".join(text for name, text in traits.items() if name not in beside)
+            for cell, traits in self._telling.items()
+        }
+
+
+def board_of(
+    records: Iterable[RunRecord],
+    by: str = "accuracy",
+    baseline: str | None = None,
+    target: Target | None = None,
+    system: System | None = None,
+) -> Board:
+    """Return the leaderboard of results for readers, made once; arguments as for `leaderboard`."""
+    results = Results.of(records)
+    key = (by, baseline, target, system)
+    return results.once(("board", *key), lambda: Board(leaderboard(results, *key)))
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """Return the rows as mappings from column name to value."""
+    names = list(map(str, frame.columns))
+    values = ([None if value is pd.NA else value for value in frame[name].tolist()] for name in frame.columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def task_names(rows: Sequence[Row]) -> dict[str, dict[str, str]]:
+    """Return cell -> names of its dataset, problem and partition, as ``adult(sensitive=race2)``.
+
+    Brackets hold the settings in which cells of the same name differ. Absent parts are empty.
+    """
+    texts = {row["cell"]: {"partition": plain("partition")(row)} for row in rows}
+    for column, section in (("dataset", "data."), ("problem", "problem.")):
+        own = telling(
+            {
+                row["cell"]: (
+                    str(row[column]),
+                    [t for t in str(row["settings"]).split() if t.startswith(section)],
+                )
+                for row in rows
+            }
+        )
+        for row in rows:
+            name, differs = plain(column)(row), [t[len(section) :] for t in own[row["cell"]]]
+            texts[row["cell"]][column] = f"{name}({', '.join(differs)})" if differs else name
+    return texts
+
+
+def _telling(family: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the traits that distinguish members, without redundant ones.
+
+    Settings of the algorithm are kept even if redundant.
+    """
+    telling = [
+        name for name in dict.fromkeys(n for traits in family for n in traits) if _differs(name, family)
+    ]
+
+    def kinds(names: Sequence[str]) -> int:
+        return len({tuple(traits.get(name) for name in names) for traits in family})
+
+    for name in [name for name in reversed(telling) if "." in name and not name.startswith("algorithm.")]:
+        rest = [other for other in telling if other != name]
+        if kinds(rest) == kinds(telling):
+            telling = rest
+    return telling
+
+
+def _traits(row: Row) -> dict[str, str]:
+    """Return all traits of a row, the most informative first.
+
+    The two pruning ratios are spelled out, as algorithms also have hyper-parameters called alpha and beta.
+    """
+    private = not is_empty(row["dp_unit"])
+    traits = {"epsilon": f"ε={epsilon_text(row)}" if private else "no DP", "dp": protection(row)}
+    forms = {
+        "model": "{}",
+        "alpha": "pruned={:g}",
+        "beta": "dropped={:g}",
+        "codec": "{}",
+        "clip": "clip={}" if isinstance(row["clip"], str) else "clip={:g}",
+    }
+    for name, form in (forms | {"rounds": "rounds={}"}).items():
+        traits[name] = "" if is_empty(row[name]) else form.format(row[name])
+    for token in str(row["settings"]).split():
+        name, _, value = token.partition("=")
+        if name in ("compression.alpha", "compression.beta"):  # in place of the largest that it reaches
+            traits[name.rpartition(".")[2]] = f"{'pruned' if name.endswith('alpha') else 'dropped'}={value}"
+            continue
+        traits[name if "." in name else f"algorithm.{name}"] = token
+    traits.pop("privacy.epsilon", None)  # said by the first
+    return {name: text for name, text in traits.items() if text}
+
+
+def _differs(name: str, family: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether a trait distinguishes members; traits of privacy only count among private cells."""
+    given = [traits[name] for traits in family if name in traits]
+    optional = name in {"dp", "clip"} or name.startswith("privacy.")
+    return len(set(given)) > 1 or (len(given) < len(family) and not optional)
+
+
+def plain(name: str) -> Callable[[Row], str]:
+    """Return a field as it is; empty where it does not apply."""
+    return lambda row: "" if is_empty(row[name]) else str(row[name])
+
+
+def protection(row: Row) -> str:
+    """Return unit, placement and, unless it is independent, the kind of noise; empty without privacy."""
+    told = [row[name] for name in ("dp_unit", "dp_placement", "dp_mechanism") if not is_empty(row[name])]
+    return "/".join(part for part in told if part != "independent")
+
+
+def epsilon_text(row: Row) -> str:
+    """Return the composed epsilon, or in brackets the requested one if no run has finished."""
+    if not is_empty(row["epsilon_total"]):
+        return quantity(row["epsilon_total"], 3) + extrapolation(row)
+    asked = row["epsilon_asked"]
+    return "" if is_empty(asked) else f"({quantity(asked, 3)}{extrapolation(row)})"
+
+
+def extrapolation(row: Row) -> str:
+    """Return the mark of an epsilon of larger cohorts than were simulated."""
+    return "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
