@@ -20,8 +20,10 @@ UNSIGNED = (
 
 
 def submit_command(given: argparse.Namespace) -> int:
-    """Make a submission of one suite."""
-    found, key = write_submission(Store(given.dir), given.suite, given.to, given.submitter, given.key)
+    """Make a submission of one suite, if a board would take it."""
+    found, key = write_submission(
+        Store(given.dir), given.suite, given.to, given.submitter, given.key, read_records
+    )
     told(found, str(given.to))
     log.print(f"signed by {key}" if key else UNSIGNED, markup=False)
     return 0
