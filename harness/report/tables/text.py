@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -76,6 +76,17 @@ def _scaled(value: float | None, units: Sequence[str]) -> str:
 
 
 EXTRAPOLATED = "†"  # beside an epsilon of larger cohorts than are simulated
+
+
+def extrapolation(cohorts: Iterable[Any]) -> str:
+    """Return what the mark means, given the cohorts that rows are extrapolated to; empty if none is."""
+    known = [int(cohort) for cohort in cohorts if not is_empty(cohort)]
+    if not known:
+        return ""
+    return (
+        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {max(known):,} clients, in federations "
+        "that are larger in proportion; it is no guarantee for the clients that were simulated."
+    )
 
 
 def telling(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:

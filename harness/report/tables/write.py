@@ -16,7 +16,7 @@ from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.columns import Column, Row, columns, rows_of
 from harness.report.tables.privacy import exposure
 from harness.report.tables.sheet import Sheet, in_markdown
-from harness.report.tables.text import EXTRAPOLATED
+from harness.report.tables.text import extrapolation
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -66,12 +66,8 @@ def summary(frame: pd.DataFrame) -> str:
             f"Differences are to {baseline}, paired over seeds, with 95 % intervals (BCa bootstrap; of t, with ±, "
             "below five seeds); * marks p < .05 of a sign-flip test, after Holm over all comparisons of a setting."
         )
-    if frame["noise_cohort"].notna().any():
-        largest = f"{int(frame['noise_cohort'].max()):,}"
-        text.append(
-            f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {largest} clients, in federations "
-            "that are larger in proportion; it is no guarantee for the clients that were simulated."
-        )
+    if note := extrapolation(frame["noise_cohort"]):
+        text.append(note)
     if frame["target"].notna().any():
         target = frame["target"].iloc[0]
         text.append(f"What it took to reach {target} is told where all seeds did, as evaluations saw it.")
