@@ -84,8 +84,8 @@ def extrapolation(cohorts: Iterable[Any]) -> str:
     if not known:
         return ""
     return (
-        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {max(known):,} clients, in federations "
-        "that are larger in proportion; it is no guarantee for the clients that were simulated."
+        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {max(known):,} clients, in "
+        "federations that are larger in proportion; it is no guarantee for the clients that were simulated."
     )
 
 
