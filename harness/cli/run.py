@@ -264,6 +264,8 @@ def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], st
         found.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
     timed = [cell["seconds"] * cell["runs"] for cell in found if cell["seconds"] is not None]
     about = [f"about {sum(timed):.0f} s one after the other"] if timed else []
+    attacks = sorted({row["attacks"] for row in rows if row.get("attacks")})
+    about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})
     about += [f"not here and planned by declared size: {', '.join(absent)}"] if absent else []
     values = {key: {short(cell[key]) for cell in found} for key in found[0]}

@@ -88,3 +88,14 @@ def test_a_plan_shows_the_rate_of_secret_cohorts(capsys):
     assert json.loads(capsys.readouterr().out)[0]["sampling_rate"] == 0.3
     assert main(["plan", *RUN, *private, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["sampling_rate"] is None
+
+
+def test_a_plan_says_that_attacks_take_more(capsys, tmp_path):
+    asked = ["plan", *RUN, "--set", "attacks=[membership]"]
+    assert main(asked) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "without the time of attacks (membership), which is not counted" in said
+    assert main([*asked, "--limit-hours", "1e-9"]) == 2
+    assert "not counting attacks" in " ".join(capsys.readouterr().err.split())
+    assert main(["plan", *RUN]) == 0
+    assert "attacks" not in capsys.readouterr().out
