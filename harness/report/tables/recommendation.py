@@ -35,7 +35,7 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
         lines = [
             f"{len(answer.found)} of {counted(answer.considered, 'cell')} are within {bounds}, on average "
             "over seeds.",
-            f"Surest: {_name(best, frame)}, within all bounds in {best.within} of {best.seeds} seeds "
+            f"Surest: {_name(best, frame)}, within all bounds in {best.within} of {counted(best.seeds, 'seed')} "
             f"({low:.0%} to {high:.0%} of further ones, 95 %).",
         ]
         if alone:

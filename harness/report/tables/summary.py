@@ -352,12 +352,12 @@ def _setting(cells: Sequence[Cell]) -> str:
     search = cells[0].records[0].search
     facts = [
         f"{part_name(spec.get('data')) or part_name(spec.get('problem'))}",
-        f"{count} clients" if count else "",
+        counted(count, "client") if count else "",
         partition_text(spec.get("partition")) or "",
         f"model {part_name(spec['model'])}" if spec.get("model") else "",
-        f"{spec.get('rounds')} rounds" if len(lengths) == 1 else "",
-        f"{seeds} seed{'' if seeds == 1 else 's'}",
-        f"each row with the best of {len(search['trials'])} settings"
+        counted(spec.get("rounds"), "round") if len(lengths) == 1 else "",
+        counted(seeds, "seed"),
+        f"each row with the best of {counted(len(search['trials']), 'setting')}"
         if search
         else "settings chosen for each row"
         if cells[0].records[0].chosen

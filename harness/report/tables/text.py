@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from harness.core.registry import counted
 from harness.metrics import parted
 
 K = TypeVar("K", bound=Hashable)
@@ -84,7 +85,7 @@ def extrapolation(cohorts: Iterable[Any]) -> str:
     if not known:
         return ""
     return (
-        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {max(known):,} clients, in "
+        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {counted(max(known), 'client')}, in "
         "federations that are larger in proportion; it is no guarantee for the clients that were simulated."
     )
 
