@@ -137,7 +137,7 @@ def where(one: RunStatus) -> str:
     """Return a run's metrics and epsilon in one line."""
     if one.metrics is None:
         return "starting"
-    epsilon = f", epsilon {amount(one.epsilon)}{'†' * one.extrapolated}" if one.epsilon is not None else ""
+    epsilon = f", ε {amount(one.epsilon)}{'†' * one.extrapolated}" if one.epsilon is not None else ""
     return ", ".join(figures({"metrics": one.metrics}).split(", ")[:2]) + epsilon
 
 

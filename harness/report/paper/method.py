@@ -84,9 +84,10 @@ def _data(cells: Sequence[Cell]) -> str:
         digest = f", SHA-256 {record.digest[:DIGITS]}" if record.digest else ""
         clients = next((run.final["clients"] for run in cell.records if "clients" in run.final), None)
         number = clients or partition.get("clients")
+        verb, whom = ("holds", "it") if number == 1 else ("hold", "them")
         told.setdefault(
-            f"{source}{digest}: {counted(number, 'client')} {'holds' if number == 1 else 'hold'} what the partition "
-            f"{partition_text(partition)} deals {'it' if number == 1 else 'them'}. {_held_out(partition)}"
+            f"{source}{digest}: {counted(number, 'client')} {verb} what the partition "
+            f"{partition_text(partition)} deals {whom}. {_held_out(partition)}"
         )
     return " ".join(told)
 

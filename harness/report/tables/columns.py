@@ -8,22 +8,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from harness.core.units import count, duration, energy, size, work
 from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.privacy import uneven
-from harness.report.tables.text import (
-    EXTRAPOLATED,
-    count,
-    duration,
-    energy,
-    is_empty,
-    quantity,
-    share,
-    size,
-    telling,
-    words,
-    work,
-)
+from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity, share, telling, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, counted, unknown
+from harness.core.units import count, size
 from harness.metrics import METRICS, better_is_higher, described
 from harness.report.data.export import inert
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results
 from harness.report.tables.sheet import Sheet
-from harness.report.tables.text import count, quantity, size, words
+from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.core.registry import counted
+from harness.core.units import size
 from harness.metrics import better_is_higher, described
 from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
@@ -20,7 +21,7 @@ from harness.report.data.statistics import paired
 from harness.report.data.tidy import shared_key
 from harness.report.tables.columns import rows_of, task_names
 from harness.report.tables.privacy import in_words
-from harness.report.tables.text import size, words
+from harness.report.tables.text import words
 from harness.report.tables.write import fits, print_table, reasons
 
 if TYPE_CHECKING:

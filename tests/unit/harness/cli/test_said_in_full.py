@@ -7,6 +7,7 @@ import pytest
 
 from harness.cli.parser import main
 from harness.core.registry import counted, unknown
+from harness.core.units import size
 
 RUN = ["--algorithm", "fedavg", "--data", "breast-cancer", "--clients", "3", "--rounds", "1"]
 
@@ -154,3 +155,18 @@ def test_nothing_that_is_printed_says_one_with_a_plural(tmp_path, capsys):
     found = {place: plural.findall(text) for place, text in texts.items()}
     assert {place: words for place, words in found.items() if words} == {}
     assert len(texts) > 15
+
+
+def test_a_plan_and_a_run_write_costs_as_tables_do(tmp_path, capsys):
+    private = [*RUN, "--set", "privacy={placement: central, clip: 1, noise_multiplier: 1}"]
+    assert main(["plan", *private, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert main(["plan", *private]) == 0
+    said = capsys.readouterr().out
+    assert f"bytes up {size(row['bytes_up'])}" in " ".join(said.split()) and "kB" in size(row["bytes_up"])
+    assert "ε total" in said and "FLOP" in said and "epsilon" not in said
+    assert main(["run", *private, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert f"{size(row['bytes_up'] + row['bytes_down'])} both ways" in said and "ε total" in said
+    assert main(["plan", *RUN, "--untimed"]) == 0
+    assert "time" not in capsys.readouterr().out
