@@ -158,7 +158,7 @@ def test_nothing_that_is_printed_says_one_with_a_plural(tmp_path, capsys):
 
 
 def test_a_plan_and_a_run_write_costs_as_tables_do(tmp_path, capsys):
-    private = [*RUN, "--set", "privacy={placement: central, clip: 1, noise_multiplier: 1}"]
+    private = [*RUN, "--rounds", "10", "--set", "privacy={placement: central, clip: 1, noise_multiplier: 1}"]
     assert main(["plan", *private, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert main(["plan", *private]) == 0
