@@ -20,8 +20,10 @@ UNSIGNED = (
 
 
 def submit_command(given: argparse.Namespace) -> int:
-    """Make a submission of one suite."""
-    found, key = write_submission(Store(given.dir), given.suite, given.to, given.submitter, given.key)
+    """Make a submission of one suite, if a board would take it."""
+    found, key = write_submission(
+        Store(given.dir), given.suite, given.to, given.submitter, given.key, read_records
+    )
     told(found, str(given.to))
     log.print(f"signed by {key}" if key else UNSIGNED, markup=False)
     return 0
@@ -96,12 +98,12 @@ def check(given: argparse.Namespace, repeat: Callable[[Store, str, float, str], 
 def assurance(runs: int, sample: int, seed: int) -> str:
     """Return how surely a sample of all finished runs finds forged ones, in words."""
     if not sample:
-        return f"none of {runs} finished runs repeated: nothing is known of their figures"
+        return f"none of {counted(runs, 'finished run')} repeated: nothing is known of their figures"
     shares = sorted({1, min(2, runs), max(1, round(runs / 10)), max(1, round(runs / 2))})
     odds = ", ".join(f"{forged} with {100 * caught(runs, forged, sample):.3g} %" for forged in shares)
     return (
-        f"{sample} of {runs} finished runs repeated (--seed {seed}). A sample like it catches forged runs with "
-        f"probability 1 - C(R-F, N) / C(R, N), R = {runs}, N = {sample}; F = {odds}"
+        f"{sample} of {counted(runs, 'finished run')} repeated (--seed {seed}). A sample like it catches "
+        f"forged runs with probability 1 - C(R-F, N) / C(R, N), R = {runs}, N = {sample}; F = {odds}"
     )
 
 
@@ -124,5 +126,8 @@ def build(given: argparse.Namespace) -> int:
     for name, why in refused.items():
         log.print(f"{name}: left out: {why}", markup=False)
     pages = write_board(entries, refused, given.out, command_of)
-    log.print(f"wrote {len(pages)} pages of {len(entries)} submissions: {pages[0]}", markup=False)
+    log.print(
+        f"wrote {counted(len(pages), 'page')} of {counted(len(entries), 'submission')}: {pages[0]}",
+        markup=False,
+    )
     return 2 if refused else 0

@@ -12,7 +12,7 @@ from harness.cli.arguments import given_spec
 from harness.cli.console import out, print_rows, short
 from harness.cli.listing import list_data
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError, counted, unknown
 from harness.simulation.build import make_federation, prepare
 from harness.simulation.calibration import calibrated
 from harness.testing.canary_audit import audit_run
@@ -57,7 +57,7 @@ def check_command(given: argparse.Namespace) -> int:
 def _say_checked(name: str, rows: Sequence[dict[str, Any]], verbose: bool) -> None:
     """Print the number of passed checks, then the failed ones and warnings, or all if `verbose`."""
     failed = [row for row in rows if row["result"] == "failed"]
-    out.print(f"{name}: {len(rows) - len(failed)} of {len(rows)} checks passed", markup=False)
+    out.print(f"{name}: {len(rows) - len(failed)} of {counted(len(rows), 'check')} passed", markup=False)
     for row in rows if verbose else [row for row in rows if row["result"] != "passed"]:
         why = f" ({row['why']})" if row["why"] else ""
         out.print(f"  {row['result']}: {row['check']}{why}", markup=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.cli.console import log, out, print_rows
 from harness.cli.names import ROOT
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError, counted, unknown
 from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
 from harness.report.data.evidence import gather
 from harness.report.data.paper_claims import FILE as CLAIMS
@@ -75,7 +75,7 @@ def _evidence(claims: Claims, runs: Path | None, update: bool, wrong: list[str])
     elif not path.exists():
         log.print(f"{path} is missing; --update writes it", markup=False)
     elif count := differing(read_figures(path), found):
-        wrong.append(f"{path}: {count} figures are not those of {runs}; --update writes them")
+        wrong.append(f"{path}: {counted(count, 'figure')} not as in {runs}; --update writes them")
     return found
 
 
@@ -98,7 +98,7 @@ def _show(findings: Sequence[Finding], figures: Sequence[Figure], given: argpars
     else:
         print_rows(
             table.rows(findings),
-            f"{len(findings)} claims of papers",
+            f"{counted(len(findings), 'claim')} of papers",
             ("paper", "says", "detectable", "expected"),
         )
         for finding in findings:

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from harness.core.units import size
+
 for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # closed by the caller: what is written goes nowhere
         setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -87,5 +89,5 @@ def figures(line: dict[str, Any]) -> str:
     numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
     shown = [name for name in preferred if name in numbers] or numbers[:3]
     text = [f"{name} {metrics[name]:.4f}" for name in shown]
-    sent = [f"{line['bytes_up'] + line['bytes_down']:,} bytes"] if "bytes_up" in line else []
+    sent = [f"{size(line['bytes_up'] + line['bytes_down'])} both ways"] if "bytes_up" in line else []
     return ", ".join([*text, *sent])

@@ -74,7 +74,7 @@ class Mechanism:
             who = (
                 f"{self.sampling} sampling of {self.size} of {self.total} (rate {self.size / self.total:.4g})"
             )
-        a_round = "1 release" if self.releases_per_round == 1 else f"{self.releases_per_round} releases"
+        a_round = counted(self.releases_per_round, "release")
         return (
             f"unit {self.unit}, placement {self.placement}, {who}, "
             f"{counted(self.rounds, 'round')}, {a_round} a round, clip norm {self.clip:g}, delta {self.delta:g}"

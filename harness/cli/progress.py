@@ -116,13 +116,13 @@ class SuiteProgress(Follower):
 
 
 def name(spec: RunSpec) -> str:
-    """Return the label of a run, such as ``fedavg on adult, epsilon 2, beta 0.9, seed 3``."""
+    """Return the label of a run, such as ``fedavg on adult, ε 2, beta 0.9, seed 3``."""
     on = spec.data.name if spec.data else spec.problem["kind"]
     epsilon = spec.privacy.epsilon if spec.privacy else None
     ratios = {name: getattr(spec.compression, name) for name in ("alpha", "beta")}
     parts = [
         f"{spec.algorithm['name']} on {on}",
-        *([] if epsilon is None else [f"epsilon {epsilon:g}"]),
+        *([] if epsilon is None else [f"ε {epsilon:g}"]),
         *(
             f"{name} {ratio:g}" if isinstance(ratio, float) else f"scheduled {name}"
             for name, ratio in ratios.items()
@@ -137,7 +137,7 @@ def where(one: RunStatus) -> str:
     """Return a run's metrics and epsilon in one line."""
     if one.metrics is None:
         return "starting"
-    epsilon = f", epsilon {amount(one.epsilon)}{'†' * one.extrapolated}" if one.epsilon is not None else ""
+    epsilon = f", ε {amount(one.epsilon)}{'†' * one.extrapolated}" if one.epsilon is not None else ""
     return ", ".join(figures({"metrics": one.metrics}).split(", ")[:2]) + epsilon
 
 

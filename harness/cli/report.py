@@ -157,9 +157,13 @@ def export_command(given: argparse.Namespace) -> int:
     if given.tensorboard is not None:
         written = write_tensorboard(records, given.tensorboard)
         skipped = (
-            f"; {len(records) - written} skipped combinations have none" if written < len(records) else ""
+            f"; without {counted(len(records) - written, 'skipped combination')}"
+            if written < len(records)
+            else ""
         )
-        log.print(f"wrote {written} TensorBoard runs to {given.tensorboard}{skipped}", markup=False)
+        log.print(
+            f"wrote {counted(written, 'TensorBoard run')} to {given.tensorboard}{skipped}", markup=False
+        )
     return 0
 
 

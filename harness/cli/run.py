@@ -17,6 +17,7 @@ from harness.config import builtin
 from harness.config.run import RunSpec
 from harness.config.tune import runs_of
 from harness.core.registry import UserError, counted
+from harness.core.units import count, duration, size, work
 from harness.executors.scheduler import run_one
 from harness.executors.suites import Work, run_suite, within_limit
 from harness.simulation.build import identify, prepare
@@ -54,6 +55,9 @@ CELL = (
         "reason",
     ),
 )
+#: How a plan writes costs, and calls epsilons: as tables of results do. Its JSON keeps numbers and names.
+UNITS = {"bytes_up": size, "bytes_down": size, "flops": work, "oracle_calls": count, "seconds": duration}
+NAMES = {"epsilon_total": "ε total", "epsilon_median": "ε median", "flops": "work", "seconds": "time"}
 MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 # Columns of a plan that a narrow terminal may lack, the most dispensable first.
 EXPENDABLE = (
@@ -61,8 +65,8 @@ EXPENDABLE = (
         "oracle_calls",
         "adjacency",
         "sampling",
-        "epsilon_median",
-        "flops",
+        "ε median",
+        "work",
         "noise_to_signal",
         "bytes_down",
         "unit",
@@ -112,7 +116,7 @@ def run_command(given: argparse.Namespace) -> int:
             noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
             signal = final.get("diagnostics", {}).get("noise_to_signal")
             facts = [
-                f"ε {epsilon if isinstance(epsilon, str) else format(epsilon, '.4g')} ({claim['accountant']})",
+                f"ε total {amount(epsilon)} ({claim['accountant']})",
                 f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
                 *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
             ]
@@ -239,8 +243,7 @@ def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "status": row["status"],
             "round": f"{row.get('round', 0)}/{row['of']}",
             "figure": figures({"metrics": row.get("metrics") or {}}).split(", ")[0] or None,
-            "epsilon": amount(row.get("epsilon"))
-            and f"{amount(row['epsilon'])}{'†' * ('extrapolated' in row)}",
+            "ε": amount(row.get("epsilon")) and f"{amount(row['epsilon'])}{'†' * ('extrapolated' in row)}",
             "last write": None if row.get("written") is None else ago(row["written"]),
             "reason": row["reason"],
         }
@@ -263,14 +266,20 @@ def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], st
         mean = {name: None if None in some else statistics.mean(some) for name, some in each.items()}
         found.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
     timed = [cell["seconds"] * cell["runs"] for cell in found if cell["seconds"] is not None]
-    about = [f"about {sum(timed):.0f} s one after the other"] if timed else []
+    about = [f"about {duration(sum(timed))} one after the other"] if timed else []
+    attacks = sorted({row["attacks"] for row in rows if row.get("attacks")})
+    about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})
     about += [f"not here and planned by declared size: {', '.join(absent)}"] if absent else []
-    values = {key: {short(cell[key]) for cell in found} for key in found[0]}
+    found = [
+        {NAMES.get(key, key): UNITS.get(key, short)(value) or None for key, value in cell.items()}
+        for cell in found
+    ]
+    values = {key: {cell[key] for cell in found} for key in found[0]}
     said = [key for key in values if len(values[key]) == 1 and len(found) > 1]
     shared = [f"{key} {values[key].pop()}" for key in said if found[0][key] is not None]
     empty = [key for key in values if all(cell[key] is None for cell in found)]
-    left = [{k: short(v) for k, v in cell.items() if k not in [*said, *empty]} for cell in found]
+    left = [{k: v for k, v in cell.items() if k not in [*said, *empty]} for cell in found]
     if len(left) == 1:
         left = [{"": name.replace("_", " "), "planned": value} for name, value in left[0].items()]
     return left, ", ".join([counted(len(rows), "run"), *about, *shared])

@@ -31,10 +31,10 @@ def verify_command(given: argparse.Namespace) -> int:
             for verdict in found:
                 for fault in verdict.faults:
                     out.print(f"{given.dir / verdict.place}: {fault}", markup=False, soft_wrap=True)
-            counted = [f"{counts[state]} {state}" for state in STATES if counts[state]]
-            out.print(
-                f"{len(found)} runs and suites: {', '.join(counted) or 'nothing to verify'}", markup=False
-            )
+            runs = sum(verdict.place.startswith("runs/") for verdict in found)
+            what = f"{counted(runs, 'run')} and {counted(len(found) - runs, 'suite')}"
+            states = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+            out.print(f"{what}: {', '.join(states) or 'nothing to verify'}", markup=False)
         wrong = counts["damaged"]
         replays = _replays(store, given) if given.sample else []
         wrong += sum(one["state"] == "different" for one in replays)
@@ -67,12 +67,10 @@ def _replays(store: Store, given: argparse.Namespace) -> list[dict[str, object]]
         if not given.json:
             out.print(f"runs/{id}: {one}", markup=False, soft_wrap=True)
     counts = Counter(one.state for one in found)
-    counted = ", ".join(f"{counts[state]} {state}" for state in REPLAYS if counts[state])
+    states = ", ".join(f"{counts[state]} {state}" for state in REPLAYS if counts[state])
     if not given.json:
-        told = (
-            f"{len(found)} of {len(done)} finished runs repeated (--seed {given.seed}): {counted or 'none'}"
-        )
-        out.print(told, markup=False)
+        runs = counted(len(done), "finished run")
+        out.print(f"{len(found)} of {runs} repeated (--seed {given.seed}): {states or 'none'}", markup=False)
     return [one.as_json() for one in found]
 
 

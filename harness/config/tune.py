@@ -37,7 +37,7 @@ from harness.config.sweep import Combination, assign
 from harness.config.yaml import mapping, shown
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, SCHEDULE
-from harness.core.registry import Incompatible, UserError, unknown
+from harness.core.registry import Incompatible, UserError, counted, unknown
 from harness.metrics import ELSEWHERE, better_is_higher
 
 FIELDS = (
@@ -159,7 +159,7 @@ class Search:
     def chosen(self, measure: str) -> Iterator[dict[str, Any]]:
         """Yield what becomes of the fields of each combination; of a search without a figure they are skipped."""
         best = self.order(measure)
-        why = f"tuning: none of {len(self.trials)} settings has a {measure}"
+        why = f"tuning: none of {counted(len(self.trials), 'setting')} has a {measure}"
         for cell in self.cells:
             assert cell.spec is not None
             yield {"spec": _set(cell, best[0].settings)} if best else {"spec": None, "reason": why}

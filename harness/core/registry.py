@@ -44,9 +44,11 @@ def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {repr(given)[:100]}.{hint} {said}{own}")
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is one."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def counted(count: object, noun: str) -> str:
+    """Return a number, or a range in words, with its noun: in the plural unless it is one."""
+    number = f"{count:,}" if isinstance(count, int) else str(count)
+    plural = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number} {noun}{'' if number in ('1', '1.0') else plural}"
 
 
 def again(known: object, thing: object) -> bool:

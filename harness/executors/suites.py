@@ -306,7 +306,9 @@ def _tuned(
     name, found, store = f"{suite.name}-tuning", searches(cells, tune), Store(work.root)
     listed: dict[str, dict[str, Any]] = {}
     sizes = " + ".join(map(str, tune.sizes()))
-    work.say(f"tuning {suite.name}: {len(found)} searches of {sizes} runs by {tune.measure}")
+    work.say(
+        f"tuning {suite.name}: {counted(len(found), 'search')} of {counted(sizes, 'run')} by {tune.measure}"
+    )
     if missed := _untuned(found):
         work.say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
 

@@ -14,7 +14,15 @@ from datasets.stand_in import DIGEST
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
-from harness.simulation.build import Execution, Setup, data_key, identify, prepare, stand_in_federation
+from harness.simulation.build import (
+    Execution,
+    Setup,
+    data_key,
+    identify,
+    make_federation,
+    prepare,
+    stand_in_federation,
+)
 from harness.simulation.calibration import calibrate, calibrated
 from harness.simulation.claims import statement
 from harness.simulation.dry_run import DryRun, dry_run
@@ -32,6 +40,7 @@ def plan(cells: Sequence[Combination], timed: bool = True) -> list[dict[str, Any
     cohorts), ``bytes_up`` and ``bytes_down`` are expected values, ``bytes_up_most`` and ``bytes_down_most`` upper
     bounds. Seconds are estimated for a single run from two real rounds and an evaluation on this machine, and the
     ratio of noise to signal is that of the second; runs that differ in their seed only share these estimates.
+    ``attacks`` names the attacks on a run, whose time is not among the seconds.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
     shape, with equal classes; such a row has no id.
     """
@@ -151,6 +160,8 @@ def affordable(
     if needed <= hours:
         return list(cells)
     about = f"about {needed:.2g} hours with {jobs} at a time, and the limit is {hours:g}"
+    if any(cell.spec and cell.spec.attacks for cell in (*before, *cells)):
+        about += ", not counting attacks"
     if not trim:
         raise UserError(f"--limit-hours: these runs take {about}; --trim leaves out seeds until they fit")
     seeds = sorted({cell.spec.seed for cell, each in costs if cell.spec and each})
@@ -201,16 +212,17 @@ def _kind(spec: RunSpec) -> str:
     return spec.model_copy(update={"seed": 0}).model_dump_json()
 
 
-def _sizes(setup: Setup) -> Hashable:
+def _sizes(spec: RunSpec, federation: Federation, as_dealt: bool) -> Hashable:
     """Return a key shared by runs that differ in their seed only, and in what their dry runs do not depend on.
 
     These are which samples a client has, and the start of a model that is not pruned. A drawn cohort and a topology
-    depend on the seed. So do public coins; `_counts` tells whether any was tossed.
+    depend on the seed. So do public coins; `_counts` tells whether any was tossed. ``as_dealt`` tells the data of a
+    partition from those that a problem has split anew.
     """
-    spec, training = setup.spec, setup.training
     drawn = spec.cohort is not None or spec.topology is not None or spec.compression.alpha != 0
+    training = federation.merged() if spec.algorithm.made.meta.pooled else federation
     counts = tuple((name, tuple(training.counts(name).tolist())) for name in sorted(training.splits))
-    return _kind(spec), spec.seed if drawn else None, counts
+    return _kind(spec), spec.seed if drawn else None, counts, as_dealt
 
 
 def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
@@ -221,6 +233,32 @@ def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
     return Counts(expected.cost, most.cost, privacy), expected.tossed
 
 
+def _told(spec: RunSpec, known: _Known) -> tuple[Federation, Counts]:
+    """Return the data of a run and what its dry runs tell; a trial is made of the first run of a kind.
+
+    Only data are made for every seed. Problem, model and dry runs are made once for seeds of equal `_sizes`.
+
+    Raises
+    ------
+    Incompatible
+        If parts of the run are incompatible.
+    """
+    dealt = make_federation(spec, known.federations)
+    if dealt is not None and (found := known.counts.get(_sizes(spec, dealt, True))) is not None:
+        return dealt, found
+    setup = prepare(spec, cache=known.federations)
+    key = _sizes(spec, setup.federation, dealt is not None and setup.federation.splits is dealt.splits)
+    counts = known.counts.get(key)
+    if counts is None:
+        setup, made = calibrate(setup)
+        counts, tossed = _counts(setup, made)
+        if not tossed:
+            known.counts[key] = counts
+    if known.timed and _kind(spec) not in known.trials:
+        known.trials[_kind(spec)] = trial(setup)  # calibrated: the first run of a kind has made its counts
+    return setup.federation, counts
+
+
 def _row(cell: Combination, known: _Known) -> dict[str, Any]:
     if cell.spec is None:
         return {"status": "skipped", "reason": cell.reason}
@@ -229,18 +267,10 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         if not known.timed and (absent := stand_in_federation(cell.spec)) is not None:
             known.federations[_data(cell)] = absent
     try:
-        setup = prepare(cell.spec, cache=known.federations)
-        if (counts := known.counts.get(key := _sizes(setup))) is None:
-            setup, made = calibrate(setup)
-            counts, tossed = _counts(setup, made)
-            if not tossed:
-                known.counts[key] = counts
+        federation, counts = _told(cell.spec, known)
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
-    kind = _kind(cell.spec)
-    if known.timed and kind not in known.trials:
-        known.trials[kind] = trial(setup)  # calibrated: the first run of a kind has made its counts
-    privacy, measured = counts.privacy, known.trials.get(kind)
+    privacy, measured = counts.privacy, known.trials.get(_kind(cell.spec))
     columns = (
         *(
             "unit",
@@ -255,14 +285,14 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
-        "id": None if setup.federation.digest == DIGEST else setup.id,
+        "id": None if federation.digest == DIGEST else cell.spec.identity(federation.digest),
         "data": cell.spec.data.name if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],
         "alpha": cell.spec.compression.alpha,
         "beta": cell.spec.compression.beta,
         "seed": cell.spec.seed,
-        "clients": setup.federation.clients,
+        "clients": federation.clients,
         "rounds": cell.spec.rounds,
         **{name: privacy.get(name) for name in columns},
         # 1 where nothing is drawn in secret, or where records have rates of their own
@@ -275,6 +305,7 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         "oracle_calls": int(counts.expected["oracle_calls"]),
         "noise_to_signal": measured and measured.noise_to_signal,
         "seconds": measured and round(measured.seconds, 3),
+        "attacks": None if cell.spec.attacks is None else ", ".join(cell.spec.attacks.kinds),
         "status": "planned",
         "reason": None,
     }

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -79,14 +79,22 @@ class Submission(NamedTuple):
 
 
 def write_submission(
-    store: Store, suite: str, to: Path, submitter: str, key: Path | None = None
+    store: Store,
+    suite: str,
+    to: Path,
+    submitter: str,
+    key: Path | None = None,
+    check: Callable[[Path], object] | None = None,
 ) -> tuple[Portable, str | None]:
     """Write the finished and failed runs of a suite into a new folder; return them and the key's fingerprint.
+
+    ``check`` is called with the folder before it gets its name, and raises UserError if a board would refuse it;
+    by default it is `read_submission`.
 
     Raises
     ------
     UserError
-        If there is nothing to submit, the folder has something in it, or the key does not sign.
+        If there is nothing to submit, the folder has something in it, the key does not sign, or the check fails.
     """
     found = portable(store, suite)
     _name(submitter)
@@ -113,7 +121,7 @@ def write_submission(
         write_json(root / STATEMENT, statement)
         write_text(root / MANIFEST, manifest(root, [*found.names, STATEMENT]))
         signed = None if key is None else signer(root / MANIFEST, sign(root / MANIFEST, key))
-        read_submission(root)  # what cannot be read is not handed out
+        (check or read_submission)(root)  # what a board refuses is not handed out
         root.replace(to)
     return found, signed
 

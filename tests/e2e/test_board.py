@@ -168,3 +168,26 @@ def test_samples_differ_unless_a_seed_is_given(made, capsys):
         assert main(["verify", str(made.root), "--sample", "1"]) == 0
         seeds.add(re.search(r"--seed (\d+)", said(capsys))[1])
     assert len(seeds) == 2
+
+
+@pytest.mark.parametrize(
+    ("privacy", "data", "why"),
+    [
+        ({"secure_rng": True}, "breast-cancer", "under privacy.secure_rng nobody can repeat it"),
+        (None, "csv", "its data come from a file of the submitter"),
+    ],
+)
+def test_submit_refuses_what_a_check_refuses(privacy, data, why, tmp_path, capsys):
+    table = tmp_path / "own.csv"
+    table.write_text("a,b,label\n" + "".join(f"{n},{n % 5},{n % 2}\n" for n in range(80)))
+    fields = {"data": {"name": "csv", "path": str(table), "label": "label"}} if data == "csv" else {}
+    if privacy:
+        fields["privacy"] = {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0, **privacy}
+    store = results(tmp_path / "made", seeds=1, **fields)
+    to = tmp_path / "subs" / "ada"
+    given = ["submit", str(store.root), "--suite", "mine", "--to", str(to), "--submitter", "Ada"]
+    assert main(given) == 2 and not to.exists()
+    assert why in said(capsys)
+    write_submission(store, "mine", to, "Ada")
+    assert main(["board", "check", str(to), "--sample", "0"]) == 2
+    assert why in said(capsys)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.core.registry import counted
+
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
@@ -31,9 +33,7 @@ def provenance(records: Sequence[RunRecord]) -> dict[str, str]:
             found.setdefault(name, []).append(value)
     told = {name: _values(values) for name, values in found.items()}
     if seconds:
-        told["wall time"] = (
-            f"{duration(sum(seconds))} in {len(seconds)} finished run{'s' * (len(seconds) > 1)}"
-        )
+        told["wall time"] = f"{duration(sum(seconds))} in {counted(len(seconds), 'finished run')}"
     return told
 
 
@@ -76,6 +76,6 @@ def _values(values: Sequence[str]) -> str:
     counts = Counter(values)
     if all(value.isdigit() for value in counts):
         return ", ".join(sorted(counts, key=lambda value: (len(value), value)))
-    texts = [f"{value} ({n} run{'s' * (n > 1)})" for value, n in counts.items()]
+    texts = [f"{value} ({counted(n, 'run')})" for value, n in counts.items()]
     rest = len(texts) - MOST_VALUES
     return "; ".join([*texts[:MOST_VALUES], *([f"and {rest} more"] if rest > 0 else [])])

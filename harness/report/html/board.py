@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from harness.config.report import ReportSpec
+from harness.core.registry import counted
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.data.specs import clients, part_name, partition_text
@@ -210,7 +211,7 @@ def task_title(record: RunRecord) -> str:
     parts = (
         part_name(spec.get("data")),
         partition_text(spec.get("partition")),
-        None if number is None else f"{number} clients",
+        None if number is None else counted(number, "client"),
         part_name(spec.get("problem")),
         part_name(spec.get("model")),
     )

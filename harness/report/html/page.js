@@ -65,7 +65,7 @@ function interactive(form) {
     form.querySelector(".best").value = unknown.length ? `no number is called ${unknown.join(", ")}`
       : !bounds.length ? "" : !shown ? "nothing is within these bounds"
       : best ? `best: ${figures.get(best).name}` : "";
-    form.querySelector(".shown").value = `${shown} of ${body.rows.length} rows`;
+    form.querySelector(".shown").value = `${shown} of ${body.rows.length} row${body.rows.length === 1 ? "" : "s"}`;
     pin(); // rows that are hidden make columns narrower
   }
 

@@ -83,9 +83,11 @@ def _data(cells: Sequence[Cell]) -> str:
         source = next((run.source for run in cell.records if run.source), part_name(cell.spec["data"]))
         digest = f", SHA-256 {record.digest[:DIGITS]}" if record.digest else ""
         clients = next((run.final["clients"] for run in cell.records if "clients" in run.final), None)
+        number = clients or partition.get("clients")
+        verb, whom = ("holds", "it") if number == 1 else ("hold", "them")
         told.setdefault(
-            f"{source}{digest}: {clients or partition.get('clients')} clients hold what the partition "
-            f"{partition_text(partition)} deals them. {_held_out(partition)}"
+            f"{source}{digest}: {counted(number, 'client')} {verb} what the partition "
+            f"{partition_text(partition)} deals {whom}. {_held_out(partition)}"
         )
     return " ".join(told)
 
@@ -138,9 +140,9 @@ def _seeds(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> str:
     seeds, done = sorted({run.seed for run in results.runs if run.done}), frame[frame["done"] > 0]
     many = _distinct(done["seeds"]).replace(", ", " or ")
     text = (
-        f"Rows have {many} seeds (of {_ranges(seeds)}), which split the data, start the models and draw cohorts, "
-        "batches and noise. Figures are those after the last round, means over seeds ± the sample standard "
-        f"deviation; rows are ranked by {words(spec.by)}."
+        f"Rows have {counted(many, 'seed')} (of {_ranges(seeds)}), which split the data, start the models and draw "
+        "cohorts, batches and noise. Figures are those after the last round, means over seeds ± the sample "
+        f"standard deviation; rows are ranked by {words(spec.by)}."
     )
     counts = {name: int(frame[name].sum()) for name in ("done", "failed", "skipped", "missing", "damaged")}
     undone = [f"{count} {name}" for name, count in counts.items() if count and name != "done"]
@@ -175,8 +177,8 @@ def _tuning(cells: Sequence[Cell], frame: pd.DataFrame) -> str:
         "points of one Latin hypercube" if tune["sampler"] == "latin" else f"proposals of {tune['sampler']}"
     )
     text = (
-        f"Every combination of algorithm, budget and compression searched {tune['budget']} settings, {sampler}, of "
-        f"{ranges}; the best {tune['metric']} on the selection samples was chosen, with seeds "
+        f"Every combination of algorithm, budget and compression searched {counted(tune['budget'], 'setting')}, "
+        f"{sampler}, of {ranges}; the best {tune['metric']} on the selection samples was chosen, with seeds "
         f"{_ranges(tune['seeds'])}, other than those reported."
     )
     if tune["once_for"]:

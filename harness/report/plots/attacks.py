@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import largest_ratio
@@ -140,7 +141,7 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     first = cells[0]
     steps = first.given.get("algorithm.local_steps")
     size = first.given.get("algorithm.batch_size")
-    beside = f", {steps} local step{'' if str(steps) == '1' else 's'} of {size} samples" if steps else ""
+    beside = f", {counted(steps, 'local step')} of {counted(size, 'sample')}" if steps else ""
     write_title(ax, f"{first.given.get('data.name', '')} · {first.algorithm}{beside}")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
 from harness.report.plots.look import FORMATS, asked_look
@@ -192,7 +193,7 @@ def extrapolated(cells: Iterable[Cell]) -> str:
     """Return a note on epsilons of larger cohorts than were simulated; empty if there are none."""
     cohorts = [(cell.spec.get("privacy") or {}).get("noise_cohort") or 0 for cell in cells]
     most = max(cohorts, default=0)
-    return f"ε extrapolated: noise of cohorts of up to {most:,} clients" if most else ""
+    return f"ε extrapolated: noise of cohorts of up to {counted(most, 'client')}" if most else ""
 
 
 def appearance(i: int) -> dict[str, Any]:

@@ -74,10 +74,10 @@ def _draw(ax: Axes, found: Ranks, by: str) -> str:
     ax.set_yticks(list(rows), found.methods)
     ax.set_ylim(count - 0.5, -0.5)
     ax.set_xlim(0.2, count + 0.3)
-    where = f"{found.tasks} tasks of {found.federations} federation{'s' * (found.federations > 1)}"
+    where = f"{counted(found.tasks, 'task')} of {counted(found.federations, 'federation')}"
     ax.set_xlabel(f"mean rank by {words(by)} over {where}; 1 is best")
     note = (
-        f"intervals: 95 % over {found.seeds} seeds"
+        f"intervals: 95 % over {counted(found.seeds, 'seed')}"
         if found.low
         else f"{counted(found.seeds, 'seed')}: no intervals"
     )

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import pandas as pd
 
 from harness.core.registry import unknown
+from harness.core.units import size
 from harness.metrics import described
 from harness.report.tables.columns import Column, columns, difference, measure_column, runs
 from harness.report.tables.rows import Row, protection
-from harness.report.tables.text import is_empty, quantity, size, words
+from harness.report.tables.text import is_empty, quantity, words
 
 #: Short names -> columns of the leaderboard that they stand for, and their description.
 SHORT = {

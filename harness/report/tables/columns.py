@@ -8,21 +8,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from harness.core.units import count, duration, energy, size, work
 from harness.metrics import described
 from harness.report.data.leaderboard import COUNTS
 from harness.report.tables.privacy import uneven
 from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
-from harness.report.tables.text import (
-    count,
-    duration,
-    energy,
-    is_empty,
-    quantity,
-    share,
-    size,
-    words,
-    work,
-)
+from harness.report.tables.text import is_empty, quantity, share, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from harness.core.registry import counted
 from harness.report.data.claim_figures import Figure
 from harness.report.data.verdicts import Finding
 from harness.report.tables.text import quantity
@@ -50,12 +51,14 @@ def notes(finding: Finding, figures: Sequence[Figure]) -> str:
         seeds = ", ".join(map(str, claim.choose.seeds))
         said.append(f"seeds {seeds} choose by {claim.choose.by} and are not counted")
     if finding.bounds:
-        runs = "run" if finding.bounds == 1 else "runs"
-        said.append(f"{finding.bounds} {runs} did not reach the target and count with what they had spent")
+        runs = counted(finding.bounds, "run")
+        said.append(f"{runs} did not reach the target and count with what they had spent")
     if finding.failed:
-        said.append(f"{finding.failed} of {finding.seeds + finding.failed} seeds have no value")
+        said.append(f"{finding.failed} of {counted(finding.seeds + finding.failed, 'seed')} have no value")
     if finding.unpaired:
-        said.append(f"{finding.unpaired} seeds are not in all sides")
+        said.append(
+            f"{counted(finding.unpaired, 'seed')} {'is' if finding.unpaired == 1 else 'are'} not in all sides"
+        )
     if finding.size:
         said.append(f"the effect {finding.size}")
     text = "; ".join(said) + "."

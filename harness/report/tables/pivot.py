@@ -16,12 +16,13 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
-from harness.core.registry import UserError, unknown
+from harness.core.registry import UserError, counted, unknown
+from harness.core.units import count, size
 from harness.metrics import METRICS, better_is_higher, described
 from harness.report.data.export import inert
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results
 from harness.report.tables.sheet import Sheet
-from harness.report.tables.text import count, quantity, size, words
+from harness.report.tables.text import quantity, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -118,7 +119,8 @@ def tabulate(records: Iterable[RunRecord], pivot: Pivot, by: str, target: Target
     left += [cell for fixed in grids if fixed not in shown for cell in groups[fixed]]
     whole = list(shown.values())
     if whole and (names := sorted({cell.algorithm for cell in left})):
-        said = f"In no table of these settings, or alone in one: {len(left)} cells of {', '.join(names)}."
+        cells = f"{counted(len(left), 'cell')} of {', '.join(names)}"
+        said = f"In no table of these settings, or alone in one: {cells}."
         whole[-1] = whole[-1]._replace(note=f"{whole[-1].note} {said}")
     return whole
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.core.registry import counted
 from harness.report.data.leaderboard import person_or_client
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
 
@@ -42,7 +43,7 @@ def in_words(claim: Mapping[str, Any]) -> str:
     placement, unit = str(claim.get("placement")), str(claim.get("unit"))
     change, sampling = str(claim.get("adjacency")), str(claim.get("sampling"))
     who = {"record": "records of a batch", "user": "users of a batch"}.get(unit, "participants")
-    noise = f"noise is correlated over {claim['bands']} rounds; " if "bands" in claim else ""
+    noise = f"noise is correlated over {counted(claim['bands'], 'round')}; " if "bands" in claim else ""
     noise += of_user(claim)
     if claim.get("dropouts"):
         noise += f"it holds without the noise of {claim['dropouts']:.0%} of a cohort; "
@@ -53,8 +54,8 @@ def in_words(claim: Mapping[str, Any]) -> str:
     )
     if "noise_cohort" in claim:
         text += (
-            f" It is extrapolated: the noise is that of cohorts of {claim['noise_cohort']:,} clients, which is no "
-            "guarantee for those that are simulated."
+            f" It is extrapolated: the noise is that of cohorts of {counted(claim['noise_cohort'], 'client')}, "
+            "which is no guarantee for those that are simulated."
         )
     return text + _exposed(claim)
 

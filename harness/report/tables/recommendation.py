@@ -13,7 +13,7 @@ from harness.report.data.leaderboard import model_for
 from harness.report.data.recommendation import Candidate, Recommendation
 from harness.report.tables.rows import Board
 from harness.report.tables.summary import label
-from harness.report.tables.text import quantity
+from harness.report.tables.text import EXTRAPOLATED, extrapolation, quantity
 
 MOST = 10  # rows in a terminal
 
@@ -38,7 +38,7 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
         lines = [
             f"{len(answer.found)} of {counted(answer.considered, 'cell')} are within {bounds}, on average "
             "over seeds.",
-            f"Surest: {_name(best, board)}, within all bounds in {best.within} of {best.seeds} seeds "
+            f"Surest: {_name(best, board)}, within all bounds in {best.within} of {counted(best.seeds, 'seed')} "
             f"({low:.0%} to {high:.0%} of further ones, 95 %).",
         ]
         if alone:
@@ -46,14 +46,16 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
                 f"{', '.join(alone)}: every client learns alone. Nothing is sent, so no bound on privacy or bytes "
                 "excludes it; it has no model for clients without data."
             )
-        return lines
+        return [*lines, *filter(None, [extrapolation(_noise_cohort(one) for one in answer.found)])]
     lines = [f"None of {counted(answer.considered, 'cell')} is within {bounds}."]
     for obstacle in answer.obstacles:
-        nearest = obstacle.nearest
+        nearest, name = obstacle.nearest, obstacle.condition.name
         lines.append(
             f"{obstacle.condition} excludes all that is within the other bounds: {_name(nearest, board)} comes "
-            f"nearest, with {quantity(nearest.figures[obstacle.condition.name])}."
+            f"nearest, with {_figure(name, nearest.figures[name], _noise_cohort(nearest))}."
         )
+    if note := extrapolation(_noise_cohort(one.nearest) for one in answer.obstacles):
+        lines.append(note)
     if not answer.obstacles:
         lines.append(
             "No single bound does it: at least two exclude everything. Give up or loosen more than one."
@@ -63,7 +65,7 @@ def sentences(answer: Recommendation, frame: pd.DataFrame, conditions: Sequence[
 
 def readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return rows for a narrow terminal, without what they share."""
-    told = ("algorithm", "protection", "model_for", "variant", "seeds", "cell")
+    told = ("algorithm", "protection", "model_for", "variant", "seeds", "noise_cohort", "cell")
     several = len({row["data"] for row in rows}) > 1
     found = []
     for row in rows:
@@ -74,7 +76,7 @@ def readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 **({"data": row["data"]} if several else {}),
                 "protection": row["protection"],
                 "within bounds": f"{row['within']:.0%} ({row['within_low']:.0%} to {row['within_high']:.0%})",
-                **{k: quantity(v) if isinstance(v, float) else v for k, v in figures.items()},
+                **{name: _figure(name, value, row["noise_cohort"]) for name, value in figures.items()},
             }
         )
     return found
@@ -97,8 +99,22 @@ def _row(
         "within_high": high,
         "seeds": one.seeds,
         **figures,
+        "noise_cohort": _noise_cohort(one),
         "cell": one.cell.key,
     }
+
+
+def _noise_cohort(one: Candidate) -> int | None:
+    """Return the cohort that a cell's epsilon is extrapolated to; None if it is a guarantee."""
+    found: int | None = (one.cell.spec.get("privacy") or {}).get("noise_cohort")
+    return found
+
+
+def _figure(name: str, value: Any, noise_cohort: int | None) -> Any:
+    """Return a figure as text, with the mark of an epsilon that is extrapolated."""
+    text = quantity(value) if isinstance(value, float) else value
+    marked = name.startswith("epsilon") and value is not None and noise_cohort is not None
+    return f"{text}{EXTRAPOLATED}" if marked else text
 
 
 def _task(one: Candidate, board: Board) -> str:

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.core.registry import counted
+from harness.core.units import size
 from harness.metrics import better_is_higher, described
 from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
@@ -19,7 +20,7 @@ from harness.report.data.specs import clients, largest_ratio, part_name, partiti
 from harness.report.data.statistics import paired
 from harness.report.tables.privacy import in_words
 from harness.report.tables.rows import Board, rows_of
-from harness.report.tables.text import size, words
+from harness.report.tables.text import words
 from harness.report.tables.write import fits, print_table, reasons
 
 if TYPE_CHECKING:
@@ -351,12 +352,12 @@ def _setting(cells: Sequence[Cell]) -> str:
     search = cells[0].records[0].search
     facts = [
         f"{part_name(spec.get('data')) or part_name(spec.get('problem'))}",
-        f"{count} clients" if count else "",
+        counted(count, "client") if count else "",
         partition_text(spec.get("partition")) or "",
         f"model {part_name(spec['model'])}" if spec.get("model") else "",
-        f"{spec.get('rounds')} rounds" if len(lengths) == 1 else "",
-        f"{seeds} seed{'' if seeds == 1 else 's'}",
-        f"each row with the best of {len(search['trials'])} settings"
+        counted(spec.get("rounds"), "round") if len(lengths) == 1 else "",
+        counted(seeds, "seed"),
+        f"each row with the best of {counted(len(search['trials']), 'setting')}"
         if search
         else "settings chosen for each row"
         if cells[0].records[0].chosen

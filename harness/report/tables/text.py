@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
 
+from harness.core.registry import counted
 from harness.metrics import parted
 
 K = TypeVar("K", bound=Hashable)
@@ -30,52 +30,23 @@ def quantity(value: float | None, digits: int = 4) -> str:
     return "" if is_empty(value) else f"{value:.{digits}g}"
 
 
-def size(value: float | None) -> str:
-    """Return bytes as ``4.91 MB`` (powers of 1000)."""
-    return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
-
-
-def count(value: float | None) -> str:
-    """Return a large number as ``3.2 M`` (powers of 1000)."""
-    return _scaled(value, ("", "k", "M", "G", "T", "P")).rstrip()
-
-
-def work(value: float | None) -> str:
-    """Return floating-point operations as ``3.2 GFLOP``."""
-    return _scaled(value, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time as ``3.2 s``, ``14 min`` or ``2.1 h``."""
-    if seconds is None or is_empty(seconds):
-        return ""
-    return (
-        f"{seconds:.3g} s"
-        if seconds < 120
-        else f"{seconds / 60:.3g} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.3g} h"
-    )
-
-
-def energy(joules: float | None) -> str:
-    """Return an energy as ``3.2 kJ``."""
-    return _scaled(joules, ("J", "kJ", "MJ", "GJ", "TJ"))
-
-
 def share(value: float | None) -> str:
     """Return a share as ``32 %``."""
     return "" if value is None or is_empty(value) else f"{100 * value:.0f} %"
 
 
-def _scaled(value: float | None, units: Sequence[str]) -> str:
-    if value is None or is_empty(value):
-        return ""
-    step = 0 if value < 1000 else min(len(units) - 1, math.floor(math.log10(value) / 3 + 1e-9))
-    return f"{value:.0f} {units[0]}" if step == 0 else f"{value / 1000**step:.3g} {units[step]}"
-
-
 EXTRAPOLATED = "†"  # beside an epsilon of larger cohorts than are simulated
+
+
+def extrapolation(cohorts: Iterable[Any]) -> str:
+    """Return what the mark means, given the cohorts that rows are extrapolated to; empty if none is."""
+    known = [int(cohort) for cohort in cohorts if not is_empty(cohort)]
+    if not known:
+        return ""
+    return (
+        f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {counted(max(known), 'client')}, in "
+        "federations that are larger in proportion; it is no guarantee for the clients that were simulated."
+    )
 
 
 def telling(members: Mapping[K, tuple[str, Sequence[str]]]) -> dict[K, list[str]]:

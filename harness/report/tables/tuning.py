@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from harness.core.registry import counted
 from harness.report.data.results import Cell
 from harness.report.data.tuning import Searched, searched
 from harness.report.plots.budgets import budget_of
@@ -48,8 +49,8 @@ def _table(suite: str, found: Sequence[Searched]) -> Grid:
         places[name, COST] = Place(_epsilon(search.found["epsilon"]), {}, "")
     halved = f"; one setting in {tune['halving']} went on to the next seed" if len(tune["seeds"]) > 1 else ""
     notes = [
-        f"Each row chose among {budget} settings by {words(measure)}, on samples that no run trains or tests on, "
-        f"with seeds {', '.join(map(str, tune['seeds']))}{halved}.",
+        f"Each row chose among {counted(budget, 'setting')} by {words(measure)}, on samples that no run trains "
+        f"or tests on, with seeds {', '.join(map(str, tune['seeds']))}{halved}.",
         f"Best of n: {words(metric)} that a search of n settings finds on average, on test samples, first seed; "
         "searches of which all settings fail are left out.",
     ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from harness.core.registry import counted
 from harness.report.data.best import RULE
 from harness.report.data.export import without_formulas
 from harness.report.data.leaderboard import COUNTS
@@ -17,7 +18,7 @@ from harness.report.tables.columns import Column, columns
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
 from harness.report.tables.sheet import Sheet, in_markdown
-from harness.report.tables.text import EXTRAPOLATED
+from harness.report.tables.text import extrapolation
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -40,25 +41,29 @@ def summary(frame: pd.DataFrame) -> str:
     if frame.empty:
         return "No runs yet."
 
-    def common(name: str, after: str = "") -> str:
+    def common(name: str) -> str:
         values = set(frame[name].astype(object))
-        return f"{values.pop()}{after}" if len(values) == 1 and frame[name].notna().all() else ""
+        return str(values.pop()) if len(values) == 1 and frame[name].notna().all() else ""
 
     facts = [
         common("suite"),
-        common("profile") and common("profile", " profile"),
+        common("profile") and f"{common('profile')} profile",
         common("dataset"),
         common("partition"),
     ]
     facts += [f"{name} {common(name)}" for name in ("alpha", "beta") if common(name) not in {"", "0.0", "0"}]
-    facts += [common("problem"), common("model"), common("clients", " clients"), common("rounds", " rounds")]
+    facts += [
+        common("problem"),
+        common("model"),
+        *(counted(common(name), name[:-1]) for name in ("clients", "rounds") if common(name)),
+    ]
     seeds = sorted({int(n) for n in frame["seeds"]})
     asked = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     spread = "no spread is shown" if seeds[-1] == 1 else "± is the sample standard deviation over seeds"
     by = frame["ranked_by"].iloc[0]
     text = [
         ", ".join(fact for fact in facts if fact) + ".",
-        f"{asked} seed{'' if seeds == [1] else 's'} per row; {spread}.",
+        f"{counted(asked, 'seed')} per row; {spread}.",
         f"Ranked by {by} within each task.",
     ]
     if frame["baseline"].notna().any():
@@ -67,12 +72,8 @@ def summary(frame: pd.DataFrame) -> str:
             f"Differences are to {baseline}, paired over seeds, with 95 % intervals (BCa bootstrap; of t, with ±, "
             "below five seeds); * marks p < .05 of a sign-flip test, after Holm over all comparisons of a setting."
         )
-    if frame["noise_cohort"].notna().any():
-        largest = f"{int(frame['noise_cohort'].max()):,}"
-        text.append(
-            f"{EXTRAPOLATED} Extrapolated: the noise is that of cohorts of up to {largest} clients, in federations "
-            "that are larger in proportion; it is no guarantee for the clients that were simulated."
-        )
+    if note := extrapolation(frame["noise_cohort"]):
+        text.append(note)
     if frame["target"].notna().any():
         target = frame["target"].iloc[0]
         text.append(f"What it took to reach {target} is told where all seeds did, as evaluations saw it.")

@@ -1,11 +1,13 @@
 """What commands say where something is missing, single or too much to list."""
 
 import json
+import re
 
 import pytest
 
 from harness.cli.parser import main
 from harness.core.registry import counted, unknown
+from harness.core.units import size
 
 RUN = ["--algorithm", "fedavg", "--data", "breast-cancer", "--clients", "3", "--rounds", "1"]
 
@@ -88,3 +90,83 @@ def test_a_plan_shows_the_rate_of_secret_cohorts(capsys):
     assert json.loads(capsys.readouterr().out)[0]["sampling_rate"] == 0.3
     assert main(["plan", *RUN, *private, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["sampling_rate"] is None
+
+
+def test_a_plan_says_that_attacks_take_more(capsys, tmp_path):
+    asked = ["plan", *RUN, "--set", "attacks=[membership]"]
+    assert main(asked) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "without the time of attacks (membership), which is not counted" in said
+    assert main([*asked, "--limit-hours", "1e-9"]) == 2
+    assert "not counting attacks" in " ".join(capsys.readouterr().err.split())
+    assert main(["plan", *RUN]) == 0
+    assert "attacks" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "said"),
+    [
+        (1, "run", "1 run"),
+        (0, "seed", "0 seeds"),
+        (2000, "client", "2,000 clients"),
+        ("1", "round", "1 round"),
+        ("1 to 3", "seed", "1 to 3 seeds"),
+        (1, "search", "1 search"),
+        (2, "search", "2 searches"),
+    ],
+)
+def test_only_one_is_singular(count, noun, said):
+    assert counted(count, noun) == said
+
+
+@pytest.mark.slow
+def test_nothing_that_is_printed_says_one_with_a_plural(tmp_path, capsys):
+    """One client, round, seed and run, in every output that counts them."""
+    given = ["--algorithm", "fedavg", "--data", "breast-cancer", "--clients", "1", "--rounds", "1"]
+    private = ["--set", "privacy={placement: central, clip: 1, noise_multiplier: 1, noise_cohort: 1}"]
+    out, to = str(tmp_path / "out"), str(tmp_path / "subs" / "ada")
+    written = str(tmp_path / "table.md")
+    commands = [
+        ["sweep", *given, *private, "--sweep", "seed=1", "--name", "one", "--jobs", "1", "--out", out],
+        ["plan", *given, *private],
+        ["status", out],
+        ["leaderboard", out, "--markdown", written],
+        ["recommend", out, "--where", "accuracy >= 0"],
+        ["recommend", out, "--where", "accuracy > 2"],
+        ["report", out, "--paper"],
+        ["verify", out, "--sample", "1"],
+        ["merge", out, "--out", str(tmp_path / "both")],
+        ["archive", out, str(tmp_path / "one.tar.gz")],
+        ["submit", out, "--suite", "one", "--to", to, "--submitter", "Ada"],
+        ["board", "check", to, "--sample", "1"],
+        ["board", "check", to, "--sample", "0"],
+        ["board", "build", to, "--out", str(tmp_path / "site")],
+        ["export", out, "--tensorboard", str(tmp_path / "boards")],
+    ]
+    texts = {}
+    for command in commands:
+        main(command)
+        said = capsys.readouterr()
+        texts[" ".join(command[:2])] = texts.get(" ".join(command[:2]), "") + said.out + said.err
+    for path in tmp_path.rglob("*"):
+        if path.suffix in (".md", ".tex", ".html", ".svg"):
+            texts[path.name] = re.sub(r"<(style|script).*?</\1>", "", path.read_text(), flags=re.DOTALL)
+    plural = re.compile(r"(?<![\d.,/])1 (?:finished |local |TensorBoard )?[a-z]{3,}s\b")
+    found = {place: plural.findall(text) for place, text in texts.items()}
+    assert {place: words for place, words in found.items() if words} == {}
+    assert len(texts) > 15
+
+
+def test_a_plan_and_a_run_write_costs_as_tables_do(tmp_path, capsys):
+    private = [*RUN, "--rounds", "10", "--set", "privacy={placement: central, clip: 1, noise_multiplier: 1}"]
+    assert main(["plan", *private, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert main(["plan", *private]) == 0
+    said = capsys.readouterr().out
+    assert f"bytes up {size(row['bytes_up'])}" in " ".join(said.split()) and "kB" in size(row["bytes_up"])
+    assert "ε total" in said and "FLOP" in said and "epsilon" not in said
+    assert main(["run", *private, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert f"{size(row['bytes_up'] + row['bytes_down'])} both ways" in said and "ε total" in said
+    assert main(["plan", *RUN, "--untimed"]) == 0
+    assert "time" not in capsys.readouterr().out

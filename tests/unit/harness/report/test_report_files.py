@@ -17,6 +17,7 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from harness.core.units import size
 from harness.report import (
     accuracy_against_bytes,
     accuracy_against_epsilon,
@@ -34,7 +35,6 @@ from harness.report.plots.budgets import _all_lines
 from harness.report.plots.figure import panels_of
 from harness.report.plots.overview import overview
 from harness.report.tables.rows import Board
-from harness.report.tables.text import size
 from tests.support.records import (
     SOURCE,
     diagnosed,

@@ -282,3 +282,28 @@ def test_tables_that_are_not_here_are_not_planned(monkeypatch):
     cell = Combination({}, read_spec({**spec, "algorithm": "fedavg", "rounds": 1}))
     with pytest.raises(DataError, match="only images can"):
         plan([cell], timed=False)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "made"),
+    [
+        ("fedavg", {}, 1),
+        ("fedavg", {"privacy": LOCAL}, 1),
+        ("fedavg", {"cohort": {"size": 3}}, 6),
+        ({"name": "fedbio", "local_steps": 2, "batch_size": 8}, {"problem": "fair_weights"}, 6),
+    ],
+)
+def test_seeds_of_equal_sizes_share_problem_and_model(data, monkeypatch, algorithm, fields, made) -> None:
+    """Fair_weights splits the data anew for every seed, and a cohort is drawn by it."""
+    calls = []
+
+    def counted(*given, **options):
+        calls.append(given)
+        return prepare(*given, **options)
+
+    monkeypatch.setattr("harness.simulation.plan.prepare", counted)
+    fields = {**fields, "partition": {"kind": "iid", "clients": 7}, "rounds": 2}
+    specs = [read_spec(given(data, algorithm, **fields, seed=seed)) for seed in range(6)]
+    together = plan([Combination({}, spec) for spec in specs], timed=False)
+    assert len(calls) == made
+    assert together == [plan([Combination({}, spec)], timed=False)[0] for spec in specs]

@@ -152,7 +152,7 @@ def test_the_board_shows_the_runs_under_way_and_no_more_than_fit(store):
     whole, first, *others = lines_of(shown)
     assert whole[:2] == ("many", 0.5)
     assert re.fullmatch(r"about 0:\d\d:\d\d left, 2 more running", whole[2])
-    assert first == ("fedavg on breast-cancer, seed 0", 20, "accuracy 0.2000, loss 1.0000, epsilon 1.23")
+    assert first == ("fedavg on breast-cancer, seed 0", 20, "accuracy 0.2000, loss 1.0000, ε 1.23")
     assert others == [(f"fedavg on breast-cancer, seed {n}", 0, "starting") for n in range(1, LINES)]
     shown.finished(Outcome("id0", "failed", "out of luck"))
     shown.refresh()
@@ -181,7 +181,7 @@ def test_a_label_names_budget_and_ratios_of_a_run():
     private = {"privacy": {"placement": "central", "epsilon": 2, "clip": 1}}
     scheduled = {"compression": {"alpha": [[0, 0.0], [5, 0.5]], "beta": 0.9}}
     assert board_of.name(read_spec({**SPEC, **private, **scheduled, "seed": 3})) == (
-        "fedavg on breast-cancer, epsilon 2, scheduled alpha, beta 0.9, seed 3"
+        "fedavg on breast-cancer, ε 2, scheduled alpha, beta 0.9, seed 3"
     )
 
 

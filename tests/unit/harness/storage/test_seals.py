@@ -128,7 +128,7 @@ def test_a_damaged_run_is_told_left_out_and_made_again(copy, capsys, caplog):
     assert "damaged" in capsys.readouterr().out
     assert main(["verify", str(root)]) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "rounds.jsonl is damaged" in said and "1 runs and suites: 1 damaged" in said
+    assert "rounds.jsonl is damaged" in said and "1 run and 0 suites: 1 damaged" in said
     assert main(["leaderboard", str(root)]) == 0
     assert "0/1, 1 damaged" in capsys.readouterr().out and "is damaged and left out" in caplog.text
     assert run_one(read_spec(SPEC), root, Execution()).status == "done"

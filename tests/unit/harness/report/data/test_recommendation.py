@@ -13,6 +13,7 @@ from harness.report import Results, leaderboard
 from harness.report.data.leaderboard import COLUMNS
 from harness.report.data.recommendation import recommend
 from harness.report.tables.recommendation import readable, rows, sentences
+from harness.report.tables.write import summary
 from tests.support.records import done, evaluation, private, spec, undone
 
 
@@ -182,3 +183,23 @@ def test_commands(tmp_path, capsys):
     assert "--markdown or --latex" in capsys.readouterr().err
     assert main(["leaderboard", out, "--columns", "help"]) == 0
     assert "bytes_relative" in capsys.readouterr().out
+
+
+def test_extrapolated_epsilons_are_marked_as_in_tables():
+    parts = {"privacy": {**private(2.0), "noise_cohort": 1000}}
+    wide = [done(spec("fedavg", seed, **parts), evaluation(20, 100, 2.0, accuracy=0.95)) for seed in range(4)]
+    found, frame, conditions = answer("epsilon <= 4", runs=[*RUNS, *wide])
+    shown = readable(rows(found, frame, conditions, "accuracy"))
+    assert [row["epsilon"] for row in shown if "1,000" in row["protection"] or "†" in row["epsilon"]] == [
+        "2†"
+    ]
+    assert sum(row["epsilon"] == "2" for row in shown) == 2
+    (note,) = (text for text in sentences(found, frame, conditions) if text.startswith("†"))
+    assert "cohorts of up to 1,000 clients" in note and note in summary(frame)
+    missed, frame, conditions = answer("epsilon <= 1", "accuracy >= 0.9", runs=wide)
+    assert any("with 2†." in text for text in sentences(missed, frame, conditions))
+
+
+def test_no_note_without_an_extrapolated_epsilon():
+    found, frame, conditions = answer("epsilon <= 4")
+    assert not any("†" in text for text in sentences(found, frame, conditions))
