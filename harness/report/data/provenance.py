@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.core.registry import counted
+from harness.core.units import duration
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -40,14 +41,6 @@ def provenance(records: Sequence[RunRecord]) -> dict[str, str]:
 def own(records: Sequence[RunRecord], whole: Mapping[str, str]) -> dict[str, str]:
     """Return what to say of a cell's runs beside what holds for all runs of the page."""
     return {name: text for name, text in provenance(records).items() if whole.get(name) != text}
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as ``2 h 05 min``, ``3 min 20 s`` or ``4.2 s``."""
-    minutes = round(seconds / 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s" if seconds >= 60 else f"{seconds:.3g} s"
 
 
 def command_of(records: Sequence[RunRecord], first: str) -> str:

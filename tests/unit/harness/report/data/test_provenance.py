@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from harness.cli.parser import main
-from harness.report.data.provenance import command_of, duration, own, provenance
+from harness.core.units import duration
+from harness.report.data.provenance import command_of, own, provenance
 from harness.storage import environment
 from harness.storage.store import Store
 from tests.support.records import SOURCE, done, spec, undone
@@ -41,9 +42,9 @@ def test_an_unfinished_run_has_no_time():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0123, "0.0123 s"), (59.9, "59.9 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+    ("seconds", "text"), [(0.0123, "0.0123 s"), (59.9, "59.9 s"), (200, "3.33 min"), (7500, "2.08 h")]
 )
-def test_durations_read_as_people_say_them(seconds, text):
+def test_durations_have_the_unit_that_keeps_them_short(seconds, text):
     assert duration(seconds) == text
 
 
