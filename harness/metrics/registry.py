@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -122,8 +122,10 @@ def metric(
     return register
 
 
-def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | None]:
-    """Compute every registered metric of what is predicted, classes or numbers.
+def evaluate(
+    predictions: Predictions, total_clients: int, names: Collection[str] | None = None
+) -> dict[str, float | None]:
+    """Compute registered metrics of what is predicted, classes or numbers.
 
     A value that is not finite (the loss of a diverged model) becomes None, so that results stay valid JSON. A
     caller that must distinguish "diverged" from "does not apply" has to inspect scores and losses.
@@ -134,6 +136,8 @@ def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | 
         Predictions for the test samples of all clients.
     total_clients : int
         Number of clients of the federation; clients without test samples enter no metric.
+    names : collection of str, optional
+        The metrics to compute, all by default; those of the other kind of prediction are left out.
 
     Returns
     -------
@@ -151,7 +155,7 @@ def evaluate(predictions: Predictions, total_clients: int) -> dict[str, float | 
     return {
         name: None if only_ranks and not m.ranks else _value(m, predictions)
         for name, m in METRICS.items()
-        if m.of in (fits, "both")
+        if m.of in (fits, "both") and (names is None or name in names)
     }
 
 

@@ -86,7 +86,7 @@ def measure(
     for split in splits:
         if split != "train" or (final and federation.groups):
             names = ELSEWHERE[split]
-            values = evaluate(predicted(federation, apply(split)), federation.clients)
+            values = evaluate(predicted(federation, apply(split)), federation.clients, names)
             figures |= {f"{split}_{name}": values[name] for name in names if name in values}
     return {**evaluate(predictions, federation.clients), **figures}, predictions
 

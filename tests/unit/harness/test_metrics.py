@@ -249,6 +249,16 @@ def test_beyond_two_classes_exactly_the_binary_metrics_are_none() -> None:
     }  # fmt: skip
 
 
+def test_only_the_metrics_asked_for_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = drawn(0, classes=2)
+    full = evaluate(p, 7)
+    assert evaluate(p, 7, ["accuracy", "loss"]) == {name: full[name] for name in ("accuracy", "loss")}
+    monkeypatch.setitem(
+        METRICS, "auroc", replace(METRICS["auroc"], fn=lambda _: pytest.fail("computed unasked"))
+    )
+    assert list(evaluate(p, 7, {"accuracy"})) == ["accuracy"]
+
+
 def test_one_group_leaves_nothing_to_compare() -> None:
     """All samples in group b of three: no gap, no worst."""
     p = binary([0, 1], client=[0, 1], group=[1, 1], groups=("a", "b", "c"))
