@@ -17,8 +17,7 @@ from typing import NamedTuple
 from harness.core.registry import UserError
 from harness.storage.files import Damaged, json_lines, read_json
 from harness.storage.run_folder import ENDS
-from harness.storage.seals import read_sealed
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 
 MANIFEST, SIGNATURE, STATEMENT = "manifest.json", "manifest.json.sig", "statement.json"
 FORMAT = 1
@@ -106,7 +105,7 @@ def portable(store: Store, suite: str | None = None) -> Portable:
     found: set[str] = set()
     for path in sorted(store.root.glob("*/suite.json")):
         try:
-            content, _ = read_sealed(path, "suite", "cells")
+            content, _ = read_suite(path)
         except Damaged:
             left_out["damaged"] += 1
             continue
