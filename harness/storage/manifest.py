@@ -190,7 +190,7 @@ def only_results(root: Path, listed: Collection[str], limits: Limits) -> None:
             path = Path(folder, name)
             relative = str(PurePosixPath(*path.relative_to(root).parts))
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise UserError(f"{relative!r} is a link or a device; a submission holds files only")
+                raise UserError(f"{relative!r} is a link or a device; only files are results")
             if path.is_dir():
                 continue
             if relative not in beside and relative not in listed:
