@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -27,6 +28,16 @@ class _Output(Console):
         """Leave it to the command line; rich would end with exit code 1."""
         raise BrokenPipeError
 
+
+if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    sys.stdout.reconfigure(
+        errors="backslashreplace"
+    )  # as standard error does: ± is no error where only ASCII goes
+
+if not os.environ.get("COLUMNS", "80").strip(
+    "0"
+):  # as a terminal without a size says; rich would print nothing
+    del os.environ["COLUMNS"]
 
 # Names, reasons and settings may have brackets, which are no markup.
 out = _Output(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())

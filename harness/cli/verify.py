@@ -10,7 +10,7 @@ from collections import Counter
 from harness.cli.console import log, out
 from harness.core.registry import UserError, counted
 from harness.storage.archive import opened, write_archive
-from harness.storage.manifest import Portable
+from harness.storage.manifest import MANIFEST, Portable
 from harness.storage.store import Store
 from harness.storage.verification import verify
 
@@ -32,7 +32,9 @@ def verify_command(given: argparse.Namespace) -> int:
                 for fault in verdict.faults:
                     out.print(f"{given.dir / verdict.place}: {fault}", markup=False, soft_wrap=True)
             runs = sum(verdict.place.startswith("runs/") for verdict in found)
-            what = f"{counted(runs, 'run')} and {counted(len(found) - runs, 'suite')}"
+            listed = sum(verdict.place == MANIFEST for verdict in found)
+            what = f"{counted(runs, 'run')} and {counted(len(found) - runs - listed, 'suite')}"
+            what += " and the manifest" if listed else ""
             states = [f"{counts[state]} {state}" for state in STATES if counts[state]]
             out.print(f"{what}: {', '.join(states) or 'nothing to verify'}", markup=False)
         wrong = counts["damaged"]

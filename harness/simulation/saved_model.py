@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from harness.core.flat_model import Ravel
 from harness.core.registry import UserError, unknown
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
-from harness.storage.files import replacing, writing
+from harness.storage import seals
+from harness.storage.files import Damaged, replacing, writing
 
 FORMAT = "fedfrontier 1"
 SCORED = ("auroc",)  # problems whose models score, without a class
@@ -126,13 +128,14 @@ class SavedModel:
         Raises
         ------
         UserError
-            If it is no such file.
+            If it is no such file, or is not the one that the run in its folder has written.
         """
         path = path / "model.safetensors" if path.is_dir() else path
         if not path.exists():
             raise UserError(
                 f"{path} does not exist; give the folder of a run, DIR/runs/ID, that was made with --save-model"
             )
+        _check_sealed(path)
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -219,6 +222,14 @@ class SavedModel:
             "prediction": classes[shares.argmax(-1)],
             **{f"p({name})": shares[:, place] for place, name in enumerate(classes)},
         }
+
+
+def _check_sealed(path: Path) -> None:
+    """Raise Damaged if a model is beside the end of its run and is not what that run has written."""
+    with suppress(FileNotFoundError):
+        _, seal = seals.read_sealed(path.parent / "done.json")
+        if seal.get(path.name, digest := seals.checksum(path)) != digest:
+            raise Damaged(path)
 
 
 def _features(inputs: Inputs, columns: Mapping[str, Cells]) -> Tensor:

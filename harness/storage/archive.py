@@ -24,6 +24,7 @@ from harness.storage.manifest import (
     allowed,
     faults,
     manifest,
+    only_results,
     portable,
     read_manifest,
 )
@@ -73,7 +74,8 @@ def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
 def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
     """Yield the results folder that a path names; that of an archive is unpacked for as long.
 
-    An archive is refused if a member leaves the folder, is no result, is a link, or is not what the manifest says.
+    An archive is refused if a member leaves the folder, is no result, is a link, or is not in the manifest
+    or not what it says.
 
     Raises
     ------
@@ -89,7 +91,9 @@ def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
         root = Path(folder) / "results"
         try:
             _unpack(path, root, Bounded(limits))
-            wrong = faults(root, read_manifest(root))
+            listed = read_manifest(root)
+            only_results(root, listed, limits)
+            wrong = faults(root, listed)
         except FileNotFoundError:
             raise UserError(f"{path}: it has no {MANIFEST}, so it is no archive of results") from None
         except FileExistsError as error:
@@ -98,6 +102,8 @@ def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
             raise UserError(f"{path} is no archive of results, or is damaged: {error}") from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+        except (ValueError, OverflowError) as error:  # tarfile lets those of numbers in headers through
+            raise UserError(f"{path} is no archive of results, or is damaged: {error}") from None
         if wrong:
             raise UserError(f"{path}: {'; '.join(f'{name} {fault}' for name, fault in wrong.items())}")
         yield root

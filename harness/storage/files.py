@@ -117,14 +117,21 @@ def make_folder(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def is_name(name: object) -> bool:
+    """Whether this is the name of a file or folder, and no path to somewhere else."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
+
+
 def make_own_folder(root: Path, name: str) -> Path:
     """Make a folder within another and return it.
 
     Raises
     ------
     UserError
-        If it is a link, which would lead what is written and deleted there to another place.
+        If it is a link or no name of one folder, which would lead what is written and deleted there elsewhere.
     """
+    if not is_name(name):
+        raise UserError(f"{root}: a folder in it is needed, given {name!r}")
     path = root / name
     if path.is_symlink():
         raise UserError(f"{path} is a link; results are written to folders of their own. Remove it")

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from harness.core.registry import UserError
 from harness.storage.files import Damaged, json_lines, read_json
 from harness.storage.run_folder import ENDS
-from harness.storage.seals import read_sealed
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 
 MANIFEST, SIGNATURE, STATEMENT = "manifest.json", "manifest.json.sig", "statement.json"
 FORMAT = 1
@@ -106,7 +105,7 @@ def portable(store: Store, suite: str | None = None) -> Portable:
     found: set[str] = set()
     for path in sorted(store.root.glob("*/suite.json")):
         try:
-            content, _ = read_sealed(path, "suite", "cells")
+            content, _ = read_suite(path)
         except Damaged:
             left_out["damaged"] += 1
             continue
@@ -191,7 +190,7 @@ def only_results(root: Path, listed: Collection[str], limits: Limits) -> None:
             path = Path(folder, name)
             relative = str(PurePosixPath(*path.relative_to(root).parts))
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise UserError(f"{relative!r} is a link or a device; a submission holds files only")
+                raise UserError(f"{relative!r} is a link or a device; only files are results")
             if path.is_dir():
                 continue
             if relative not in beside and relative not in listed:

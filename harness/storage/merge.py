@@ -13,7 +13,7 @@ from harness.core.registry import UserError
 from harness.storage.files import make_folder, rename, sync_folder, writing
 from harness.storage.run_folder import FILES, Busy, RunFolder
 from harness.storage.seals import read_sealed
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 
 COPYING = ".copying"  # beginning of the name of a folder that is being copied
 
@@ -66,7 +66,7 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
     pooled: dict[str, dict[str, Any]] = {}
     for store in [into, *stores]:
         for path in sorted(store.root.glob("*/suite.json")):
-            content, _ = read_sealed(path, "suite", "profile", "cells")
+            content, _ = read_suite(path)
             name = str(content["suite"])
             pooled[name] = _pooled(pooled[name], content) if name in pooled else content
     into.open()
@@ -106,7 +106,7 @@ def _copy(source: RunFolder, target: RunFolder, made: Merged) -> None:
         make_folder(runs)
     fresh = runs / f"{COPYING}-{target.path.name}"
     try:
-        with source.claim():
+        with source.reading():
             with writing(fresh):
                 shutil.rmtree(fresh, ignore_errors=True)
                 fresh.mkdir()

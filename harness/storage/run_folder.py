@@ -12,7 +12,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -147,6 +147,22 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_UN)
                 time.sleep(POLL_SECONDS)
             self._tidy()
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep workers off the run while its files are read; nothing is written, so the folder may be another's.
+
+        Raises
+        ------
+        Busy
+            If a process holds the claim.
+        """
+        with ExitStack() as opened:
+            with suppress(FileNotFoundError):  # no worker has been here, as in an archive
+                file = opened.enter_context(open(self.path / "claim", encoding="utf-8"))
+                if not _locked(file, fcntl.LOCK_SH):
+                    raise Busy(str(self.path))
             yield
 
     def _tidy(self) -> None:

@@ -41,15 +41,24 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError
-from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
+from harness.storage.files import (
+    Damaged,
+    is_name,
+    make_folder,
+    make_own_folder,
+    read_json,
+    write_json,
+    writing,
+)
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed, write_sealed
 
-__all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "no_collection"]
+__all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "no_collection", "read_suite"]
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+RUN_ID = re.compile(r"[A-Za-z0-9_-]+")
 MOST_WARNINGS = 10  # of damaged runs, one line each
 #: Shown in place of the spec of a run whose description is damaged.
 UNKNOWN_SPEC = {"algorithm": "unknown", "seed": 0}
@@ -168,7 +177,7 @@ class Store:
 
     def folder(self, id: str) -> RunFolder:
         """Return the folder of a run, which need not exist yet."""
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", id):  # ids from files must not leave the folder
+        if not RUN_ID.fullmatch(id):  # ids from files must not leave the folder
             raise UserError(f"{self.root}: a run is named by letters and digits, given {id!r}")
         return RunFolder(self.root / "runs" / id)
 
@@ -194,7 +203,7 @@ class Store:
         known: set[str | None] = set()
         for path in sorted(self.root.glob("*/suite.json")):
             try:
-                content, _ = read_sealed(path, "suite", "profile", "cells")
+                content, _ = read_suite(path)
             except Damaged:
                 if damaged is None:
                     raise
@@ -218,12 +227,15 @@ class Store:
                 yield "", "", {"spec": UNKNOWN_SPEC, **_started(folder), "id": folder.path.name}
 
     def run_folders(self, known: Collection[str | None] = ()) -> list[RunFolder]:
-        """Return the folders of all runs that have begun, but for those with known ids."""
+        """Return the folders of all runs that have begun, but for those with known ids.
+
+        What no run could be called, such as what a killed `merge` or a file manager left, is none.
+        """
         try:
-            ids = sorted(set(os.listdir(self.root / "runs")) - set(known))
+            names = sorted(set(os.listdir(self.root / "runs")) - set(known))
         except FileNotFoundError:
             return []
-        folders = [RunFolder(self.root / "runs" / id) for id in ids]
+        folders = [RunFolder(self.root / "runs" / id) for id in names if RUN_ID.fullmatch(id)]
         return [one for one in folders if one.begun]
 
     def some_records(self, suite: str | None = None) -> list[RunRecord]:
@@ -283,6 +295,14 @@ def no_collection() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
+
+
+def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read a ``suite.json`` and return it with its seal; raise Damaged if its name would lead to another folder."""
+    content, seal = read_sealed(path, "suite", "profile", "cells")
+    if not is_name(content["suite"]):
+        raise Damaged(path)
+    return content, seal
 
 
 def _started(folder: RunFolder) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from harness.storage.files import Damaged
 from harness.storage.manifest import MANIFEST, faults, read_manifest
 from harness.storage.run_folder import ENDS, EXTRAS, RunFolder
 from harness.storage.seals import read_sealed
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 
 
 class Verdict(NamedTuple):
@@ -49,7 +49,7 @@ def verify(store: Store) -> Iterator[Verdict]:
         )
     for path in sorted(store.root.glob("*/suite.json")):
         try:
-            _, seal = read_sealed(path, "suite", "profile", "cells")
+            _, seal = read_suite(path)
         except Damaged:
             yield Verdict(path.parent.name, "damaged", ("suite.json is damaged",))
         else:

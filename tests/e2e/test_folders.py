@@ -8,7 +8,9 @@ import yaml
 
 from harness.cli.parser import main
 from harness.config.run import read_spec
+from harness.core.registry import UserError
 from harness.executors.scheduler import run_one
+from harness.storage import files, seals
 from harness.storage.store import Store
 from tests.support.written import written
 
@@ -193,3 +195,43 @@ def test_searched_suites_are_pooled_with_their_searches(tmp_path, capsys):
     again = ["suite", str(tmp_path / "a" / "mine" / "suite.json"), "--jobs", "1"]
     assert main([*again, "--out", str(tmp_path / "f")]) == 0
     assert figures(tmp_path / "f", "mine") == figures(tmp_path / "a", "mine")
+
+
+def test_what_a_killed_merge_or_a_file_manager_leaves_is_no_run(two, tmp_path, capsys):
+    """One such folder among the runs made every command refuse all of them."""
+    a, _ = two
+    id = figures(a).popitem()[0]
+    for name in (f".copying-{id}", f"{id} (copy)"):
+        shutil.copytree(a / "runs" / id, a / "runs" / name)
+    for command in ("status", "leaderboard", "verify"):
+        assert main([command, str(a)]) == 0, command
+    assert main(["merge", str(a), "--out", str(tmp_path / "out")]) == 0
+    assert "2 runs copied" in capsys.readouterr().out
+
+
+def test_a_suite_is_written_nowhere_but_in_its_folder(two, tmp_path, capsys):
+    """The name in suite.json led merge and resume to write outside the results folder."""
+    a, _ = two
+    path = a / "mine" / "suite.json"
+    content, _ = seals.read_sealed(path)
+    seals.write_sealed(path, content | {"suite": "../../evil"})
+    (a / "runs" / content["cells"][0]["id"] / "done.json").unlink()
+    for given in (["merge", str(a), "--out", str(tmp_path / "b" / "c")], ["resume", str(a), "--jobs", "1"]):
+        assert main(given) == 2
+        assert "suite.json is damaged" in capsys.readouterr().err
+    assert main(["verify", str(a)]) == 2
+    assert not list(tmp_path.rglob("evil"))
+    with pytest.raises(UserError, match=r"given '\.\./x'"):
+        files.make_own_folder(a, "../x")
+
+
+def test_a_merge_writes_nothing_into_its_sources(two, tmp_path, monkeypatch):
+    """It took claims there, so that the folder of a colleague could not be merged."""
+    a, _ = two
+    claims = sorted(a.glob("runs/*/claim"))
+    assert claims
+    claims[0].unlink()
+    before = {path: path.stat().st_mtime_ns for path in a.rglob("*")}
+    assert main(["merge", str(a), "--out", str(tmp_path / "out")]) == 0
+    assert {path: path.stat().st_mtime_ns for path in a.rglob("*")} == before
+    assert figures(tmp_path / "out") == figures(a)

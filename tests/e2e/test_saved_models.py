@@ -181,3 +181,20 @@ def test_a_saved_model_is_plain_data(table, tmp_path):
     about = SavedModel.read(tmp_path / "out" / "runs" / record.id).about
     assert set(about["origins"]) == {"age", "joined", "ward"} and about["classes"] == ["no", "yes"]
     json.dumps(about)
+
+
+def test_a_damaged_model_predicts_nothing(table, tmp_path, capsys):
+    """A changed bit gave other predictions without a word; a model that was copied elsewhere has no checksum."""
+    record = harness.run(spec(table), tmp_path / "out", save_model=True)
+    path = tmp_path / "out" / "runs" / record.id / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 0x80]))
+    for given in (path, path.parent):
+        assert main(["predict", str(given), str(table)]) == 2
+        said = capsys.readouterr()
+        assert "model.safetensors is damaged" in said.err and not said.out
+    path.write_bytes(whole)
+    assert main(["predict", str(path), str(table)]) == 0
+    copied = tmp_path / "elsewhere.safetensors"
+    copied.write_bytes(whole)
+    assert main(["predict", str(copied), str(table)]) == 0

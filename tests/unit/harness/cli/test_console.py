@@ -69,3 +69,17 @@ def test_a_reader_that_leaves_is_no_failure(options):
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_terminal_without_a_size_is_told_all_the_same():
+    """With COLUMNS=0 nothing was printed, not even why a command was refused."""
+    command = [sys.executable, "-m", "harness", "status", "no-such-folder"]
+    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "0"})
+    assert ended.returncode == 2 and "no results folder" in ended.stderr
+
+
+def test_a_terminal_of_ascii_is_told_all_in_escapes():
+    """A leaderboard ended with a traceback at its first ±."""
+    command = [sys.executable, "-c", "from harness.cli.console import out; out.print('1 ± 2'); print('ε')"]
+    ended = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (ended.returncode, ended.stdout) == (0, b"1 \\xb1 2\n\\u03b5\n"), ended.stderr

@@ -213,3 +213,25 @@ def test_names_are_asked_for_as_they_are_read(made, tmp_path, capsys):
     assert "no results folder" in capsys.readouterr().err
     assert main(["verify", "--results", "old"]) == 2
     assert "write: verify old" in capsys.readouterr().err
+
+
+def test_a_run_that_the_manifest_does_not_name_is_refused(packed, tmp_path, capsys):
+    """Added to an archive it counted as sound, though others may know the manifest of the real one."""
+    with tarfile.open(packed) as old, tarfile.open(tmp_path / "more.tar.gz", "w:gz") as new:
+        for member in old:
+            new.addfile(member, old.extractfile(member))
+        new.addfile(tarfile.TarInfo("results/runs/aa/rounds.jsonl"))
+    assert main(["verify", str(tmp_path / "more.tar.gz")]) == 2
+    assert "'runs/aa/rounds.jsonl' is not in manifest.json" in capsys.readouterr().err
+    assert main(["verify", str(packed)]) == 0
+    assert "2 runs and 1 suite and the manifest: 4 sound" in capsys.readouterr().out
+
+
+def test_numbers_in_headers_that_are_none_are_refused(tmp_path, capsys):
+    """They ended with a traceback of tarfile."""
+    member = tarfile.TarInfo("results/store.json")
+    member.pax_headers = {"GNU.sparse.map": "0,x"}
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member)
+    assert main(["verify", str(tmp_path / "a.tar.gz")]) == 2
+    assert "is no archive of results" in capsys.readouterr().err
