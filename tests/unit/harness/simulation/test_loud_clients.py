@@ -52,7 +52,7 @@ def test_nobody_is_named_where_nobody_decides(tmp_path, caplog, small, changes):
 
 
 def test_the_client_that_is_named_is_that_of_the_privacy_statement(tmp_path, caplog):
-    """Ulm trains on 3 samples, one step an epoch at rate 1; Bern on 33, two steps at rate 32/33, which cost more."""
+    """Ulm trains on 3 samples, one step an epoch at rate 1; Bern on 33, two at rate 32/33, which cost more."""
     draw, path = np.random.default_rng(0), tmp_path / "visits.csv"
     counts = {"Aalen": 100, "Bern": 47, "Bonn": 100, "Kiel": 100, "Ulm": 4}
     sites = [site for site, count in counts.items() for _ in range(count)]
