@@ -179,6 +179,7 @@ def _label(where: object, name: str, cells: Cells) -> tuple[torch.Tensor, tuple[
     if len(values) > MAX_LABELS:
         raise DataError(
             f"{where}: the label {name!r} has {len(values)} values (at most {MAX_LABELS} classes)"
+            + ("; to predict the number, give --problem regression" if cells.numeric else "")
         )
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(n) for n in names)
 

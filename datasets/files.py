@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,10 +32,17 @@ FORMATS = {
 POLICIES = ("error", "drop", "fill")
 OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 FEWEST = 20  # rows from which a column that differs in every one is called an identifier
+MANY = 20  # different numbers of a label, above which they look like a quantity
+DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
 
 # Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` besides.
 LISTS = ("sensitive", "drop", "text")
 KEYS = ("label", "client", "user", "keep_sensitive", "missing", "rare", *LISTS)
+
+
+def name_of_file(name: object, path: object) -> str | None:
+    """Return what to call the data of a user's file; None for a data set of the catalog."""
+    return Path(str(path)).name if name in FORMATS and path else None
 
 
 def parse_address(address: str) -> dict[str, Any] | None:
@@ -59,8 +67,10 @@ def parse_address(address: str) -> dict[str, Any] | None:
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
         key, dot, column = key.partition(".")
-        if key not in KEYS or not equals or (dot and key != "missing"):
-            raise DataError(f"{address!r}: {part!r} is not KEY=VALUE; {nearest(key, KEYS)}")
+        if key not in KEYS:
+            raise DataError(f"{address!r}: unknown option {key!r}; {nearest(key, KEYS)}")
+        if not equals or (dot and key != "missing"):
+            raise DataError(f"{address!r}: {part!r} is not {key}=VALUE")
         value = unquote(value)
         if key == "missing":
             given, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
@@ -164,7 +174,9 @@ def read_table(
                 raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
     table, kept = _treat_missing(path, table, label, user, policies)
     hidden = {client, user} | (set() if keep_sensitive else {*attributes})
-    _point_out_identifiers(path, {n: table[n] for n in table if n not in hidden | {label, *attributes}})
+    _point_out_doubtful(path, {n: table[n] for n in table if n not in hidden | {label, *attributes}})
+    if task == "classification" and table[label].numeric:
+        _point_out_quantity(path, label, table[label])
     some = "" if kept.all() else f", {kept.sum()} of {content.rows} rows"
     return encoded(
         f"{kind}:{path.name}",
@@ -242,14 +254,30 @@ def _fill(cells: Cells) -> Cells:
     return Cells(np.where(cells.missing, filling, cells.values), cells.missing)
 
 
-def _point_out_identifiers(path: Path, features: Mapping[str, Cells]) -> None:
-    """Warn of features that are text or whole numbers and differ in every row."""
+def _point_out_quantity(path: Path, label: str, cells: Cells) -> None:
+    """Warn of a label of so many numbers that they may be meant as numbers."""
+    if (many := len(np.unique(cells.values))) > MANY:
+        warn_once(
+            f"{path}: the label {label!r} has {many} different numbers, and each is a class; to predict the "
+            "number, give --problem regression"
+        )
+
+
+def _point_out_doubtful(path: Path, features: Mapping[str, Cells]) -> None:
+    """Warn of features that are dates in text, or text or whole numbers that differ in every row."""
     for name, cells in features.items():
         values = cells.values.tolist()
+        if not cells.numeric and all(map(DATE.fullmatch, cells.values[~cells.missing].tolist())):
+            warn_once(
+                f"{path}: the column {name!r} holds dates as text, and each of its {len(set(values))} values "
+                f"becomes a feature; leave it out with drop={name}, or save the table as Parquet, where dates are "
+                "numbers"
+            )
+            continue
         if len(set(values[:FEWEST])) < FEWEST or (cells.numeric and (cells.values % 1).any()):
             continue
         if len(set(values)) == len(values):
             warn_once(
-                f"{path}: the column {name!r} is another in every row and a feature; if it is an identifier, leave "
+                f"{path}: the column {name!r} is a feature and differs in every row; if it is an identifier, leave "
                 f"it out with drop={name}"
             )

@@ -1,6 +1,13 @@
-"""Examples at the end of every command's ``--help``; a test parses each."""
+"""Examples at the end of every ``--help``; a test parses each. The first are those of the command line itself."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "": (
+        "run --algorithm fedavg --data breast-cancer --rounds 20 --out results",
+        "sweep --algorithm fedavg --data breast-cancer --set 'privacy={placement: central, clip: 1}' "
+        "--sweep privacy.epsilon=null,32,8 --sweep seed=0..4 --out results",
+        "leaderboard results",
+        "list algorithms",
+    ),
     "run": (
         "run --algorithm fedavg --data adult --clients 20 --rounds 50",
         "run --algorithm '{name: scaffold, lr: 0.05}' --data breast-cancer "

@@ -113,6 +113,7 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="python -m harness",
         description="Measure what privacy and compression cost in federated learning.",
+        **_with_examples(""),
     )
     top.add_argument("--verbose", action="store_true", help=VERBOSE)
     top.add_argument("--version", action=Version, nargs=0, help="print versions and exit")

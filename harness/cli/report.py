@@ -75,6 +75,8 @@ def leaderboard_command(given: argparse.Namespace) -> int:
     _write(part, given.parquet, write_parquet)
     if given.json:
         print(part.to_json(orient="records", indent=1))
+    elif frame.empty and conditions:
+        pass  # why has been said
     elif shown is None:
         print_table(board, out)
     else:

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
-from datasets.files import POLICIES, parse_address
+from datasets.files import POLICIES, name_of_file, parse_address
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.yaml import bounded, shown
@@ -102,6 +102,11 @@ class DataSpec(Section):
     rare: int | None = Field(default=None, ge=1)
     binary: Literal["halves"] | None = None
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
+
+    @property
+    def called(self) -> str:
+        """What people call the data: the name of the file, or of the data set."""
+        return name_of_file(self.name, self.path) or self.name
 
     @model_validator(mode="before")
     @classmethod

@@ -187,7 +187,10 @@ def _run_group(
                 options = " ".join(f"--save-{Path(name).stem}" for name in lacking(folder))
                 raise UserError(f"{options}: {folder.path} is finished and has none. {spent}")
             elif status in ("failed", "stopped") and not (retry and not spent):
-                outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}" if retry else reason)
+                more = (
+                    f". {spent}" if retry else "" if spent else " (recorded earlier; --retry runs it again)"
+                )
+                outcomes[number] = Outcome(ids[number], status, f"{reason}{more}")
             elif status == "damaged" and spent:
                 outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}")
             else:

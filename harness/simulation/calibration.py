@@ -68,20 +68,29 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
     except MechanismError as error:
         raise UserError(f"privacy.mechanism: {error}") from error
     if record:
-        _name_loudest(setup, dry.ledger)
+        _name_loudest(each[0], dry.ledger)
     found = replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
     return Calibrated(found, dry)
 
 
-def _name_loudest(setup: Setup, ledger: Ledger) -> None:
-    """Warn where one client's rate, which is that of few samples, decides the noise of all clients."""
-    assert setup.privacy is not None
-    spec, first = setup.privacy.spec, setup.each[0]
-    if spec.noise == "per_client" or spec.noise_multiplier is not None:
+def _name_loudest(first: Setup, ledger: Ledger) -> None:
+    """Warn where one client's rate, which is that of few samples, decides the noise of all clients.
+
+    It need not be the one with the largest rate: who has fewer samples than a batch takes fewer steps in an epoch.
+    """
+    assert first.privacy is not None
+    spec, noise = first.privacy.spec, first.privacy.noise_multiplier
+    if spec.noise == "per_client" or spec.noise_multiplier is not None or noise is None:
         return
     for own in ledger.rates.values():
         rates = own.reshape(-1, own.shape[-1])[0]  # of the first run
-        most, middle = int(rates.argmax()), float(np.median(rates))
+        middle = float(np.median(rates))
+        if rates.max() < LOUD * middle:
+            continue
+        report = ledger.report(
+            spec.delta, spec.accountant, noise_multiplier=noise, run=0, noise=first.privacy.own
+        )
+        most = report["unit_most"]  # whom the privacy statement names
         if rates[most] >= LOUD * middle:
             names, samples = first.federation.names, int(first.federation.counts()[most])
             who = f"client {most}" + (f", {names[most]}," if names else "")

@@ -286,7 +286,7 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
     )
     return {
         "id": None if federation.digest == DIGEST else cell.spec.identity(federation.digest),
-        "data": cell.spec.data.name if cell.spec.data else None,
+        "data": cell.spec.data.called if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],
         "alpha": cell.spec.compression.alpha,

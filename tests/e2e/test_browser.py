@@ -161,6 +161,15 @@ def test_method_measure_and_epsilon_stay_in_sight(page, width, scroll):
     assert all(right >= 0 and on_top for _, right, on_top in told["places"])
 
 
+def test_a_shade_tells_of_columns_beyond_the_edge(page):
+    """A phone shows no scroll bar. The cover travels with the content, the shade below it stays at the edge."""
+    script = """
+      const of = getComputedStyle(document.querySelector(".board"));
+      told = [of.backgroundAttachment, of.backgroundImage.split("linear-gradient").length - 1];
+    """
+    assert seen(page, ROWS + script, PHONE) == ["local, scroll, scroll", 2]
+
+
 def test_refused_and_failed_cells_are_crossed_out(page):
     script = """
       const drawn = (cell) => getComputedStyle(cell).backgroundImage.includes("gradient");

@@ -77,11 +77,39 @@ def test_retry_repeats_what_failed_and_nothing_else(tmp_path, capsys):
     folder.fail({"reason": "bad luck"})
     assert main(["resume", str(root), "--jobs", "1"]) == 0
     assert Store(root).folder(first.id).status == "failed"
+    capsys.readouterr()
+    assert main([*suite(tmp_path), "--out", str(root)]) == 1
+    assert "failed: bad luck (recorded earlier; --retry runs it again)" in capsys.readouterr().err
     kept = (Store(root).folder(second.id).path / "done.json").stat().st_mtime_ns
     assert main(["retry", str(root), "--suite", "mine", "--jobs", "1"]) == 0
     assert figures(root) == straight
     assert (Store(root).folder(second.id).path / "done.json").stat().st_mtime_ns == kept
     assert main(["retry", str(root), "--suite", "other"]) == 2
+
+
+def test_where_nothing_is_left_no_empty_table_is_printed(tmp_path, capsys):
+    """It said "No runs yet." of a folder full of runs."""
+    root = tmp_path / "out"
+    assert main([*suite(tmp_path), "--out", str(root)]) == 0
+    capsys.readouterr()
+    assert main(["leaderboard", str(root), "--where", "accuracy > 2"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "" and "no row is within accuracy > 2; recommend says why" in told.err
+
+
+def test_files_of_one_s_own_are_named_in_plans_and_progress(tmp_path, capsys):
+    """Two files were both csv, and one row of a plan."""
+    for name, n in (("a.csv", 60), ("b.csv", 70)):
+        (tmp_path / name).write_text("\n".join(["a,b,y", *(f"{i},{i % 7},{i % 2}" for i in range(n))]))
+    data = [{"name": "csv", "path": str(tmp_path / name), "label": "y"} for name in ("a.csv", "b.csv")]
+    given = suite(tmp_path, seeds=[0])
+    written = yaml.safe_load((tmp_path / "file.yaml").read_text())
+    written["sweep"]["data"] = data
+    (tmp_path / "file.yaml").write_text(yaml.safe_dump(written))
+    assert main(["plan", given[1], "--json", "--untimed"]) == 0
+    assert [row["data"] for row in json.loads(capsys.readouterr().out)] == ["a.csv", "b.csv"]
+    assert main([*given, "--out", str(tmp_path / "out")]) == 0
+    assert "fedavg on a.csv, seed 0" in capsys.readouterr().err
 
 
 def test_runs_of_other_data_are_left_as_they_are(tmp_path, capsys):

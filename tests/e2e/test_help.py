@@ -28,7 +28,7 @@ def commands():
 
 
 def test_every_command_has_examples_that_parse():
-    assert EXAMPLES.keys() == commands().keys()
+    assert EXAMPLES.keys() == {"", *commands()}
     for name, examples in EXAMPLES.items():
         for example in examples:
             line = example if example.startswith("eval") else f"python -m harness {example}"
@@ -37,13 +37,12 @@ def test_every_command_has_examples_that_parse():
                 filled().parse_args(arguments)
 
 
-def test_help_ends_with_examples_line_by_line(capsys):
+@pytest.mark.parametrize("command", ["", "recommend"])
+def test_help_ends_with_examples_line_by_line(command, capsys):
     with pytest.raises(SystemExit):
-        main(["recommend", "--help"])
-    assert capsys.readouterr().out.rstrip().splitlines()[-2:] == [
-        "examples:",
-        f"  python -m harness {EXAMPLES['recommend'][0]}",
-    ]
+        main([*command.split(), "--help"])
+    lines = ["examples:", *(f"  python -m harness {example}" for example in EXAMPLES[command])]
+    assert capsys.readouterr().out.rstrip().splitlines()[-len(lines) :] == lines
 
 
 def test_bash_completes_commands_options_and_choices(tmp_path, capsys):

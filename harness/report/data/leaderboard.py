@@ -26,7 +26,7 @@ from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import (
     clients,
     data_files,
-    file_name,
+    data_name,
     largest_ratio,
     part_name,
     partition_text,
@@ -255,7 +255,7 @@ def _data(cell: Cell, files: Mapping[str, str]) -> str | None:
     digest, data = cell.records[0].digest, cell.spec.get("data")
     if digest in files:
         return f"{files[digest]} {digest[:6]}"
-    return file_name(data) or part_name(data)
+    return data_name(data)
 
 
 def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> dict[str, Any]:

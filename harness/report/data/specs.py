@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from datasets.files import FORMATS
+from datasets.files import name_of_file
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -45,9 +44,12 @@ def part_name(part: Mapping[str, Any] | str | None) -> str | None:
 
 def file_name(data: object) -> str | None:
     """Return the name of the user's file that a spec's data are in; None for a data set of the catalog."""
-    if not isinstance(data, Mapping) or data.get("name") not in FORMATS or not data.get("path"):
-        return None
-    return PurePath(str(data["path"])).name
+    return name_of_file(data.get("name"), data.get("path")) if isinstance(data, Mapping) else None
+
+
+def data_name(data: Mapping[str, Any] | str | None) -> str | None:
+    """Return the name of a spec's data: the name of the user's file, or of the data set."""
+    return file_name(data) or part_name(data)
 
 
 def data_files(records: Iterable[RunRecord]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from harness.config.report import ReportSpec
 from harness.core.registry import counted
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
-from harness.report.data.specs import clients, part_name, partition_text
+from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.data.tidy import TASK, Identity, cell_key
 from harness.report.html.page import write_page
 from harness.report.html.templates import template
@@ -209,7 +209,7 @@ def task_title(record: RunRecord) -> str:
     """Return data, partition, problem and model in words."""
     spec, number = record.spec, clients(record.spec)
     parts = (
-        part_name(spec.get("data")),
+        data_name(spec.get("data")),
         partition_text(spec.get("partition")),
         None if number is None else counted(number, "client"),
         part_name(spec.get("problem")),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.results import Cell, Results
-from harness.report.data.specs import largest_ratio
+from harness.report.data.specs import data_name, largest_ratio
 from harness.report.plots.figure import (
     COLORS,
     MARKERS,
@@ -142,7 +142,7 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     steps = first.given.get("algorithm.local_steps")
     size = first.given.get("algorithm.batch_size")
     beside = f", {counted(steps, 'local step')} of {counted(size, 'sample')}" if steps else ""
-    write_title(ax, f"{first.given.get('data.name', '')} · {first.algorithm}{beside}")
+    write_title(ax, f"{data_name(first.spec.get('data')) or ''} · {first.algorithm}{beside}")
 
 
 def _point(cell: Cell, measure: str, by: str) -> Point:

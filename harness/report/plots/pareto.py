@@ -13,6 +13,7 @@ from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell, Results
+from harness.report.data.specs import data_name
 from harness.report.plots.figure import COLORS, Pictures, canvas, extrapolated, keep_apart, save
 from harness.report.tables.text import quantity, words
 
@@ -75,7 +76,7 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
         for (left, right), (cell, points) in zip(axes, rows, strict=True):
             _against_epsilon(left, points, by)
             _against_bytes(right, points, by)
-            data = str(cell.given.get("data.name", ""))
+            data = data_name(cell.spec.get("data")) or ""
             left.set_title(f"{data} · {cell.given.get('partition.kind', '')}", pad=8)
             left.set_ylabel(words(by))
         figure.draw_without_rendering()  # finds where everything stands

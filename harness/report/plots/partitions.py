@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from datasets.client_statistics import unpacked
 from datasets.picture import picture
 from harness.core.registry import counted
-from harness.report.data.specs import clients, digest, part_name, partition_text
+from harness.report.data.specs import clients, data_name, digest, partition_text
 from harness.report.plots.figure import STYLE, Pictures, save
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ def _title(record: RunRecord) -> str:
     spec = record.spec
     count = record.final.get("clients") or clients(spec)  # the partition may decide it
     number = "" if count is None else f" · {counted(count, 'client')}"
-    dealt = f"{part_name(spec['data'])} · {partition_text(spec['partition'])}{number}"
+    dealt = f"{data_name(spec['data'])} · {partition_text(spec['partition'])}{number}"
     return f"{dealt}, seed {spec['seed']}"

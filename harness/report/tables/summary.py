@@ -16,7 +16,7 @@ from harness.core.units import size
 from harness.metrics import better_is_higher, described
 from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
-from harness.report.data.specs import clients, largest_ratio, part_name, partition_text
+from harness.report.data.specs import clients, data_name, file_name, largest_ratio, part_name, partition_text
 from harness.report.data.statistics import paired
 from harness.report.tables.privacy import in_words
 from harness.report.tables.rows import Board, rows_of
@@ -165,9 +165,11 @@ def compare_protection(
         value = fmean(one.plain.values(measure).values())
         return _name(one.plain) == baseline, len(one.protected), sign * value
 
-    best: dict[str | None, Comparison] = {}
+    best: dict[tuple[str | None, str | None], Comparison] = {}
     for one in sorted(found, key=weight, reverse=True):
-        best.setdefault(part_name(one.plain.spec.get("data")), one)
+        data = one.plain.spec.get("data")
+        digest = one.plain.records[0].digest if file_name(data) else None
+        best.setdefault((data_name(data), digest), one)
     every = list(best.values())
     asked = [one for one in every if _name(one.plain) == baseline]
     return asked or every
@@ -236,8 +238,16 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
             for name, values in plain.items()
         ]
         table.add_row(text, *(f"{100 * fmean(each):+.1f}" if each else "" for each in changes))
+    held = _by_client(comparison.plain, "n")
+    table.add_section()
+    table.add_row("test samples", *(_range(held[name].values()) for name in plain))
     console.print(table)
     _say(console, "Changes in points on each client's own test samples, means over seeds.")
+
+
+def _range(counts: Collection[float]) -> str:
+    low, high = int(min(counts)), int(max(counts))
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _by_client(cell: Cell, measure: str) -> dict[str, dict[int, float]]:
@@ -351,7 +361,7 @@ def _setting(cells: Sequence[Cell]) -> str:
     count, lengths = clients(spec), {cell.spec.get("rounds") for cell in cells}
     search = cells[0].records[0].search
     facts = [
-        f"{part_name(spec.get('data')) or part_name(spec.get('problem'))}",
+        f"{data_name(spec.get('data')) or part_name(spec.get('problem'))}",
         counted(count, "client") if count else "",
         partition_text(spec.get("partition")) or "",
         f"model {part_name(spec['model'])}" if spec.get("model") else "",

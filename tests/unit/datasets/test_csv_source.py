@@ -163,6 +163,31 @@ def test_a_column_that_looks_like_an_identifier_is_named(table, caplog):
     assert [record.getMessage().split("'")[1] for record in caplog.records] == ["person"]
 
 
+def test_a_column_of_dates_is_named(table, caplog):
+    """It became 25 features in silence. Versions and ranges are no dates."""
+    rows = "".join(f"2024-01-{n % 25 + 1:02},1.2.{n % 3},{n % 9}-{n % 2},{n},{n % 2}\n" for n in range(50))
+    path = table("day,version,range,x,y\n" + rows.replace("2024-01-07", ""))
+    data = load("csv", path=path, label="y", missing="fill", drop="x")
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "the column 'day' holds dates as text, and each of its 25 values" in said and "drop=day" in said
+    assert "day=2024-01-01" in data.features
+
+
+def test_a_label_of_many_numbers_is_named(table, caplog):
+    """They may be meant as numbers; with more than a hundred the error says so."""
+
+    def rows(n):
+        return "x,y\n" + "".join(f"{i % 7},{i % n}\n" for i in range(4 * n))
+
+    load("csv", path=table(rows(20)), label="y")
+    load("csv", path=table(rows(21)), label="y", task="regression")
+    assert not caplog.records
+    load("csv", path=table(rows(21)), label="y")
+    assert "the label 'y' has 21 different numbers" in caplog.text and "--problem regression" in caplog.text
+    with pytest.raises(DataError, match=r"has 101 values .* --problem regression"):
+        load("csv", path=table(rows(101)), label="y")
+
+
 def test_rare_values_become_other(table):
     """Ulm is in three rows, Bonn and Bern in one each. The raw column, by which clients are told apart, stays."""
     text = "city,sex,y\nUlm,f,0\nUlm,m,1\nBonn,f,1\nBern,f,0\nUlm,f,1\n"
@@ -297,12 +322,12 @@ def test_bytes_that_are_no_text_are_refused(table, tmp_path):
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("labels=y", "did you mean 'label'"),
-        ("label", "not KEY=VALUE"),
+        ("labels=y", "unknown option 'labels'; did you mean 'label'"),
+        ("label", "'label' is not label=VALUE"),
         ("label=a&label=b", "given twice"),
         ("keep_sensitive=no", "allowed: true, false"),
         ("missing.x=drop&missing.x=fill", "given twice"),
-        ("label.x=drop", "not KEY=VALUE"),
+        ("label.x=drop", "not label=VALUE"),
         ("rare=few", "give a number of rows"),
     ],
 )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from harness import run
 from harness.config.run import read_spec
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -48,3 +49,23 @@ def test_the_client_that_sets_the_noise_of_all_is_named(tmp_path, caplog):
 def test_nobody_is_named_where_nobody_decides(tmp_path, caplog, small, changes):
     """Clients of much the same size, noise of their own, the small one left out, given noise, another unit."""
     assert warnings(tmp_path, caplog, small, **changes) == []
+
+
+def test_the_client_that_is_named_is_that_of_the_privacy_statement(tmp_path, caplog):
+    """Ulm trains on 3 samples, one step an epoch at rate 1; Bern on 33, two at rate 32/33, which cost more."""
+    draw, path = np.random.default_rng(0), tmp_path / "visits.csv"
+    counts = {"Aalen": 100, "Bern": 47, "Bonn": 100, "Kiel": 100, "Ulm": 4}
+    sites = [site for site, count in counts.items() for _ in range(count)]
+    path.write_text("site,x,y\n" + "".join(f"{s},{draw.normal():.3f},{draw.integers(2)}\n" for s in sites))
+    spec = {
+        "data": {"name": "csv", "path": str(path), "label": "y", "client": "site"},
+        "partition": {"kind": "natural"},
+        "model": "logistic",
+        "algorithm": {"name": "fedavg", "local_epochs": 2, "batch_size": 32},
+        "privacy": RECORDS,
+        "rounds": 2,
+    }
+    record = run(spec, tmp_path / "out")
+    (said,) = [one.getMessage() for one in caplog.records if "sets the noise" in one.getMessage()]
+    assert record.final["privacy"]["unit_most"] == 1
+    assert "client 1, Bern, sets the noise of all: with 33 training samples" in said

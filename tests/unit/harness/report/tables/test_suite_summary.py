@@ -167,6 +167,19 @@ def test_every_data_set_is_compared():
     assert told.count("Not compared here: ") == 1
 
 
+def test_every_file_of_one_s_own_is_compared_and_named():
+    """Both were csv: one was left out, and neither named."""
+
+    def of(file, record):
+        data = record.spec["data"] | {"path": f"folder/{file}"}
+        spec = record.spec | {"data": data}
+        return replace(record, id=f"{record.id}{file}", spec=spec, digest=file * 8)
+
+    records = [of(file, run(0, 0.8, data="csv", epsilon=e)) for file in ("a.csv", "b.csv") for e in (None, 8)]
+    told = " ".join(printed(records).split())
+    assert "Measured on a.csv," in told and "Measured on b.csv," in told
+
+
 HOSPITALS = {"Cleveland": (0.8, 0.7, 0.75), "Hungary": (0.7, 0.72, 0.6)}
 
 
@@ -184,6 +197,7 @@ def test_clients_with_names_are_told_what_they_gain_or_lose():
     lines = {line.split("  ")[0].strip(): line.split()[-2:] for line in text.splitlines()}
     assert lines["no privacy, nothing pruned"] == ["0.805", "0.705"]
     assert lines["ε = 2"] == ["-10.0", "+2.0"] and lines["each client alone"] == ["-5.0", "-10.0"]
+    assert lines["test samples"] == ["10", "20"]
     assert "Not rivals of the others: local (each client" in " ".join(text.split())
 
 
