@@ -514,14 +514,16 @@ class Clients(Cohort):
         return self.counts_private if self._records is None else not self._records.public
 
     def _times(self, batch: Batch) -> Tensor:
-        """Return how often work on one sample of a batch is counted, ``(..., C, n)``, which is summed over n.
+        """Return how often work on one sample is counted for a batch of each client, ``(..., C, 1)``.
 
         Every sample of a participating client counts. Where the sizes of batches are private, the expected or the
         nominal size counts for everybody who takes the step.
         """
         members = self.participation_mask.unsqueeze(-1).to(batch.weight.device)
         if not self._sizes_private:
-            return (batch.weight > 0.5) & members.bool()
+            weight, shared = batch.weight, self.axes > 1 and batch.weight.stride(0) == 0
+            real = (weight[:1] if shared else weight) > 0.5  # counted once for all runs that share a batch
+            return real.sum(-1, keepdim=True) * members
         if self._records is None:
             return members * public_size(self._nominal.get(batch.weight, self._batch_size))
         drawn = self._records.of(batch)

@@ -39,11 +39,14 @@ class Outcome:
         done, failed, stopped, running (in another process), or damaged and not to be repeated.
     reason : str or None
         Why it failed, was stopped, or is not repeated.
+    earlier : bool
+        Whether this end was on record before, and the run may be repeated.
     """
 
     id: str
     status: str
     reason: str | None = None
+    earlier: bool = False
 
 
 def run_one(
@@ -187,10 +190,8 @@ def _run_group(
                 options = " ".join(f"--save-{Path(name).stem}" for name in lacking(folder))
                 raise UserError(f"{options}: {folder.path} is finished and has none. {spent}")
             elif status in ("failed", "stopped") and not (retry and not spent):
-                more = (
-                    f". {spent}" if retry else "" if spent else " (recorded earlier; --retry runs it again)"
-                )
-                outcomes[number] = Outcome(ids[number], status, f"{reason}{more}")
+                why = f"{reason}. {spent}" if retry else reason
+                outcomes[number] = Outcome(ids[number], status, why, earlier=not spent)
             elif status == "damaged" and spent:
                 outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}")
             else:

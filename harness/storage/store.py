@@ -114,6 +114,11 @@ class RunRecord:
     search: dict[str, Any] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return which run it is and how it ended; all of its fields would fill a screen."""
+        reason = "" if self.reason is None else f", reason={self.reason!r}"
+        return f"RunRecord(id={self.id!r}, suite={self.suite!r}, status={self.status!r}{reason})"
+
     def _repr_html_(self) -> str:
         """Show the run in a notebook: its parts, its end and the metrics of its last evaluation."""
         last = self.rounds[-1] if self.rounds else {}

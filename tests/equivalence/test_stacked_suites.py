@@ -322,7 +322,7 @@ def test_who_is_done_failed_or_held_by_others_is_left_alone(tmp_path):
     assert outcomes == [
         Outcome(first, "done"),
         Outcome(ids[1], "running"),
-        Outcome(ids[2], "failed", "tired"),
+        Outcome(ids[2], "failed", "tired", earlier=True),
         Outcome(ids[3], "done"),
         Outcome(ids[4], "done"),
     ]
