@@ -67,8 +67,8 @@ class SuiteProgress(Follower):
                 left = self._left(self._watch.under_way())
                 count = f"{self._ends.total()}/{len(self._runs)}"
                 log.print(f"{count} {label} {outcome.status}{left and ', '}{left}", markup=False)
-        if outcome.reason:
-            log.print(f"{label} ({outcome.id}) {outcome.status}: {outcome.reason}", markup=False)
+        if outcome.why:
+            log.print(f"{label} ({outcome.id}) {outcome.status}: {outcome.why}", markup=False)
 
     def refresh(self) -> None:
         """Update the display from the runs' files."""

@@ -103,8 +103,7 @@ def run_command(given: argparse.Namespace) -> int:
     for one in trackers:
         one.on_run_end(store.record(id, spec.model_dump(mode="json")))
     if outcome.status != "done":
-        again = " (recorded earlier; --retry runs it again)" if outcome.earlier else ""
-        log.print(f"{id} {outcome.status}: {outcome.reason or 'in another process'}{again}", markup=False)
+        log.print(f"{id} {outcome.status}: {outcome.why or 'in another process'}", markup=False)
         return 2 if outcome.status == "damaged" else 1
     final = store.folder(id).end()
     if given.json:

@@ -48,6 +48,12 @@ class Outcome:
     reason: str | None = None
     earlier: bool = False
 
+    @property
+    def why(self) -> str:
+        """The reason, and how to repeat a run whose end was on record before; empty without a reason."""
+        again = " (recorded earlier; --retry runs it again)" if self.earlier else ""
+        return f"{self.reason}{again}" if self.reason else ""
+
 
 def run_one(
     spec: RunSpec,
