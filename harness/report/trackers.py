@@ -98,7 +98,7 @@ class Wandb:
     def write(self, record: RunRecord, settings: Mapping[str, str], name: str) -> None:
         """Write a run under its id, which replaces an earlier one."""
         run = self._wandb.init(
-            project=self._project, group=record.suite or None, name=name, id=record.id, resume="never",
+            project=self._project, group=record.suite or None, name=name, id=record.id,
             config={**settings, TAG: record.id, "status": record.status}, reinit=True,
         )  # fmt: skip
         for line in record.rounds:
