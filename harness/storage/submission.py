@@ -37,7 +37,7 @@ from harness.storage.manifest import (
     portable,
     read_manifest,
 )
-from harness.storage.run_folder import ENDS
+from harness.storage.run_folder import ENDS, RunFolder
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.signature import sign, signer
 from harness.storage.store import Store
@@ -158,6 +158,10 @@ def read_submission(folder: Path) -> Submission:
             )
         if all((run.path / name).exists() for name in ENDS):
             raise UserError(f"run {id} has both ends, {' and '.join(ENDS)}")
+        if status == "done" and (differing := _contradicted(run)):
+            raise UserError(
+                f"run {id}: done.json is not what its last evaluation says, in {', '.join(differing)}"
+            )
     return Submission(
         folder,
         hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12],
@@ -166,6 +170,12 @@ def read_submission(folder: Path) -> Submission:
         ids,
         statement,
     )
+
+
+def _contradicted(run: RunFolder) -> list[str]:
+    """Return the fields of the last evaluation that the end of a run repeats otherwise: tables are made of both."""
+    last, end = run.last() or {"round": 0}, run.end()
+    return [name for name, value in last.items() if name != "timing" and end.get(name) != value]
 
 
 def submissions(folder: Path) -> list[Path]:

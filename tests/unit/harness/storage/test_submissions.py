@@ -14,6 +14,7 @@ from harness.storage import submission as module
 from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT, Limits
 from harness.storage.signature import signer
 from harness.storage.store import Store
+from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.submission import read_submission, submissions, write_submission
 from tests.support.submitted import forge, resealed, results
 
@@ -236,6 +237,22 @@ def test_a_run_whose_seals_do_not_agree_is_refused(unsigned):
     text = (run.path / "done.json").read_text()
     (run.path / "done.json").write_text(text.replace("0.999", "0.998"))
     with pytest.raises(UserError, match="damaged"):
+        read_submission(resealed(unsigned))
+
+
+@pytest.mark.parametrize("figure", [0.999, float("nan"), None])
+def test_an_end_that_its_evaluations_contradict_is_refused(unsigned, figure):
+    """Leaderboards read the one, pictures the other."""
+    run = next(iter(read_submission(unsigned).store.run_folders()))
+    final, seal = read_sealed(run.path / "done.json")
+    if figure is None:
+        del final["bytes_up"]
+    else:
+        final["metrics"]["accuracy"] = figure
+    write_sealed(run.path / "done.json", final, seal)
+    with pytest.raises(
+        UserError, match="last evaluation says, in " + ("bytes_up" if figure is None else "metrics")
+    ):
         read_submission(resealed(unsigned))
 
 
