@@ -12,9 +12,9 @@ from harness.core.registry import UserError
 from harness.storage import manifest as manifests
 from harness.storage import submission as module
 from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT, Limits
+from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.signature import signer
 from harness.storage.store import Store
-from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.submission import read_submission, submissions, write_submission
 from tests.support.submitted import forge, resealed, results
 
