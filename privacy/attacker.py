@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+import scipy  # its parts are imported at their first use, as they are slow to import
 
 from privacy.accounting import account, compose
 from privacy.event import Event
@@ -93,5 +93,5 @@ def attack_bound(events: Sequence[Event], delta: float) -> Attack:
 
 def _gaussian(noise_multiplier: float) -> Attack:
     mu = 1 / noise_multiplier
-    detection = (float(ndtr(ndtri(rate) + mu)) for rate in FALSE_POSITIVE_RATES)
-    return Attack(float(ndtr(mu / 2)), tuple(detection))
+    detection = (float(scipy.special.ndtr(scipy.special.ndtri(rate) + mu)) for rate in FALSE_POSITIVE_RATES)
+    return Attack(float(scipy.special.ndtr(mu / 2)), tuple(detection))

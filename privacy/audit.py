@@ -10,16 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import (
-    bdtr,
-    bdtrc,
-    chdtr,
-    chdtrc,
-    gammaln,
-    logsumexp,
-    ndtr,
-    stdtr,
-)  # scipy.stats is slow to import
+import scipy  # its parts are imported at their first use, as they are slow to import
 from torch import Tensor
 
 Vector = npt.NDArray[np.float64]
@@ -47,7 +38,11 @@ def scale_p(noise: Tensor, std: float = 1.0) -> float:
     sample = _array(noise).ravel()
     sample = sample[~np.isnan(sample)]
     squares = float(((sample / std) ** 2).sum())
-    return _two_sided(chdtr(len(sample), squares), chdtrc(len(sample), squares)) if len(sample) else 1.0
+    return (
+        _two_sided(scipy.special.chdtr(len(sample), squares), scipy.special.chdtrc(len(sample), squares))
+        if len(sample)
+        else 1.0
+    )
 
 
 def normal_p(noise: Tensor) -> float:
@@ -67,7 +62,7 @@ def normal_p(noise: Tensor) -> float:
     sample = np.sort(sample[~np.isnan(sample)])
     if not len(sample):
         return 1.0
-    cdf, steps = ndtr(sample), np.arange(len(sample) + 1) / len(sample)
+    cdf, steps = scipy.special.ndtr(sample), np.arange(len(sample) + 1) / len(sample)
     distance = max(float((steps[1:] - cdf).max()), float((cdf - steps[:-1]).max()))
     return float(min(1.0, 2 * np.exp(-2 * len(sample) * distance**2)))
 
@@ -97,7 +92,7 @@ def correlation_p(rows: Tensor) -> tuple[float, tuple[int, int]]:
         return 1.0, (0, 0)
     share = (sample @ sample.T)[tested] ** 2 / (squares * squares.T)[tested]
     freedom = number[tested] - 1
-    p = 2 * stdtr(freedom, -np.sqrt(freedom * share / np.maximum(1 - share, 1e-300)))
+    p = 2 * scipy.special.stdtr(freedom, -np.sqrt(freedom * share / np.maximum(1 - share, 1e-300)))
     first, second = (axis[p.argmin()] for axis in np.nonzero(tested))
     return min(1.0, float(p.min()) * len(p)), (int(first), int(second))
 
@@ -140,8 +135,8 @@ def inclusion_p(drawn: Tensor, rate: float) -> Iterator[tuple[float, str]]:
 
 def _binomial_p(sample: npt.NDArray[np.bool_], rate: float) -> float:
     hits, number = int(sample.sum()), sample.size
-    upper = 1.0 if hits == 0 else float(bdtrc(hits - 1, number, rate))
-    return _two_sided(float(bdtr(hits, number, rate)), upper)
+    upper = 1.0 if hits == 0 else float(scipy.special.bdtrc(hits - 1, number, rate))
+    return _two_sided(float(scipy.special.bdtr(hits, number, rate)), upper)
 
 
 def _variation_p(counts: npt.NDArray[np.int64], number: int, rate: float) -> float:
@@ -150,12 +145,16 @@ def _variation_p(counts: npt.NDArray[np.int64], number: int, rate: float) -> flo
     No limit law holds for a few small counts, and the exact law takes long to compute for many.
     """
     variance, k = number * rate * (1 - rate), np.arange(number + 1)
-    chances = gammaln(number + 1) - gammaln(k + 1) - gammaln(number - k + 1)
+    chances = (
+        scipy.special.gammaln(number + 1)
+        - scipy.special.gammaln(k + 1)
+        - scipy.special.gammaln(number - k + 1)
+    )
     chances = chances + k * np.log(rate) + (number - k) * np.log1p(-rate)
     squares = (k - number * rate) ** 2 / variance
     seen = float(squares[counts].sum())
     bounds = [
-        slope * seen + counts.size * logsumexp(chances - np.outer(slope, squares), axis=1)
+        slope * seen + counts.size * scipy.special.logsumexp(chances - np.outer(slope, squares), axis=1)
         for slope in (-TILTS, TILTS)
     ]
     return min(1.0, 2 * float(np.exp(min(bound.min() for bound in bounds))))

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import scipy  # its parts are imported at their first use, as they are slow to import
 import torch
-from scipy.special import erfcx, ndtr
 from torch import Tensor
 
 # delta reached from "shift" -40 upward is 1 to within rounding, so every root lies above it.
@@ -119,10 +119,10 @@ def _delta(shift: float, mu: float) -> float:
     2``: no factor overflows, and the terms are subtracted without their common Gaussian factor.
     """
     bell = 0.5 * math.exp(-shift * shift / 2)
-    far = float(erfcx((shift + mu) / math.sqrt(2)))
+    far = float(scipy.special.erfcx((shift + mu) / math.sqrt(2)))
     if shift >= 0:
-        return bell * (float(erfcx(shift / math.sqrt(2))) - far)
-    return float(ndtr(-shift)) - bell * far
+        return bell * (float(scipy.special.erfcx(shift / math.sqrt(2))) - far)
+    return float(scipy.special.ndtr(-shift)) - bell * far
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:

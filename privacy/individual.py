@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import scipy  # its parts are imported at their first use, as they are slow to import
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from privacy.accounting import Account, account, calibrate
 from privacy.event import Event, own_event
@@ -216,7 +216,9 @@ def _dominates(histories: Histories, one: int, other: int) -> bool:
 def _log_moment(order: int, noise: Array, rate: Array) -> Array:
     """Return ``log A`` of the Poisson-sampled Gaussian at an integer Renyi order, elementwise."""
     k = np.arange(order + 1)
-    binomial = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    binomial = (
+        scipy.special.gammaln(order + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(order - k + 1)
+    )
     q = np.minimum(rate, 1 - 1e-16)[:, None]
     terms = binomial + (order - k) * np.log1p(-q) + k * np.log(q) + k * (k - 1) / (2 * noise[:, None] ** 2)
     terms[:, :2] = (binomial + (order - k) * np.log1p(-q) + k * np.log(q))[:, :2]  # 0 / 0 without noise

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import bdtrc, betaincinv, ndtr, ndtri
+import scipy  # its parts are imported at their first use, as they are slow to import
 
 from privacy.gaussian import gaussian_epsilon, lowest
 
@@ -102,7 +102,9 @@ def one_run_gaussian_epsilon(
     counts = guesses_correct, guesses_made, canaries
 
     def refuted(mu: float) -> bool:
-        return _refuted(*counts, 1 - confidence, lambda x: float(ndtr(ndtri(x) - mu)))
+        return _refuted(
+            *counts, 1 - confidence, lambda x: float(scipy.special.ndtr(scipy.special.ndtri(x) - mu))
+        )
 
     mu = _largest(refuted)
     return gaussian_epsilon(1 / mu, delta) if mu > 0 else 0.0
@@ -141,8 +143,8 @@ def clopper_pearson_epsilon(
         )
     _check(0, 0, 0, delta, confidence)
     doubt = (1 - confidence) / 2
-    low = float(betaincinv(tp, positives - tp + 1, doubt)) if tp else 0.0
-    high = float(betaincinv(fp + 1, negatives - fp, 1 - doubt)) if fp < negatives else 1.0
+    low = float(scipy.special.betaincinv(tp, positives - tp + 1, doubt)) if tp else 0.0
+    high = float(scipy.special.betaincinv(fp + 1, negatives - fp, 1 - doubt)) if fp < negatives else 1.0
     ratios = [(low - delta) / high, (1 - high - delta) / (1 - low)]
     return max(0.0, math.log(max(*ratios, 1.0)))
 
@@ -161,11 +163,11 @@ def _refuted(correct: int, made: int, canaries: int, doubt: float, inverse: Call
 def _guessing_p(correct: int, made: int, canaries: int, epsilon: float, delta: float) -> float:
     """Bound of Theorem 5.2 on the probability of at least ``correct`` right guesses."""
     right = 1 / (1 + math.exp(-epsilon))
-    tail = float(bdtrc(correct - 1, made, right))
+    tail = float(scipy.special.bdtrc(correct - 1, made, right))
     if delta == 0 or correct == 0:
         return tail
     steps = np.arange(1, correct + 1)
-    below = bdtrc(correct - 1 - steps, made, right) - tail
+    below = scipy.special.bdtrc(correct - 1 - steps, made, right) - tail
     return min(1.0, tail + 2 * canaries * delta * float((below / steps).max()))
 
 

@@ -27,8 +27,8 @@ from functools import cached_property
 from typing import ClassVar, TypeVar
 
 import numpy as np
+import scipy  # its parts are imported at their first use, as they are slow to import
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from privacy.gaussian import lowest
 
@@ -159,7 +159,7 @@ class Noise:
     def normal(self, noise: Array) -> Array:
         """Map noise at scale 1 to standard normal numbers, by the declared distribution; nan stays."""
         at = np.where(np.isnan(noise), 0.0, noise)
-        tail: Array = ndtri(np.exp(self.log_cdf(-np.minimum(np.abs(at), self.end))))
+        tail: Array = scipy.special.ndtri(np.exp(self.log_cdf(-np.minimum(np.abs(at), self.end))))
         return np.where(np.isnan(noise), np.nan, -np.sign(at) * tail)
 
     def divergence(self, shift: float, losses: Array) -> Array:

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+import scipy  # its parts are imported at their first use, as they are slow to import
 from numpy.typing import NDArray
-from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from privacy.event import Event
 from privacy.own_mechanism import Noise
@@ -152,7 +152,7 @@ def _square(event: Event) -> float:
     if event.noise is None:
         return event.noise_multiplier**-2
     half = event.noise.log_cdf(np.array([-min(0.5 / event.noise_multiplier, event.noise.end)]))[0]
-    return float(4 * ndtri(min(0.5, math.exp(max(half, -700.0)))) ** 2)
+    return float(4 * scipy.special.ndtri(min(0.5, math.exp(max(half, -700.0)))) ** 2)
 
 
 def _step(epsilon: float, draws: int) -> float:
@@ -202,7 +202,7 @@ def _range(event: Event, kind: Kind, tail: float) -> tuple[float, float]:
     """Return losses between which one draw's distribution lies, up to a mass of ``tail`` above."""
     z, rate = event.noise_multiplier, event.rate
     if event.noise is None:
-        reach = -float(ndtri(min(0.5, tail / rate)))  # standard deviations
+        reach = -float(scipy.special.ndtri(min(0.5, tail / rate)))  # standard deviations
         alone = (0.5 / z + reach) / z
     else:
         alone = event.noise.loss(1 / z + event.noise.above(tail / rate), 1 / z)
@@ -245,10 +245,10 @@ def _gaussian(z: float, losses: Array) -> Array:
     shift = losses * z - 0.5 / z
     positive = np.maximum(shift, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        far = 0.5 * np.exp(-0.5 * shift**2) * erfcx((shift + 1 / z) / math.sqrt(2))
-        near = 0.5 * np.exp(-0.5 * positive**2) * erfcx(positive / math.sqrt(2))
+        far = 0.5 * np.exp(-0.5 * shift**2) * scipy.special.erfcx((shift + 1 / z) / math.sqrt(2))
+        near = 0.5 * np.exp(-0.5 * positive**2) * scipy.special.erfcx(positive / math.sqrt(2))
         # Far to the left, the second term is exp(loss) to within rounding, and erfcx overflows.
-        below = ndtr(-shift) - np.exp(losses + log_ndtr(-(shift + 1 / z)))
+        below = scipy.special.ndtr(-shift) - np.exp(losses + scipy.special.log_ndtr(-(shift + 1 / z)))
     divergence: Array = np.where(shift >= 0, near - far, below)
     return divergence
 
