@@ -51,6 +51,22 @@ def test_the_search_for_imports_finds_them():
     assert "numpy" in imported("epsilon --help")
 
 
+def test_what_a_start_imports_is_not_searched_for_garbage():
+    """Where torch is there already, somebody else decides about it."""
+    script = (
+        "import gc, sys\n"
+        "from harness.cli.parser import main\n"
+        "ended = main(['list', 'models'])\n"
+        "print(ended, gc.isenabled(), gc.get_freeze_count() > 100_000, 'scipy.special' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 True True False"
+    again = subprocess.run(
+        [sys.executable, "-c", f"import torch\n{script}"], capture_output=True, text=True, check=True
+    )
+    assert again.stdout.splitlines()[-1] == "0 True False False"
+
+
 def commands():
     """Return every command with the module and function that carry it out."""
     (found,) = (action for action in parser.parser()._actions if action.choices and action.dest == "command")
