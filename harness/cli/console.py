@@ -29,14 +29,12 @@ class _Output(Console):
         raise BrokenPipeError
 
 
+# As standard error does: ± is no error where only ASCII goes.
 if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-    sys.stdout.reconfigure(
-        errors="backslashreplace"
-    )  # as standard error does: ± is no error where only ASCII goes
+    sys.stdout.reconfigure(errors="backslashreplace")
 
-if not os.environ.get("COLUMNS", "80").strip(
-    "0"
-):  # as a terminal without a size says; rich would print nothing
+# A terminal without a size says 0 columns, and rich would print nothing.
+if not os.environ.get("COLUMNS", "80").strip("0"):
     del os.environ["COLUMNS"]
 
 # Names, reasons and settings may have brackets, which are no markup.

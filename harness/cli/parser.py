@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _carry_out(given: argparse.Namespace) -> int:
     """Import the command that was given, and run it."""
-    with _no_collection():
+    with _first_imports():
         if given.command != "list" or given.what != "suites" or given.plugin:
             from harness.config import plugins
 
@@ -105,7 +105,7 @@ def _carry_out(given: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _first_imports() -> Iterator[None]:
     """Collect no garbage while torch is imported, nor ever what that makes: a sixth of the time of a start."""
     first = gc.isenabled() and "torch" not in sys.modules
     if first:
