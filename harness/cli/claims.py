@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.cli.console import log, out, print_rows
 from harness.cli.names import ROOT
+from harness.core.garbage import no_collection
 from harness.core.registry import UserError, counted, unknown
 from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
 from harness.report.data.evidence import gather
@@ -17,7 +18,7 @@ from harness.report.data.paper_claims import Claims, read_claims
 from harness.report.data.results import Results
 from harness.report.data.verdicts import Finding, judge
 from harness.report.tables import paper_claims as table
-from harness.storage.store import Store, no_collection
+from harness.storage.store import Store
 
 REFERENCE = ROOT / "results" / "reference"  # of the checkout
 

@@ -7,12 +7,10 @@ resumes).
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,7 @@ from harness.cli.options import (
     track_option,
     where_option,
 )
+from harness.core.garbage import first_imports
 from harness.core.registry import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _carry_out(given: argparse.Namespace) -> int:
     """Import the command that was given, and run it."""
-    with _first_imports():
+    with first_imports():
         if given.command != "list" or given.what != "suites" or given.plugin:
             from harness.config import plugins
 
@@ -102,20 +101,6 @@ def _carry_out(given: argparse.Namespace) -> int:
     code: int = command(given)
     sys.stdout.flush()
     return code
-
-
-@contextmanager
-def _first_imports() -> Iterator[None]:
-    """Collect no garbage while torch is imported, nor ever what that makes: a sixth of the time of a start."""
-    first = gc.isenabled() and "torch" not in sys.modules
-    if first:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if first:
-            gc.freeze()
-            gc.enable()
 
 
 def _refused(message: str) -> int:

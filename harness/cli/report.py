@@ -14,6 +14,7 @@ from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system
+from harness.core.garbage import no_collection
 from harness.core.registry import UserError, counted
 from harness.report import (
     Results,
@@ -39,7 +40,7 @@ from harness.report.tables.choice import choose, names
 from harness.report.tables.columns import Column, columns
 from harness.report.tables.rows import Board
 from harness.storage.files import make_own_folder
-from harness.storage.store import Store, no_collection
+from harness.storage.store import Store
 
 Made = TypeVar("Made")
 

@@ -1,11 +1,9 @@
-"""Imports of the fork server, which its workers inherit."""
+"""Imports of the fork server, which its workers inherit; collections would also copy its memory in each of them."""
 
 # ruff: noqa: F401
-import gc
 from contextlib import suppress
 
-gc.disable()  # what is imported stays; a collection would also copy its memory in every worker
-with suppress(Exception):  # the command itself reports a broken algorithm file
+from harness.core.garbage import first_imports
+
+with suppress(Exception), first_imports():  # the command itself reports a broken algorithm file
     import harness.executors.processes
-gc.freeze()
-gc.enable()

@@ -27,19 +27,18 @@ but not mounts with ``nolock``.
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from harness.core.garbage import no_collection
 from harness.core.registry import UserError
 from harness.storage.files import (
     Damaged,
@@ -53,7 +52,7 @@ from harness.storage.files import (
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed, write_sealed
 
-__all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "no_collection", "read_suite"]
+__all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "read_suite"]
 
 log = logging.getLogger(__name__)
 
@@ -288,18 +287,6 @@ class Store:
             search=search,
             chosen=chosen,
         )
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Pause the collection of cycles: records have none, and looking for them takes a third of a report."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

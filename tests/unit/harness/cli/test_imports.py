@@ -14,18 +14,22 @@ from harness.config.run import RunSpec
 LARGE = {"torch", "pandas", "numpy", "scipy", "matplotlib", "pydantic", "algorithms"}
 
 
+def last_line(script, *arguments):
+    """Return the last line that a script prints in a process of its own."""
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
 def imported(line):
-    """Return the large parts that a command imports in a process of its own."""
+    """Return the large parts that a command imports."""
     script = (
         "import sys\n"
         "from harness.cli.parser import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         f"print(*sorted({LARGE!r} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *line.split()], capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.splitlines()[-1].split())
+    return set(last_line(script, *line.split()).split())
 
 
 @pytest.mark.parametrize(
@@ -59,12 +63,8 @@ def test_what_a_start_imports_is_not_searched_for_garbage():
         "ended = main(['list', 'models'])\n"
         "print(ended, gc.isenabled(), gc.get_freeze_count() > 100_000, 'scipy.special' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 True True False"
-    again = subprocess.run(
-        [sys.executable, "-c", f"import torch\n{script}"], capture_output=True, text=True, check=True
-    )
-    assert again.stdout.splitlines()[-1] == "0 True False False"
+    assert last_line(script) == "0 True True False"
+    assert last_line(f"import torch\n{script}") == "0 True False False"
 
 
 def commands():
