@@ -74,7 +74,7 @@ def test_other_tools_are_told_each_figure_at_its_round(tmp_path, monkeypatch, to
     class Run(dict):
         def __init__(self, **options):
             super().__init__()
-            # "never" refuses an id that is there, others continue it; unset, a new run always starts (wandb 0.31.0).
+            # "never" refuses an id that is there, others continue it; unset, a new run starts (wandb 0.31.0).
             assert "resume" not in options
 
         def log(self, figures, step):
