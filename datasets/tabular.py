@@ -12,10 +12,11 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from datasets import packaged
 from datasets.cache import (
@@ -141,7 +142,7 @@ def read_table(
         origins=tuple(
             name.split("_")[0] if name.split("_")[0] in table.categorical else name for name in features
         ),
-        continuous=torch.from_numpy(~np.isin(x, (0.0, 1.0)).all(0)),
+        continuous=torch.from_numpy(~_binary(x).all(0)),
         columns=columns,
         reveals={name: tuple(one.hides) for name, one in table.sensitive.items()},
     )
@@ -191,12 +192,18 @@ def _decode(table: Table, frame: pd.DataFrame) -> dict[str, Column]:
         if not names:
             continue
         block = frame[names].to_numpy()
-        if not (np.isin(block, (0, 1)).all() and (block.sum(1) == 1).all()):
+        if not (_binary(block).all() and (block.sum(1) == 1).all()):
             raise DataError(f"{table.name}: the columns {prefix}_* are not a one-hot code")
         columns[prefix] = np.array([name.removeprefix(f"{prefix}_") for name in names])[block.argmax(1)]
         encoded.update(names)
     kept = [c for c in _header(frame) if c not in encoded and c not in table.unused]
     return columns | {c: frame[c].to_numpy() for c in kept}
+
+
+def _binary(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where values are 0 or 1."""
+    found: NDArray[np.bool_] = (values == 0) | (values == 1)  # `np.isin` takes six times as long
+    return found
 
 
 def _sensitive(

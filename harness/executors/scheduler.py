@@ -6,6 +6,7 @@ report the outcomes.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -75,6 +76,7 @@ def run_all(
     begin: Begin | None = None,
     report: Report | None = None,
     progress: Observe | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> list[Outcome]:
     """Carry out all runs.
 
@@ -101,6 +103,8 @@ def run_all(
         Called with each outcome.
     progress : Callable, optional
         Called after every round; serial executor only.
+    meanwhile : Callable, optional
+        Called once, in a thread, while workers compute; not with the serial executor.
     """
     chosen, execution = choose(executor, jobs, address, len(specs)), execution or Execution()
     size = None if jobs is None else min(jobs, len(specs))
@@ -126,6 +130,8 @@ def run_all(
             else Processes(size or min(cores(), len(specs)), root, execution, retry)
         )
         with workers as running:
+            if meanwhile:
+                threading.Thread(target=meanwhile, daemon=True).start()
             _distribute(specs, root, running, execution, begin, end)
     return [ended[number] for number in range(len(specs))]
 

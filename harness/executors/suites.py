@@ -62,7 +62,7 @@ class Work:
         Called with sentences for the user; the second returns a context that lasts while it is true.
     callbacks : sequence of Callback
         What users have called; at rounds and evaluations with the serial executor only.
-    jobs, executor, address, execution, retry
+    jobs, executor, address, execution, retry, meanwhile
         As in `harness.executors.scheduler.run_all`.
     """
 
@@ -76,6 +76,7 @@ class Work:
     address: str | None = None
     execution: Execution = field(default_factory=Execution)
     retry: bool = False
+    meanwhile: Callable[[], object] | None = None
 
     def carry_out(self, title: str, runs: Mapping[str, RunSpec]) -> Counter[str]:
         """Carry out runs, given by id, and return how many ended in which way."""
@@ -102,6 +103,7 @@ class Work:
                 begin=follower.begin,
                 report=report,
                 progress=observed(self.callbacks),
+                meanwhile=self.meanwhile,
             )
         return ends
 
