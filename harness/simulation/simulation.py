@@ -157,10 +157,8 @@ class Simulation:
         self.round = 0
         self._pruned_ratio = 0.0
         self._evaluated: tuple[Any, Any] = (None, None)  # what was evaluated last, and the result
-        self._outputs: tuple[Any, dict[str, list[Applied] | None]] = (
-            None,
-            {},
-        )  # a state, and all runs' outputs
+        # A state, the first of runs that share their samples, and their outputs on every split.
+        self._outputs: tuple[Any, int, dict[str, list[Applied] | None]] = (None, 0, {})
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
@@ -235,7 +233,7 @@ class Simulation:
             If the state is no longer finite. Under unit client rows that clients keep do not count; a client keeps
             its old row for one that is not finite.
         """
-        self._evaluated, self._outputs = (None, None), (None, {})  # a state that is kept keeps its tables
+        self._evaluated, self._outputs = (None, None), (None, 0, {})  # a state that is kept keeps its tables
         self._prune()
         clients = self.cohort() if ids is None else self.clients(ids, self.round, expected=self._expected)
         clients.chosen = ids is not None and not drawn
@@ -419,31 +417,34 @@ class Simulation:
 
     def _applied(self, number: int, model: Any, split: str) -> Applied:
         """Return the outputs of a run's model on the samples of a split; those of runs with equal data at once."""
-        if self._outputs[0] is not self.state:
-            self._outputs = self.state, {}
-        found = self._outputs[1]
+        company = self._company[number]
+        if self._outputs[0] is not self.state or self._outputs[1] != company[0]:
+            self._outputs = self.state, company[0], {}
+        found = self._outputs[2]
         if split not in found:
             found[split] = None
-            if self._shares_samples and isinstance(model, Tensor) and model.ndim == 1:
-                models = torch.stack([self.personal(other) for other in range(self.num_runs)])
+            if len(company) > 1 and isinstance(model, Tensor) and model.ndim == 1:
+                models = torch.stack([self.personal(other) for other in company])
                 found[split] = applied_together(self.problem, self.federations[number], models, split)
         outputs = found[split]
         if outputs is None:
             return applied(self.problem, self.federations[number], self.rows, model, split)
-        return outputs[number]
+        return outputs[company.index(number)]
 
     @cached_property
-    def _shares_samples(self) -> bool:
-        """Whether all stacked runs are evaluated on the same samples, by models that round alike in any company."""
-        first, *others = self.federations
-        if not others or self.rows.mode != "vmap" or not rounds_alike(self.problem.module):
-            return False
-        return all(
-            all(map(operator.is_, one.pool, first.pool))
-            and one.splits.keys() == first.splits.keys()
-            and all(torch.equal(index, first.splits[name]) for name, index in one.splits.items())
-            for one in others
-        )
+    def _company(self) -> list[list[int]]:
+        """With whom each run is evaluated: all on the same samples, by models that round alike in any company."""
+        if self.rows.mode != "vmap" or not rounds_alike(self.problem.module):
+            return [[number] for number in range(self.num_runs)]
+        groups: list[list[int]] = []
+        for number, one in enumerate(self.federations):
+            with_equal = (group for group in groups if _same_samples(self.federations[group[0]], one))
+            group = next(with_equal, [])
+            if not group:
+                groups.append(group)
+            group.append(number)
+        found = {number: group for group in groups for number in group}
+        return [found[number] for number in range(self.num_runs)]
 
     def _default_names(
         self, compressions: Sequence[Compression], cohort: int | None, balanced: bool
@@ -571,6 +572,15 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return torch.equal(one, other)
     return one is other or (isinstance(one, int) and one == other)
+
+
+def _same_samples(one: Federation, other: Federation) -> bool:
+    """Whether all splits hold the same samples of one pool."""
+    if not all(map(operator.is_, one.pool, other.pool)) or one.splits.keys() != other.splits.keys():
+        return False
+    return one.splits is other.splits or all(
+        torch.equal(index, other.splits[name]) for name, index in one.splits.items()
+    )
 
 
 def _merged(federations: Sequence[Federation]) -> list[Federation]:

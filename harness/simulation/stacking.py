@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -32,7 +32,7 @@ T = TypeVar("T")
 LARGEST = 32  # runs in a stack
 STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, arithmetic dominates
 POOL_BYTES = 2**30  # of the runs' samples, if each run standardizes its own
-SHARED_ENTRIES = 2**16  # of the batches of a step, from which on runs share those of their seed
+SHARED_ENTRIES = 2**18  # of the batches of a step, of all seeds of a stack whose runs share them
 EVALUATED = frozenset({"test", "selection"})  # splits from which no batch is drawn
 PARTS = frozenset(
     {"round", "state", "channel", "draws", "participation", "cost", "errors", "pruned", "lines", "seconds"}
@@ -125,10 +125,9 @@ def _in_epochs(setup: Setup) -> bool:
 def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
     """Cut runs of one signature into stacks, and return the numbers of the runs of each.
 
-    Runs of one seed share their batches if they are in a stack of their own. That pays where batches are large;
-    where they are small, dispatch dominates, and runs of several seeds are stacked together. Stacking saves
-    dispatch time, but loses it again if the tensors of a step outgrow the cache: ten runs of 20 perceptrons with
-    159,010 parameters take twice as long stacked as one after the other.
+    Runs of one seed share their batches, also beside those of other seeds, if each seed of the stack has as many.
+    Stacking saves dispatch time, but loses it again if the tensors of a step outgrow the cache: ten runs of 20
+    perceptrons with 159,010 parameters take twice as long stacked as one after the other.
 
     Parameters
     ----------
@@ -146,13 +145,24 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
     for number, run in enumerate(setups):
         seeds.setdefault(run.spec.seed, []).append(number)
     runs_of_seed = max(map(len, seeds.values()))
-    apart = runs_of_seed > 1 and runs_of_seed * clients * batches >= SHARED_ENTRIES
-    step = clients * (model if apart else model + batches) * pools[0].element_size()
-    distinct = len({id(x) for x in pools})
-    share = pools[0].nbytes * distinct / len(pools) if distinct > 1 and not apart else 1
-    size = most or max(1, min(LARGEST, STEP_BYTES // step, int(POOL_BYTES / share)))
-    groups = list(seeds.values()) if apart else [[number for own in seeds.values() for number in own]]
-    return [list(some) for group in groups for some in chunks(group, -(-len(group) // size))]
+    share = pools[0].nbytes if len({id(x) for x in pools}) > 1 else 0  # of the pools, a seed's
+    fit = int(POOL_BYTES / share) if share else LARGEST
+
+    def largest(entries: int) -> int:
+        return most or max(1, min(LARGEST, STEP_BYTES // (clients * entries * pools[0].element_size())))
+
+    if runs_of_seed == 1:
+        together = [number for own in seeds.values() for number in own]
+        return [list(some) for some in chunks(together, -(-len(together) // min(fit, largest(model + batches))))]
+    size, stacks = largest(model), []
+    beside = max(1, min(fit, SHARED_ENTRIES // (clients * batches)))
+    for length, alike in groupby(sorted(seeds.values(), key=len), key=len):
+        some = list(alike)
+        width = max(1, min(size // length, beside))
+        for members in chunks(some, -(-len(some) // width)):
+            group = [number for own in members for number in own]
+            stacks += [list(piece) for piece in chunks(group, -(-len(group) // size))]
+    return stacks
 
 
 def chunks(items: Sequence[T], count: int) -> list[Sequence[T]]:

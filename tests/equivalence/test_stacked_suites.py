@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -575,8 +576,8 @@ def test_runs_of_one_seed_share_their_clients_data():
 
 def test_models_are_stacked_as_far_as_they_fit(monkeypatch):
     """6 clients x (62 parameters + 16 samples of 30 columns) x 4 bytes are 13,008 bytes a step and run."""
-    setups = [prepare(spec) for spec in runs("uneven clients")] * 32
-    monkeypatch.setattr(stacking, "SHARED_ENTRIES", 2**40)
+    first, *_ = (prepare(spec) for spec in runs("uneven clients", 1))
+    setups = [replace(first, spec=first.spec.model_copy(update={"seed": seed})) for seed in range(64)]
 
     def stack_size(setups):
         return max(map(len, cut(setups)))
@@ -585,19 +586,26 @@ def test_models_are_stacked_as_far_as_they_fit(monkeypatch):
     for limit, size in ((13_007, 1), (13_008, 1), (26_016, 2), (5 * 13_008, 5)):
         monkeypatch.setattr(stacking, "STEP_BYTES", limit)
         assert stack_size(setups) == size
+    assert stack_size(setups[:1] * 10) == 10, "6 clients x 62 parameters: runs of a seed share their batches"
+    monkeypatch.setattr(stacking, "STEP_BYTES", 4 * 6 * 62 * 4)
+    assert stack_size(setups[:1] * 10) == 4
+    monkeypatch.setattr(stacking, "STEP_BYTES", 2**30)
     monkeypatch.setattr(stacking, "POOL_BYTES", 2 * 569 * 30 * 4)  # each seed standardizes its own samples
-    assert stack_size(setups[:3]) == 2
-    assert stack_size(setups[:1] * 10) == 5  # a pool that all share is held once
+    assert stack_size([prepare(spec) for spec in runs("uneven clients")]) == 2
+    assert stack_size(setups[:1] * 10) == 10, "a pool that all share is held once"
 
 
-def test_large_runs_of_a_seed_are_stacked_by_themselves(monkeypatch):
-    """Three seeds under two budgets: 2 runs x 6 clients x 16 samples x 30 columns are 5,760 entries of batches."""
+def test_as_many_seeds_are_in_a_stack_as_their_batches_fit(monkeypatch):
+    """Three seeds under two budgets: 6 clients x 16 samples x 30 columns are 2,880 entries of batches a seed."""
     budgets = [{"placement": "local", "epsilon": epsilon} for epsilon in (2.0, 8.0)]
     specs = [spec for privacy in budgets for spec in runs("uneven clients", privacy=privacy)]
     setups = [prepare(spec) for spec in specs]
-    for least, stacks in ((5760, [[0, 3], [1, 4], [2, 5]]), (5761, [[0, 3, 1, 4, 2, 5]])):
-        monkeypatch.setattr(stacking, "SHARED_ENTRIES", least)
+    one, two, three = [[0, 3], [1, 4], [2, 5]], [[0, 3, 1, 4], [2, 5]], [[0, 3, 1, 4, 2, 5]]
+    for most, stacks in ((1, one), (5759, one), (5760, two), (8640, three)):
+        monkeypatch.setattr(stacking, "SHARED_ENTRIES", most)
         assert cut(setups) == stacks
+    lone, own = cut(setups[:5])[::-1], cut(setups[:5], 1)
+    assert (lone, own) == ([[0, 3, 1, 4], [2]], [[2], [0], [3], [1], [4]]), "equally many runs of each seed"
 
 
 def test_runs_whose_features_would_not_fit_together_go_in_groups_of_seeds(tmp_path, monkeypatch):

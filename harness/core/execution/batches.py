@@ -41,13 +41,14 @@ class Batches:
         Steps of each client, ``(..., C, 1)``. In rounds measured in epochs clients with little data finish early;
         their later batches are padding (`Batch.active` is 0).
     runs : int or None
-        Number of stacked runs with the same batches, whose axis is added.
+        Number of stacked runs, if each of their seeds has one batch, ``(seeds, C, ...)``, for all its runs.
     shared : bool
-        Whether it is added without copying, so that products with all runs' models are one (`Rows`).
+        Whether batches are not copied for the runs of a seed, so that products with all their models are one
+        (`Rows`). Of one seed the axis of runs is expanded; of several, features keep an axis of seeds.
     """
 
     pool: Batch
-    positions: Tensor  # (S, ..., C, B) in the pool, -1 = padding
+    positions: Tensor  # (steps, ..., C, B) in the pool, -1 = padding
     num_steps: Tensor
     same: bool  # whether all steps use the same samples
     redact: Callable[[int, Batch], Batch]  # (step, batch) -> the batch without protected fields
@@ -56,7 +57,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         if self.runs is not None:
-            object.__setattr__(self, "num_steps", self.num_steps.expand(self.runs, *self.num_steps.shape))
+            object.__setattr__(self, "num_steps", self._of_runs(self.num_steps))
 
     def __iter__(self) -> Iterator[Batch]:
         # One look-up for everything but the features, which are large.
@@ -67,10 +68,18 @@ class Batches:
             if step == 0 or not self.same:
                 batch = Batch(self.pool.x.index_select(0, where[step]).unflatten(0, shape), *rest[step])
                 if self.runs is not None:
-                    batch = Batch(*(part.expand(self.runs, *part.shape) for part in batch))
+                    own = self.shared and len(batch.x) > 1  # features of each seed
+                    batch = Batch(batch.x if own else self._of_runs(batch.x), *map(self._of_runs, batch[1:]))
                     if not self.shared:
                         batch = Batch(*(part.contiguous() for part in batch))
             yield self.redact(step, batch)
+
+    def _of_runs(self, part: Tensor) -> Tensor:
+        """Repeat what each seed has once for its runs."""
+        assert self.runs is not None
+        if len(part) == 1:
+            return part.expand(self.runs, *part.shape[1:])
+        return part.repeat_interleave(self.runs // len(part), 0)
 
 
 def all_steps(work: LocalWork, counts: Tensor, rate: float | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -94,8 +94,12 @@ class Rows:
         Tensor or tuple of tensors
             Results with the same leading axes.
         """
-        lead = _leaf(arguments).shape[:axes]
-        shared = _shared(arguments, axes)
+        leaves, structure = tree_flatten(arguments)
+        if (seeds := _seeds(leaves, axes)) > 1:
+            moved = tree_unflatten(_side_by_side(leaves, seeds), structure)
+            return tree_map(partial(_by_run, seeds), self.map(fn, axes, *moved))
+        lead = leaves[0].shape[:axes]
+        shared = _shared(leaves, axes)
         if self.mode == "vmap" and any(shared):
             return self._vectorized(fn, arguments, shared)
         flat = _flat(arguments, axes)
@@ -135,7 +139,11 @@ class Rows:
         pass over a vectorized forward pass.
         """
         lead, points = points[0].shape[:axes], [point.detach() for point in points]
-        shared = _shared((points, batch), axes)
+        if (seeds := _seeds([*points, *batch], axes)) > 1:
+            moved = _side_by_side([*points, *batch], seeds)
+            points, batch = moved[: len(points)], type(batch)(*moved[len(points) :])
+            return [_by_run(seeds, part) for part in self.gradient(loss, axes, points, batch, by)]
+        shared = _shared([*points, *batch], axes)
         if self.mode == "vmap":
             if not any(shared):
                 points, batch, shared = _flat(points, axes), _flat(batch, axes), ()
@@ -314,11 +322,38 @@ def _clipped_sum(
     return one
 
 
-def _shared(arguments: Any, axes: int) -> Shared:
+def _seeds(leaves: Sequence[Tensor], axes: int) -> int:
+    """Return the number of seeds if some tensors have an axis of seeds, others of runs; else 1."""
+    if axes == 1:
+        return 1
+    rows = {len(leaf) for leaf in leaves}
+    return min(rows) if len(rows) > 1 else 1
+
+
+def _side_by_side(leaves: Sequence[Tensor], seeds: int) -> list[Tensor]:
+    """Let the clients of all seeds, ``(S, C, ...)``, be clients ``(S C, ...)`` that R runs share, as of one seed.
+
+    What each run has of its own, ``(S R, C, ...)``, is put into this order, ``(R, S C, ...)``.
+    """
+    runs = max(map(len, leaves)) // seeds
+
+    def moved(leaf: Tensor) -> Tensor:
+        if len(leaf) == seeds:
+            return leaf.flatten(0, 1).expand(runs, -1, *leaf.shape[2:])
+        return leaf.unflatten(0, (seeds, runs)).transpose(0, 1).flatten(1, 2)
+
+    return [moved(leaf) for leaf in leaves]
+
+
+def _by_run(seeds: int, result: Tensor) -> Tensor:
+    """Undo `_side_by_side`: ``(R, S C, ...)`` to ``(S R, C, ...)``."""
+    return result.unflatten(1, (seeds, -1)).transpose(0, 1).flatten(0, 1)
+
+
+def _shared(leaves: Sequence[Tensor], axes: int) -> Shared:
     """Return which tensors all stacked runs share: those expanded along the axis of runs."""
     if axes == 1:
         return ()
-    leaves = tree_flatten(arguments)[0]
     shared = tuple(len(leaf) > 1 and leaf.stride(0) == 0 for leaf in leaves)
     return () if all(shared) else shared
 

@@ -97,7 +97,7 @@ def two_runs():
     return [calibrated(prepare(read_spec(SPEC | {"seed": seed}))) for seed in (0, 1)]
 
 
-def test_remembered_samples_are_of_the_run_and_its_split():
+def test_remembered_samples_are_of_the_run_and_its_split(monkeypatch):
     setups = two_runs()
     model = setups[0].start["x"]
     fresh = {}
@@ -105,11 +105,24 @@ def test_remembered_samples_are_of_the_run_and_its_split():
         for split in ("test", "train"):
             evaluation.test_samples.cache_clear()
             fresh[number, split] = predict(setup, model, split)
+    made, gather = [], evaluation._samples
+    monkeypatch.setattr(evaluation, "_samples", lambda *given: made.append(given) or gather(*given))
+    evaluation.test_samples.cache_clear()
     for number, split in [(0, "test"), (0, "test"), (0, "train"), (1, "test"), (1, "train"), (0, "test")]:
         found, expected = predict(setups[number], model, split), fresh[number, split]
         for name in ("client", "y_true", "score", "y_pred", "loss"):
             assert np.array_equal(getattr(found, name), getattr(expected, name))
-    assert evaluation.test_samples.cache_info().hits > 0
+    assert len(made) == 4, "training samples twice, and the test samples of each run once"
+
+
+def test_samples_are_remembered_as_far_as_they_fit(monkeypatch):
+    (first, second) = two_runs()
+    of = [(one.federation.pool, one.federation.splits["test"]) for one in (first, second)]
+    monkeypatch.setattr(evaluation, "KEPT_BYTES", 1)
+    held = evaluation.test_samples(*of[0])
+    assert evaluation.test_samples(*of[0]) is held, "one split at least"
+    evaluation.test_samples(*of[1])
+    assert evaluation.test_samples(*of[0]) is not held
 
 
 def test_in_place_networks_do_not_change_later_evaluations():
