@@ -396,6 +396,11 @@ def read_spec(given: Mapping[str, Any]) -> RunSpec:
         If a field is not valid.
     """
     bounded("run", given)
+    return validated(given)
+
+
+def validated(given: Mapping[str, Any]) -> RunSpec:
+    """Do what `read_spec` does, of content that is known to be bounded."""
     for key in given:
         if key not in RunSpec.model_fields:
             raise unknown("field of a run", key, RunSpec.model_fields)

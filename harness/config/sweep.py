@@ -22,7 +22,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from harness.config.ranges import read_range
-from harness.config.run import RunSpec, read_spec
+from harness.config.run import RunSpec, validated
 from harness.config.yaml import mapping, shown
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
@@ -95,7 +95,7 @@ def expand(
             if complete is not None:
                 complete(given)
             try:
-                cells.append(Combination(given, read_spec(given)))
+                cells.append(Combination(given, validated(given)))
             except Incompatible as error:
                 cells.append(Combination(given, None, str(error)))
             if len(cells) > MAX_RUNS:

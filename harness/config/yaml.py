@@ -98,7 +98,7 @@ def bounded(where: str, content: Any, *, finite: bool = False) -> None:
                 raise UserError(f"{where}: at most {MAX_DEPTH} levels of lists and sections")
             if count > MAX_VALUES:
                 raise UserError(TOO_MANY.format(where))
-            left.extend((part, depth + 1) for part in parts if not _small(part))
+            left += [(part, depth + 1) for part in parts if type(part) not in PLAIN and not _small(part)]
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise UserError(f"{where}: an integer has at most {MAX_BITS} bits")
         elif isinstance(value, float) and math.isnan(value):

@@ -356,10 +356,11 @@ def in_suite(cell: Combination) -> dict[str, Any]:
     parts = cell.parts
     spec = parts.model_dump(mode="json")
     searched = {} if cell.search is None else {"search": cell.search}
-    content = {"id": None, "spec": spec, "reason": cell.reason, "versions": versions(spec), **searched}
+    code = versions(spec)
+    content = {"id": None, "spec": spec, "reason": cell.reason, "versions": code, **searched}
     if cell.spec is None:
         with suppress(UserError, DataError):
             content["digest"] = data_digest(parts)
         return content
     digest = data_digest(parts)
-    return content | {"id": run_id(spec, digest, versions(spec)), "digest": digest}
+    return content | {"id": run_id(spec, digest, code), "digest": digest}
