@@ -12,6 +12,7 @@ from harness.core.registry import UserError
 from harness.testing.small_tasks import Failed, same_state, simulate, small, task_of
 
 ROUNDS = 2
+SEEDS = (0, 1)  # of which each has a run of every setting: runs of a seed share their batches
 
 
 def numbers(cls: type[Algorithm]) -> list[str]:
@@ -24,7 +25,7 @@ def numbers(cls: type[Algorithm]) -> list[str]:
 
 
 def settings_side_by_side(cls: type[Algorithm]) -> None:
-    """Get in a stack of runs that differ in numbers the bits of the runs alone.
+    """Get in a stack of runs that differ in numbers and seed the bits of the runs alone.
 
     First the numbers that are not zero by default differ, then all others, which are set.
 
@@ -57,17 +58,24 @@ def _compare(cls: type[Algorithm], base: list[Algorithm], changes: dict[str, dic
 
 
 def _check(cls: type[Algorithm], algorithms: Sequence[Algorithm], names: Sequence[str]) -> None:
-    problem, federation = task_of(cls)
-    seeds = [0] * len(algorithms)
+    problem, count = task_of(cls)[0], len(algorithms)
+    federations = [task_of(cls, seed)[1] for seed in SEEDS]
+    together = stack([federation for federation in federations for _ in algorithms])
+    seeds = [seed for seed in SEEDS for _ in algorithms]
     try:
-        runs = simulate(algorithms, (problem, stack([federation] * len(seeds))), rounds=ROUNDS, seeds=seeds)
+        runs = simulate([*algorithms] * len(SEEDS), (problem, together), rounds=ROUNDS, seeds=seeds)
     except (Mixed, TypeError) as error:
         if len(algorithms) > 2:  # find the number
             for algorithm, name in zip(algorithms[1:], names[1:], strict=True):
                 _check(cls, [algorithms[0], algorithm], ["", name])
         raise Failed(f"stacked runs cannot differ in {names[-1]}; name it in Meta.apart ({error})") from error
-    for number, (algorithm, name) in enumerate(zip(algorithms, names, strict=True)):
-        alone = simulate(algorithm, (problem, federation), rounds=ROUNDS)
+    for number, seed in enumerate(seeds):
+        algorithm, name, federation = (
+            algorithms[number % count],
+            names[number % count],
+            federations[number // count],
+        )
+        alone = simulate(algorithm, (problem, federation), rounds=ROUNDS, seeds=[seed])
         mine = type(runs.state)(*(part[number] for part in runs.state))
         same_state(f"{name or 'the usual settings'} in a stack", mine, alone.state, exactly=True)
 
