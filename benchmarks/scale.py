@@ -1,7 +1,9 @@
-"""Print how cost grows: ``python -m benchmarks.scale population | stack | workers | store``.
+"""Print how cost grows: ``python -m benchmarks.scale population | stack | blocks | images | workers | store``.
 
 With the population: a cohort of 100 of ever more clients, each size in a process of its own, so that its memory is
-its own. With runs side by side: seconds that one run's round takes in stacks of 1 to 64. With worker processes:
+its own. With runs side by side: seconds that one run's round takes in stacks of 1 to 64. With clients: those of a
+round that computes a cohort together, or in blocks of one client. With images: the share of a step that gathers
+them, which runs of one seed could at most save by sharing them. With worker processes:
 whole sweeps, from a YAML file to the leaderboard. With a results folder: the commands that read one, by how many
 finished runs it holds, ten seeds a cell or one.
 """
@@ -28,9 +30,14 @@ from benchmarks.limit import WORK, ready
 from benchmarks.speed import MEGABYTE, Remote, Round, compare, interleaved
 from benchmarks.sweeps import SUITES, suite
 from benchmarks.workloads import W2, Ours, Workload
-from harness import run
-from harness.config.run import run_id
+from datasets.federation import Batch
+from harness import models, run
+from harness.config.run import read_spec, run_id
+from harness.core.execution.vectorize import Rows
 from harness.core.wire.compression_settings import Compression
+from harness.problems.classify import classifier
+from harness.simulation.build import prepare
+from harness.simulation.simulation import Simulation
 from harness.storage.store import Store
 
 SMALL = replace(W2, samples=20, local_epochs=1)  # 100,000 of them hold 840 MB
@@ -86,6 +93,46 @@ def stack(options: argparse.Namespace) -> None:
         compare({label: [value / size for value in values] for (label, values), size in sizes})
 
 
+def blocks(options: argparse.Namespace) -> None:
+    """Measure a round of perceptrons, all clients of the cohort together and client by client."""
+    torch.set_num_threads(1)
+    for clients, hidden in ((20, [200]), (100, [16]), (100, [64]), (100, [200]), (50, [512, 512])):
+        content = {
+            "data": "adult",
+            "partition": {"kind": "iid", "clients": clients},
+            "model": {"name": "mlp", "hidden": hidden},
+            "algorithm": {"name": "fedavg", "local_steps": 10, "batch_size": 32},
+        }
+        setup = prepare(read_spec(content))
+        ways = {"together": False, "client by client": True}
+        candidates = {name: Simulation.from_setup(setup, in_parts=way).step for name, way in ways.items()}
+        parameters = sum(value.numel() for value in setup.start.values())
+        print(f"{clients} clients, hidden {hidden}, {parameters:,} parameters, 10 steps of 32", flush=True)
+        compare(interleaved(candidates, options.repeats, options.rounds))
+
+
+def images(options: argparse.Namespace) -> None:
+    """Measure which share of a convolutional network's step gathers its batch."""
+    torch.set_num_threads(1)
+    for name, shape in (
+        ("fedavg_cnn", (1, 28, 28)),
+        ("fedreco_cnn", (1, 28, 28)),
+        ("fedsgda_cnn", (3, 32, 32)),
+    ):
+        problem, rows, samples = classifier(models.build(name, shape, 10)), Rows("loop"), 10_000
+        labels = torch.randint(0, 10, (samples,))
+        pool = Batch(torch.randn(samples, *shape), labels, torch.zeros_like(labels), torch.ones(samples))
+        x, seconds = problem.init(torch.Generator())["x"][None], []
+        for _ in range(options.repeats * options.rounds):
+            began, places = time.perf_counter(), torch.randint(0, samples, (1, 48))
+            batch = pool.at(places)
+            gathered = time.perf_counter()
+            rows.gradient(problem.loss, 1, [x], batch)
+            seconds.append((gathered - began, time.perf_counter() - gathered))
+        gather, gradient = map(statistics.median, zip(*seconds, strict=True))
+        print(f"  {name:<14} gathering 48 images {1e3 * gather:6.2f} ms, gradient {1e3 * gradient:6.1f} ms")
+
+
 def workers(options: argparse.Namespace) -> None:
     """Measure the privacy ladder end to end, on one worker process and on two."""
     print("ladder: 80 runs from YAML to leaderboard", flush=True)
@@ -138,7 +185,14 @@ def _seconds(arguments: list[str]) -> float:
     return time.perf_counter() - began
 
 
-COMMANDS = {"store": store, "population": population, "stack": stack, "workers": workers}
+COMMANDS = {
+    "store": store,
+    "population": population,
+    "stack": stack,
+    "blocks": blocks,
+    "images": images,
+    "workers": workers,
+}
 
 
 def main() -> None:

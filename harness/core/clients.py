@@ -162,7 +162,12 @@ class Clients(Cohort):
             self.mismatched_batches |= self._mismatched(counts, split, batch_size)
         if alike:  # one draw and one look-up for the runs of a seed
             runs, first = len(entropy), slice(None, None, self.federation.repeats)
-            ids, counts, entropy, held = ids[first], counts[first], entropy[first], self.federation.distinct[split]
+            ids, counts, entropy, held = (
+                ids[first],
+                counts[first],
+                entropy[first],
+                self.federation.distinct[split],
+            )
         named = f"{split} {stream}" if records is not None and records.users else stream
         keys = torch.tensor([rng.key(one, "batch", named, self.round) for one in entropy])
         keys = keys[:, None].expand(len(entropy), ids.shape[-1]).flatten()

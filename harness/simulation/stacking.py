@@ -153,7 +153,9 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
 
     if runs_of_seed == 1:
         together = [number for own in seeds.values() for number in own]
-        return [list(some) for some in chunks(together, -(-len(together) // min(fit, largest(model + batches))))]
+        return [
+            list(some) for some in chunks(together, -(-len(together) // min(fit, largest(model + batches))))
+        ]
     size, stacks = largest(model), []
     beside = max(1, min(fit, SHARED_ENTRIES // (clients * batches)))
     for length, alike in groupby(sorted(seeds.values(), key=len), key=len):

@@ -30,11 +30,19 @@ def cohort(federation, seeds, problem):
     ids = torch.arange(CLIENTS)
     ids = ids.expand(len(seeds), -1) if len(seeds) > 1 else ids
     return Clients(
-        federation, problem, Rows("vmap"), seeds=seeds, round=0, ids=ids, cost=Cost((len(seeds),)[: ids.ndim - 1])
+        federation,
+        problem,
+        Rows("vmap"),
+        seeds=seeds,
+        round=0,
+        ids=ids,
+        cost=Cost((len(seeds),)[: ids.ndim - 1]),
     )
 
 
-@pytest.mark.parametrize("seeds", [(0, 0, 0, 1, 1, 1), (0, 0, 0), (4, 4, 2, 2, 3, 3), (0, 0, 1), (0, 1, 0, 1)])
+@pytest.mark.parametrize(
+    "seeds", [(0, 0, 0, 1, 1, 1), (0, 0, 0), (4, 4, 2, 2, 3, 3), (0, 0, 1), (0, 1, 0, 1)]
+)
 @pytest.mark.parametrize("name", ["logistic", "mlp"])
 def test_gradients_are_those_of_the_runs_alone(name, seeds):
     problem = classifier(models.build(name, (COLUMNS,), 2))
