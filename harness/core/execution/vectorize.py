@@ -340,14 +340,16 @@ def _side_by_side(leaves: Sequence[Tensor], seeds: int) -> list[Tensor]:
     def moved(leaf: Tensor) -> Tensor:
         if len(leaf) == seeds:
             return leaf.flatten(0, 1).expand(runs, -1, *leaf.shape[2:])
-        return leaf.unflatten(0, (seeds, runs)).transpose(0, 1).flatten(1, 2)
+        own: Tensor = leaf.unflatten(0, (seeds, runs)).transpose(0, 1).flatten(1, 2)
+        return own
 
     return [moved(leaf) for leaf in leaves]
 
 
 def _by_run(seeds: int, result: Tensor) -> Tensor:
     """Undo `_side_by_side`: ``(R, S C, ...)`` to ``(S R, C, ...)``."""
-    return result.unflatten(1, (seeds, -1)).transpose(0, 1).flatten(0, 1)
+    found: Tensor = result.unflatten(1, (seeds, -1)).transpose(0, 1).flatten(0, 1)
+    return found
 
 
 def _shared(leaves: Sequence[Tensor], axes: int) -> Shared:
