@@ -131,7 +131,7 @@ def run_all(
         )
         with workers as running:
             if meanwhile:
-                threading.Thread(target=meanwhile, daemon=True).start()
+                threading.Thread(target=meanwhile).start()  # waited for at exit: imports must not be cut off
             _distribute(specs, root, running, execution, begin, end)
     return [ended[number] for number in range(len(specs))]
 

@@ -404,3 +404,18 @@ def test_a_stranger_cannot_use_a_cluster_on_this_machine(tmp_path, monkeypatch):
     assert [end.returncode for end in ends] == [1, 1, 0], [end.stderr for end in ends]
     assert ends[2].stdout == "connected\n" and "refused: ConnectionError" in ends[0].stderr
     assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_what_is_done_meanwhile_is_not_cut_off_when_a_command_ends(tmp_path):
+    """Imports in a daemon thread ended an interrupted suite with a crash of the interpreter."""
+    called = []
+    specs = [read_spec(CANCER | {"rounds": 2, "seed": seed}) for seed in range(2)]
+    run_all(specs, tmp_path, jobs=1, meanwhile=lambda: called.append(None))
+    assert called == [], "nobody waits for workers"
+    run_all(
+        [one.model_copy(update={"seed": 5 + one.seed}) for one in specs],
+        tmp_path,
+        jobs=2,
+        meanwhile=lambda: called.append(threading.current_thread().daemon),
+    )
+    assert called == [False]
