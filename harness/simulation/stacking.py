@@ -146,7 +146,7 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
         seeds.setdefault(run.spec.seed, []).append(number)
     runs_of_seed = max(map(len, seeds.values()))
     share = pools[0].nbytes if len({id(x) for x in pools}) > 1 else 0  # of the pools, a seed's
-    fit = int(POOL_BYTES / share) if share else LARGEST
+    fit = max(1, int(POOL_BYTES / share)) if share else LARGEST
 
     def largest(entries: int) -> int:
         return most or max(1, min(LARGEST, STEP_BYTES // (clients * entries * pools[0].element_size())))

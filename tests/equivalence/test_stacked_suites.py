@@ -591,7 +591,10 @@ def test_models_are_stacked_as_far_as_they_fit(monkeypatch):
     assert stack_size(setups[:1] * 10) == 4
     monkeypatch.setattr(stacking, "STEP_BYTES", 2**30)
     monkeypatch.setattr(stacking, "POOL_BYTES", 2 * 569 * 30 * 4)  # each seed standardizes its own samples
-    assert stack_size([prepare(spec) for spec in runs("uneven clients")]) == 2
+    apart = [prepare(spec) for spec in runs("uneven clients")]
+    assert stack_size(apart) == 2
+    monkeypatch.setattr(stacking, "POOL_BYTES", 1)
+    assert stack_size(apart) == 1, "a pool that is too large is still worked on"
     assert stack_size(setups[:1] * 10) == 10, "a pool that all share is held once"
 
 
