@@ -202,7 +202,7 @@ def _decode(table: Table, frame: pd.DataFrame) -> dict[str, Column]:
 
 def _binary(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where values are 0 or 1."""
-    found: NDArray[np.bool_] = (values == 0) | (values == 1)  # `np.isin` takes six times as long
+    found: NDArray[np.bool_] = (values == 0) | (values == 1)  # `np.isin` takes 16 times as long
     return found
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
+from harness.core.execution.by_seed import by_run, seeds_of, clients_side_by_side
 from harness.core.execution.ghost import Layout, layout
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.row_product import exact_sizes
@@ -95,9 +96,9 @@ class Rows:
             Results with the same leading axes.
         """
         leaves, structure = tree_flatten(arguments)
-        if (seeds := _seeds(leaves, axes)) > 1:
-            moved = tree_unflatten(_side_by_side(leaves, seeds), structure)
-            return tree_map(partial(_by_run, seeds), self.map(fn, axes, *moved))
+        if (seeds := seeds_of(leaves, axes)) > 1:
+            moved = tree_unflatten(clients_side_by_side(leaves, seeds), structure)
+            return tree_map(partial(by_run, seeds), self.map(fn, axes, *moved))
         lead = leaves[0].shape[:axes]
         shared = _shared(leaves, axes)
         if self.mode == "vmap" and any(shared):
@@ -139,10 +140,10 @@ class Rows:
         pass over a vectorized forward pass.
         """
         lead, points = points[0].shape[:axes], [point.detach() for point in points]
-        if (seeds := _seeds([*points, *batch], axes)) > 1:
-            moved = _side_by_side([*points, *batch], seeds)
+        if (seeds := seeds_of([*points, *batch], axes)) > 1:
+            moved = clients_side_by_side([*points, *batch], seeds)
             points, batch = moved[: len(points)], type(batch)(*moved[len(points) :])
-            return [_by_run(seeds, part) for part in self.gradient(loss, axes, points, batch, by)]
+            return [by_run(seeds, part) for part in self.gradient(loss, axes, points, batch, by)]
         shared = _shared([*points, *batch], axes)
         if self.mode == "vmap":
             if not any(shared):
@@ -320,36 +321,6 @@ def _clipped_sum(
         return clipped_sum(every, norm, real.any(-1))
 
     return one
-
-
-def _seeds(leaves: Sequence[Tensor], axes: int) -> int:
-    """Return the number of seeds if some tensors have an axis of seeds, others of runs; else 1."""
-    if axes == 1:
-        return 1
-    rows = {len(leaf) for leaf in leaves}
-    return min(rows) if len(rows) > 1 else 1
-
-
-def _side_by_side(leaves: Sequence[Tensor], seeds: int) -> list[Tensor]:
-    """Let the clients of all seeds, ``(S, C, ...)``, be clients ``(S C, ...)`` that R runs share, as of one seed.
-
-    What each run has of its own, ``(S R, C, ...)``, is put into this order, ``(R, S C, ...)``.
-    """
-    runs = max(map(len, leaves)) // seeds
-
-    def moved(leaf: Tensor) -> Tensor:
-        if len(leaf) == seeds:
-            return leaf.flatten(0, 1).expand(runs, -1, *leaf.shape[2:])
-        own: Tensor = leaf.unflatten(0, (seeds, runs)).transpose(0, 1).flatten(1, 2)
-        return own
-
-    return [moved(leaf) for leaf in leaves]
-
-
-def _by_run(seeds: int, result: Tensor) -> Tensor:
-    """Undo `_side_by_side`: ``(R, S C, ...)`` to ``(S R, C, ...)``."""
-    found: Tensor = result.unflatten(1, (seeds, -1)).transpose(0, 1).flatten(0, 1)
-    return found
 
 
 def _shared(leaves: Sequence[Tensor], axes: int) -> Shared:
