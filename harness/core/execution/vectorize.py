@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
-from harness.core.execution.by_seed import by_run, seeds_of, clients_side_by_side
+from harness.core.execution.by_seed import by_run, clients_side_by_side, seeds_of
 from harness.core.execution.ghost import Layout, layout
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.row_product import exact_sizes
