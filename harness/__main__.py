@@ -1,15 +1,37 @@
 """``python -m harness``."""
 
+import atexit
+import os
 import sys
+import threading
+from typing import NoReturn
 
 from harness.executors.forkserver import likely, start_server
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run the command of this process, and end with its exit code."""
     try:
         if likely(sys.argv[1:]):
             start_server()  # workers import in parallel
 
-        from harness.cli.parser import main
+        from harness.cli import parser
     except KeyboardInterrupt:
         sys.exit(130)  # nothing has started
-    sys.exit(main())
+    leave(parser.main())
+
+
+def leave(code: int) -> NoReturn:
+    """End this process without taking its objects apart, which after importing torch takes a third of a second.
+
+    Threads are waited for and exit handlers called, as at any other end.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
