@@ -32,7 +32,8 @@ from benchmarks.sweeps import SUITES, suite
 from benchmarks.workloads import W2, Ours, Workload
 from datasets.federation import Batch
 from harness import models, run
-from harness.config.run import read_spec, run_id
+from harness.config.recorded import run_id
+from harness.config.run import read_spec
 from harness.core.execution.vectorize import Rows
 from harness.core.wire.compression_settings import Compression
 from harness.problems.classify import classifier

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.dataset import Column, DataError
+from datasets.dataset import Column
 from datasets.encoding import Cells, Content, numbers
+from datasets.errors import DataError
 
 VERSION = 1  # in the identity of runs; raise it when the same file gives other numbers
 MICROSECONDS = 86_400e6  # of a day

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.dataset import DataError
+from datasets.errors import DataError
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ import torch
 
 from datasets import cifar, images, natural, shakespeare, tabular
 from datasets.cache import Found, Source, locate
-from datasets.dataset import DataError, Dataset, nearest
+from datasets.dataset import Dataset
+from datasets.errors import DataError, nearest
 from datasets.files import FORMATS, KEYS, parse_address, read_table
 from datasets.natural_tables import NATURAL
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.cache import Found, Source, cache_dir, download, user_folder, verified
-from datasets.dataset import DataError, Dataset
+from datasets.dataset import Dataset
+from datasets.errors import DataError
 from datasets.images import Bytes, join_splits
 
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"

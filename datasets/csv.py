@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.dataset import Column, DataError
+from datasets.dataset import Column
 from datasets.encoding import Cells, Content, numbers
+from datasets.errors import DataError
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 FIRST = 100  # cells of a column that are looked at before the others

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,18 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-log = logging.getLogger(__name__)
+from datasets.errors import DataError
 
 Column = NDArray[Any]
 EXACT = 2.0**53  # from here on float64 holds no longer every whole number
-
-
-class DataError(ValueError):
-    """Unavailable or unusable data; the message gives the reason and a remedy."""
-
-
-class FederationError(ValueError):
-    """Invalid settings of a federation, or data that do not fit them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,20 +133,6 @@ def halves(dataset: Dataset) -> Dataset:
     names = f"classes 0 to {count // 2 - 1}", f"classes {count // 2} to {count - 1}"
     source = f"{dataset.source} in two halves"
     return replace(dataset, y=(dataset.y >= count // 2).long(), classes=names, source=source)
-
-
-@cache
-def warn_once(message: str) -> None:
-    """Log a warning once, although many runs may use the same data."""
-    log.warning(message)
-
-
-def nearest(given: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error message: the nearest allowed name, if any, and all allowed names."""
-    allowed = list(allowed)
-    near = difflib.get_close_matches(given, allowed, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}allowed: {', '.join(allowed) if allowed else 'none'}"
 
 
 def group_by(attributes: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:

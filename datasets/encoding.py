@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datasets.dataset import EXACT, Column, DataError, Dataset, group_by
+from datasets.dataset import EXACT, Column, Dataset, group_by
+from datasets.errors import DataError
 
 LARGEST = float(np.finfo(np.float32).max)
 MISSING_CATEGORY = "(missing)"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets.allocation import Positions, index_of, part_of, spread
-from datasets.dataset import FederationError
+from datasets.errors import FederationError
 from datasets.partition import Partition, Samples
 from datasets.users import grouped, reserved_users, user_numbers, whole_users
 

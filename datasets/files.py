@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets import arrow, csv
-from datasets.dataset import DataError, Dataset, nearest, warn_once
+from datasets.dataset import Dataset
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, encoded
+from datasets.errors import DataError, nearest, warn_once
+from datasets.formats import SUFFIXES
 
 
 class Format(NamedTuple):
@@ -25,9 +27,9 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "csv": Format(csv.read_columns, csv.VERSION, (".csv",)),
-    "parquet": Format(arrow.read_parquet, arrow.VERSION, (".parquet",)),
-    "arrow": Format(arrow.read_arrow, arrow.VERSION, (".arrow", ".feather")),
+    "csv": Format(csv.read_columns, csv.VERSION, SUFFIXES["csv"]),
+    "parquet": Format(arrow.read_parquet, arrow.VERSION, SUFFIXES["parquet"]),
+    "arrow": Format(arrow.read_arrow, arrow.VERSION, SUFFIXES["arrow"]),
 }
 POLICIES = ("error", "drop", "fill")
 OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
@@ -38,11 +40,6 @@ DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*
 # Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` besides.
 LISTS = ("sensitive", "drop", "text")
 KEYS = ("label", "client", "user", "keep_sensitive", "missing", "rare", *LISTS)
-
-
-def name_of_file(name: object, path: object) -> str | None:
-    """Return what to call the data of a user's file; None for a data set of the catalog."""
-    return Path(str(path)).name if name in FORMATS and path else None
 
 
 def parse_address(address: str) -> dict[str, Any] | None:

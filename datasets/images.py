@@ -22,7 +22,8 @@ from torch import Tensor
 
 from datasets import packaged
 from datasets.cache import Found, Source, cache_dir, download, sha256, user_folder, verified
-from datasets.dataset import DataError, Dataset, nearest
+from datasets.dataset import Dataset
+from datasets.errors import DataError, nearest
 
 Bytes = NDArray[np.uint8]
 

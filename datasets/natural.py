@@ -32,8 +32,9 @@ from datasets.cache import (
     user_folder,
     verified,
 )
-from datasets.dataset import DataError, Dataset, nearest
+from datasets.dataset import Dataset
 from datasets.encoding import LARGEST, Cells, encoded
+from datasets.errors import DataError, nearest
 from datasets.natural_tables import NATURAL, NaturalTable
 
 if TYPE_CHECKING:

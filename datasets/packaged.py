@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.dataset import DataError
+from datasets.errors import DataError
 
 PARTS = (
     *("radius", "texture", "perimeter", "area", "smoothness"),

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.allocation import Positions, deal_classes, even, proportional
-from datasets.dataset import EXACT, nearest
+from datasets.dataset import EXACT
+from datasets.errors import nearest
 
 REDRAWS = 1000
 

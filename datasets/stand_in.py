@@ -3,7 +3,8 @@
 import torch
 
 from datasets.catalog import CATALOG, known
-from datasets.dataset import DataError, Dataset
+from datasets.dataset import Dataset
+from datasets.errors import DataError
 
 DIGEST = "stand-in"
 

@@ -30,7 +30,8 @@ from datasets.cache import (
     user_folder,
     verified,
 )
-from datasets.dataset import Column, DataError, Dataset, group_by, nearest
+from datasets.dataset import Column, Dataset, group_by
+from datasets.errors import DataError, nearest
 from datasets.tables import TABLES, Table
 
 if TYPE_CHECKING:

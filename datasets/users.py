@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets.allocation import Positions, part_of
-from datasets.dataset import FederationError
+from datasets.errors import FederationError
 
 if TYPE_CHECKING:
     from datasets.dataset import Dataset

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from datasets.allocation import index_of
-from datasets.dataset import FederationError
+from datasets.errors import FederationError
 from datasets.federation import Federation
 
 

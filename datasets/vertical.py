@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from datasets.dataset import FederationError, nearest
+from datasets.errors import FederationError, nearest
 from datasets.federation import Batch, Federation
 from datasets.partition import PartitionError
 

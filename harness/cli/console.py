@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -100,3 +101,13 @@ def figures(line: dict[str, Any]) -> str:
     text = [f"{name} {metrics[name]:.4f}" for name in shown]
     sent = [f"{size(line['bytes_up'] + line['bytes_down'])} both ways"] if "bytes_up" in line else []
     return ", ".join([*text, *sent])
+
+
+def amount(epsilon: float | str | None) -> str | None:
+    """Format an epsilon, which may be ``inf``, with three digits."""
+    return f"{epsilon:.3g}" if isinstance(epsilon, int | float) else epsilon
+
+
+def ago(seconds: float) -> str:
+    """Format the age of something."""
+    return f"{timedelta(seconds=round(seconds))} ago"

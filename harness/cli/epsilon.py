@@ -12,10 +12,11 @@ from typing import Any
 from harness.cli.console import out, print_rows
 from harness.core.registry import UserError, counted, unknown
 from privacy.accounting import account, calibrate
-from privacy.attacker import FALSE_POSITIVE_RATES, Attack, accuracy_bound, attack_bound
+from privacy.attacker import FALSE_POSITIVE_RATES, Attack, attack_bound
 from privacy.claims import CLAIMS, Verdict, judge
 from privacy.event import Event
 from privacy.gaussian import check_budget, check_delta
+from privacy.trade_off import accuracy_bound
 
 SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
 SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message over its clip norm

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import out, print_rows, show
+from harness.config.parts import parts
+from harness.core.garbage import first_imports
+
+if TYPE_CHECKING:
+    from datasets.catalog import Row
 
 Rows = list[dict[str, Any]]
 
@@ -15,42 +21,27 @@ def list_command(given: argparse.Namespace) -> int:
     if given.what == "data":
         list_data(given.json)
     else:
-        show(LISTS[given.what](), given.json, given.what)
+        rows = LISTS[given.what]() if given.what in LISTS else parts().rows(given.what)
+        show(rows, given.json, given.what)
     return 0
-
-
-def _algorithms() -> Rows:
-    from harness.core.algorithm import ALGORITHMS
-
-    return [
-        {"name": m.name, "family": m.family, "solves": ", ".join(m.solves), "paper": m.paper, "url": m.url}
-        for m in (ALGORITHMS[name].meta for name in ALGORITHMS)
-    ]
-
-
-def _codecs() -> Rows:
-    from compression import CODECS
-
-    formats = {name: getattr(codec, "defined", type(codec.values)) for name, codec in CODECS.items()}
-    return [{"name": name, "about": (cls.__doc__ or "").splitlines()[0]} for name, cls in formats.items()]
 
 
 def list_data(as_json: bool) -> None:
     """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
-    from datasets.catalog import describe
+    with first_imports():
+        from datasets.catalog import describe
 
+    rows = describe()
     if as_json:
-        show([dict(row) for row in describe()], as_json, "data sets")
+        show([dict(row) for row in rows], as_json, "data sets")
     else:
-        print_rows(_data(), "data sets", expendable=("licence",))  # a line for each in 80 columns
+        print_rows(_data(rows), "data sets", expendable=("licence",))  # a line for each in 80 columns
         out.print(
             "data fetch NAME downloads; --json has sources, cleaning and what to do offline", markup=False
         )
 
 
-def _data() -> Rows:
-    from datasets.catalog import describe
-
+def _data(rows: Sequence[Row]) -> Rows:
     return [
         {
             "name": row["name"],
@@ -59,19 +50,8 @@ def _data() -> Rows:
             "licence": row["licence"],
             "here": "yes" if row["available"] else "no",
         }
-        for row in describe()
+        for row in rows
     ]
-
-
-def _mechanisms() -> Rows:
-    from privacy.own_mechanism import MECHANISMS
-
-    ours = {
-        "independent": "Gaussian noise, of its own for every release.",
-        "banded": "Gaussian noise that is correlated between rounds.",
-    }
-    users = {name: (noise.defined.__doc__ or "").split("\n")[0] for name, noise in MECHANISMS.items()}
-    return [{"name": name, "about": about} for name, about in (ours | users).items()]
 
 
 def _metrics() -> Rows:
@@ -80,56 +60,10 @@ def _metrics() -> Rows:
     return [{"name": m.name, "better": m.direction, "about": m.description} for m in METRICS.values()]
 
 
-def _models() -> Rows:
-    from harness import models
-
-    return [dict(row) for row in models.describe()]
-
-
-def _partitions() -> Rows:
-    from datasets.partition import PARTITIONS
-    from datasets.vertical import VERTICAL
-
-    return _documented({**PARTITIONS, **VERTICAL})
-
-
-def _problems() -> Rows:
-    from harness.problems import PROBLEMS
-
-    return [
-        {"name": name, "kind": p.kind, "data": p.data, "about": p.about}
-        for name, p in ((name, PROBLEMS[name]) for name in PROBLEMS)
-    ]
-
-
 def _suites() -> Rows:
     from harness.config import builtin
 
     return [{"name": name, "title": builtin.title_of(name)} for name in builtin.names()]
 
 
-def _topologies() -> Rows:
-    from datasets.topology import TOPOLOGIES
-
-    return _documented(dict(TOPOLOGIES))
-
-
-def _documented(kinds: dict[str, Any]) -> Rows:
-    """Return names and the first lines of docstrings."""
-    return [
-        {"name": kind, "about": (cls.__doc__ or "").splitlines()[0]} for kind, cls in sorted(kinds.items())
-    ]
-
-
-LISTS = {
-    "algorithms": _algorithms,
-    "codecs": _codecs,
-    "data": _data,
-    "mechanisms": _mechanisms,
-    "metrics": _metrics,
-    "models": _models,
-    "partitions": _partitions,
-    "problems": _problems,
-    "suites": _suites,
-    "topologies": _topologies,
-}
+LISTS = {"metrics": _metrics, "suites": _suites}

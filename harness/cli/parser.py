@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from harness.cli.options import (
     where_option,
 )
 from harness.core.garbage import first_imports
-from harness.core.registry import UserError
+from harness.core.registry import PLUGINS, UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
 LISTS = (
@@ -47,13 +48,15 @@ LISTS = (
     "suites",
     "topologies",
 )
+#: Commands that read results or list parts, and need no part itself.
+READERS = ("list", "leaderboard", "report", "recommend", "export", "status")
 VERBOSE = "report what is loaded; with check: list every check"
 
 
 def refusals() -> tuple[type[Exception], ...]:
     """Return the errors whose message is enough for a user; a function, as the parts that define them are large."""
     from compression import CompressionError
-    from datasets.dataset import DataError, FederationError
+    from datasets.errors import DataError, FederationError
     from datasets.partition import PartitionError
     from datasets.topology import TopologyError
     from harness.simulation.snapshot import Diverged
@@ -90,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _carry_out(given: argparse.Namespace) -> int:
     """Import the command that was given, and run it."""
     with first_imports():
-        if given.command != "list" or given.what != "suites" or given.plugin:
+        if given.command not in READERS or given.plugin or entry_points(group=PLUGINS):
             from harness.config import plugins
 
             plugins.load(given.plugin)
@@ -159,7 +162,7 @@ def parser() -> argparse.ArgumentParser:
     spec_options(planned)
     sweep_options(planned)
 
-    status = command("status", "run", "show the progress of the runs of a results folder")
+    status = command("status", "status", "show the progress of the runs of a results folder")
     status.add_argument("dir", type=Path, metavar="DIR")
     status.add_argument("--suite", help="only this suite's runs")
     status.add_argument("--json", action="store_true", help="print JSON")

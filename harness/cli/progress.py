@@ -13,7 +13,7 @@ from types import TracebackType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from harness.cli.console import figures, log
+from harness.cli.console import amount, figures, log
 from harness.config.run import RunSpec
 from harness.executors.scheduler import Outcome
 from harness.executors.suites import Follower
@@ -139,13 +139,3 @@ def where(one: RunStatus) -> str:
         return "starting"
     epsilon = f", ε {amount(one.epsilon)}{'†' * one.extrapolated}" if one.epsilon is not None else ""
     return ", ".join(figures({"metrics": one.metrics}).split(", ")[:2]) + epsilon
-
-
-def amount(epsilon: float | str | None) -> str | None:
-    """Format an epsilon, which may be ``inf``, with three digits."""
-    return f"{epsilon:.3g}" if isinstance(epsilon, int | float) else epsilon
-
-
-def ago(seconds: float) -> str:
-    """Format the age of something."""
-    return f"{timedelta(seconds=round(seconds))} ago"

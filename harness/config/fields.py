@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
-from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     Field,
     SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
@@ -20,16 +16,16 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
-from datasets.files import POLICIES, name_of_file, parse_address
+from datasets.files import POLICIES, parse_address
+from datasets.formats import name_of_file
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
-from harness.config.yaml import bounded, shown
+from harness.config.settings import construct, settings_of
+from harness.config.yaml import shown
 from harness.core.registry import UserError, unknown
 from harness.core.wire.compression_settings import Compression
 from harness.core.wire.privacy_settings import PrivacySpec
 from harness.core.wire.section import Section
-
-T = TypeVar("T")
 
 
 class Named(dict[str, Any]):
@@ -241,75 +237,3 @@ SECTIONS: dict[str, type[Section]] = {
     "compression": Compression,
     "cohort": CohortSpec,
 }
-
-
-def construct(
-    where: str, cls: type[T], settings: Mapping[str, Any], also: Mapping[str, Any] | None = None
-) -> T:
-    """Make a dataclass of settings, converting types ("1e-3" is a number).
-
-    Parameters
-    ----------
-    where : str
-        Path of the section, for messages.
-    cls : type
-        The dataclass.
-    settings : Mapping
-        The given settings.
-    also : Mapping, optional
-        Further names for the message about an unknown one.
-
-    Raises
-    ------
-    UserError
-        If a name is unknown or a value is not valid.
-    """
-    allowed = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-    for key in settings:
-        if key not in allowed:
-            raise unknown(f"setting of {where}", key, [*allowed, *(also or ())])
-    made: T = checked(where, lambda: _adapter(cls).validate_python(dict(settings)))  # type: ignore[arg-type]
-    for name in allowed:
-        # pydantic reads the text "inf" as a float
-        bounded(f"{where}.{name}", getattr(made, name), finite=True)
-    return made
-
-
-@cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    """Return what validates a class; making it takes as long as twenty validations."""
-    return TypeAdapter(cls)
-
-
-def checked(where: str, make: Any) -> Any:
-    """Call ``make`` and turn a pydantic error into a `UserError` of one line."""
-    try:
-        return make()
-    except ValidationError as error:
-        first = error.errors()[0]
-        cause = first.get("ctx", {}).get("error")
-        path = ".".join([part for part in (where, *map(str, first["loc"])) if part])
-        if isinstance(cause, UserError):
-            raise cause from None
-        if first["type"] == "extra_forbidden":
-            section = str(first["loc"][0])  # unknown fields of the run itself were refused before
-            raise unknown(f"field of {section}", first["loc"][-1], SECTIONS[section].model_fields) from None
-        given = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
-        message = str(cause) if cause is not None else first["msg"]
-        raise UserError(f"{path}: {message[0].lower()}{message[1:]}{given}") from None
-
-
-def defaults(cls: type) -> dict[str, Any]:
-    """Return the defaults of a dataclass, without its required fields."""
-    values = {}
-    for field in fields(cls):
-        if field.default is not MISSING:
-            values[field.name] = field.default
-        elif field.default_factory is not MISSING:
-            values[field.name] = field.default_factory()
-    return values
-
-
-def settings_of(thing: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass and their values."""
-    return {field.name: getattr(thing, field.name) for field in fields(thing)}

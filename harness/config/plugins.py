@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import algorithms
 from compression import CODECS, CompressionError
 from datasets.catalog import CATALOG
-from datasets.dataset import DataError
+from datasets.errors import DataError
 from datasets.partition import PARTITIONS, PartitionError
 from datasets.vertical import VERTICAL
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import PLUGGED, Registry, UserError
+from harness.core.registry import PLUGGED, PLUGINS, Registry, UserError
 from harness.metrics import METRICS
 from harness.models import MODELS
 from harness.problems import PROBLEMS
@@ -35,7 +35,6 @@ algorithms.load()  # so that a plugin cannot take the name of a built-in
 
 log = logging.getLogger(__name__)
 
-GROUP = "fedfrontier.plugins"
 REGISTRIES: dict[str, Registry[Any] | MutableMapping[str, Any]] = {
     "algorithm": ALGORITHMS,
     "problem": PROBLEMS,
@@ -73,7 +72,7 @@ def load(paths: Iterable[str | Path] = ()) -> None:
         If a plugin cannot be read, raises, registers nothing, takes an existing name or has changed since.
     """
     installed: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=PLUGINS):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         installed.setdefault(package, []).append(point)
     for package, points in sorted(installed.items()):

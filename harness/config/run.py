@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import to_jsonable_python
 
 import algorithms
-from datasets.files import FORMATS
-from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
-from harness.config import notebook
 from harness.config.attacks import AttackSpec
 from harness.config.fields import (
     SECTIONS,
@@ -25,14 +18,12 @@ from harness.config.fields import (
     DataSpec,
     Named,
     PartitionSpec,
-    checked,
-    construct,
-    defaults,
-    settings_of,
 )
+from harness.config.recorded import USUAL_PROBLEM, run_id, versions
+from harness.config.settings import checked, construct, settings_of
 from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
-from harness.core.registry import PLUGGED, Incompatible, UserError, unknown
+from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.wire.compression_settings import Compression, steps_of
 from harness.core.wire.privacy_settings import USER_RECORDS, PrivacySpec
 from harness.core.wire.section import Section
@@ -40,23 +31,6 @@ from harness.problems import PROBLEMS
 
 algorithms.load()
 
-#: Version of clipping, noise and accounting; part of the identity of runs with privacy.
-PRIVACY_VERSION = 3
-#: Sections that name a part, and the field that holds the name.
-NAMES = {
-    "algorithm": "name", "data": "name", "model": "name",
-    "partition": "kind", "problem": "kind", "topology": "kind", "compression": "codec",
-    "privacy": "mechanism",
-}  # fmt: skip
-PLUGGABLE = (
-    "problem",
-    "data",
-    "partition",
-    "model",
-    "compression",
-    "privacy",
-)  # besides algorithms; metrics are no part of a run
-USUAL_PROBLEM = "classify"
 MOST_ROUNDS = 1_000_000
 
 
@@ -261,132 +235,6 @@ class RunSpec(Section):
         return run_id(spec, digest, versions(spec))
 
 
-def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its recorded spec, the digest of its data, and the versions of its code."""
-    named = essential(spec)
-    if "data" in named:
-        named["data"].pop("path", None)  # the digest identifies the data
-    text = json.dumps({"spec": named, "data": digest, "versions": versions}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the versions of the code that a recorded spec names; empty if a part of it is not registered.
-
-    ``plugins`` holds the versions of the plugins of named parts, and of parts that a notebook defines; it is absent
-    without any. ``data`` is the version of the reader of a file's format; other data sets have none, as their
-    digests name what was read.
-    """
-    names = named_parts(spec)
-    names["problem"] = names["problem"] or USUAL_PROBLEM
-    partitions = {"": 1, **{name: kind.version for name, kind in {**PARTITIONS, **VERTICAL}.items()}}
-    if not (names["algorithm"] in ALGORITHMS and names["problem"] in PROBLEMS):
-        return {}
-    if names["partition"] not in partitions:
-        return {}
-    found = {section: version_of(section, name) for section, name in names.items()}
-    plugins = {key: version for key, version in found.items() if version}
-    return {
-        "algorithm": ALGORITHMS[names["algorithm"]].meta.version,
-        "problem": PROBLEMS[names["problem"]].version,
-        "partition": partitions[names["partition"]],
-        **({"data": FORMATS[names["data"]].version} if names["data"] in FORMATS else {}),
-        **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
-        **({"plugins": plugins} if plugins else {}),
-    }
-
-
-def version_of(section: str, name: str) -> str | None:
-    """Return the version of a part of a plugin or a notebook; None for ours."""
-    return PLUGGED.get((section, name)) or notebook.version(section, name)
-
-
-def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names in the sections of a recorded spec that a plugin or a notebook may bring."""
-    return {section: _name(section, spec.get(section)) for section in ("algorithm", *PLUGGABLE)}
-
-
-def essential(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[str, Any]:
-    """Return a recorded spec without the settings at their defaults, which older records may lack.
-
-    Parts that are not registered, as in skipped combinations, keep all their settings.
-
-    Parameters
-    ----------
-    spec : Mapping
-        The spec.
-    plugged : Collection[str]
-        Sections that name a part of a plugin. It keeps all settings, so that the result does not depend on whether
-        the plugin is loaded.
-    """
-    usual, found = _usual_fields(RunSpec), {}
-    for section, value in spec.items():
-        if section in usual and value == usual[section]:
-            continue
-        if isinstance(value, Mapping):
-            omitted = _usual_settings(section, value, plugged)
-            value = {key: own for key, own in value.items() if key not in omitted or own != omitted[key]}
-            if not value:
-                continue
-        found[section] = value
-    return found
-
-
-def completed(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[str, Any]:
-    """Return a recorded spec with the defaults of the settings that it lacks in its sections; see `essential`."""
-    return {
-        section: {**_usual_settings(section, value, plugged), **value}
-        if isinstance(value, Mapping)
-        else value
-        for section, value in spec.items()
-    }
-
-
-def _usual_settings(section: str, part: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
-    """Return the defaults of a section and of what it names."""
-    fields = _usual_fields(SECTIONS[section]) if section in SECTIONS else {}
-    name = "" if section in plugged else _name(section, part)
-    if section == "model":
-        return {**fields, **(_usual_model(name) if name in models.names() else {})}
-    kinds: dict[str, Any] = {
-        "algorithm": ALGORITHMS,
-        "problem": PROBLEMS,
-        "topology": TOPOLOGIES,
-        "partition": PARTITIONS if name in PARTITIONS else VERTICAL,
-    }
-    if name not in kinds.get(section, ()):
-        return fields
-    made = kinds[section][name]
-    return {**fields, **_usual_values(made.settings if section == "problem" else made)}
-
-
-def _name(section: str, part: object) -> str:
-    """Return the name in a recorded section; empty without one."""
-    name = part.get(NAMES.get(section, "")) if isinstance(part, Mapping) else None
-    return name if isinstance(name, str) else ""
-
-
-@cache
-def _usual_fields(cls: type[Section]) -> dict[str, Any]:
-    """Return the defaults of a section, as they are recorded."""
-    optional = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
-    usual = {name: field.get_default(call_default_factory=True) for name, field in optional.items()}
-    written: dict[str, Any] = to_jsonable_python(usual)
-    written.pop("settings", None)  # those of a partition are recorded beside its fields
-    return written
-
-
-@cache
-def _usual_values(cls: type) -> dict[str, Any]:
-    written: dict[str, Any] = to_jsonable_python(defaults(cls))
-    return written
-
-
-def _usual_model(name: str) -> dict[str, Any]:
-    written: dict[str, Any] = to_jsonable_python(models.complete(name, {}))
-    return written
-
-
 def read_spec(given: Mapping[str, Any]) -> RunSpec:
     """Validate the content of a run file.
 
@@ -404,7 +252,7 @@ def validated(given: Mapping[str, Any]) -> RunSpec:
     for key in given:
         if key not in RunSpec.model_fields:
             raise unknown("field of a run", key, RunSpec.model_fields)
-    spec: RunSpec = checked("", lambda: RunSpec.model_validate(given))
+    spec: RunSpec = checked("", lambda: RunSpec.model_validate(given), SECTIONS)
     bounded("run", spec.model_dump())  # pydantic reads the text "nan" as a float
     return spec
 

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from harness.config.fields import construct
+from harness.config.settings import construct
 from harness.config.yaml import mapping, read_yaml
 from harness.core.registry import UserError, unknown
 

@@ -10,6 +10,8 @@ T = TypeVar("T")
 
 MOST_NAMES = 100  # allowed names that are listed; of more, the nearest are
 NEAREST = 8
+#: Entry points of installed packages that bring parts.
+PLUGINS = "fedfrontier.plugins"
 #: What a plugin may bring, as messages call it.
 PLUGIN_KINDS = ("algorithm", "codec", "data set", "mechanism", "metric", "model", "partition", "problem")
 

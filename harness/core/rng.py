@@ -3,6 +3,8 @@
 `stream` seeds a generator, for long draws such as start values, and `noise_stream` sets one, for noise. `bits`
 hashes counters, for many small draws at once: the batches of a thousand clients are one vectorized call, and a
 client's draw does not depend on the other clients of the cohort.
+
+Functions that need torch import it: reports draw with numpy alone, and start in half the time without it.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _here = threading.local()  # the generator of this thread
 _GAMMA = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed 64-bit number
@@ -42,6 +46,8 @@ def stream(seed: int, *purpose: str | int) -> torch.Generator:
 
     torch keeps 32 bits of the key only, so the noise of a privacy mechanism uses `noise_stream`.
     """
+    import torch
+
     return torch.Generator().manual_seed(key(seed, *purpose))
 
 
@@ -56,6 +62,8 @@ def seeded(seed: int) -> Iterator[None]:
 
     Those of torch, numpy and Python are set back afterwards.
     """
+    import torch
+
     before = random.getstate(), np.random.get_state()  # noqa: NPY002 - of users' code
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -154,6 +162,8 @@ def uniform(keys: Tensor, *counters: Tensor) -> Tensor:
 
 def normal(keys: Tensor, owners: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return float64 standard normal numbers, ``(*shape)`` per owner; an entry depends on its index only."""
+    import torch
+
     drawn = bits(keys, owners)
     for length in shape:
         drawn = more_bits(drawn.unsqueeze(-1), torch.arange(length))

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from datasets.dataset import DataError
-from harness.config.run import RunSpec, named_parts, read_spec, run_id, version_of
-from harness.config.run import versions as versions_of
+from datasets.errors import DataError
+from harness.config.recorded import named_parts, run_id
+from harness.config.recorded import versions as versions_of
+from harness.config.registered import own_version
+from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError
 from harness.executors.forkserver import cores
 from harness.executors.local import run_one
@@ -189,7 +191,7 @@ def _not_loaded(spec: Mapping[str, Any], made: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{section} {names.get(section, '')}"
         for section in sections
-        if version_of(section, names.get(section, "")) is None
+        if own_version(section, names.get(section, "")) is None
     )
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from harness.config import notebook
-from harness.config.run import RunSpec, named_parts
+from harness.config.recorded import named_parts
+from harness.config.run import RunSpec
 from harness.core.registry import UserError, unknown
 from harness.executors import EXECUTORS
 from harness.executors.forkserver import cores

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from datasets.dataset import DataError
-from harness.config.run import RunSpec, read_spec, run_id, versions
+from datasets.errors import DataError
+from harness.config.recorded import run_id, versions
+from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import Search, TuneSpec, runs_of, searches, step_sizes

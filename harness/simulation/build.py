@@ -22,7 +22,8 @@ from datasets.topology import mixing_matrix
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import DataSpec, PartitionSpec
-from harness.config.run import RunSpec, version_of
+from harness.config.registered import own_version
+from harness.config.run import RunSpec
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.execution.vectorize import Rows
@@ -292,7 +293,7 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
     fields = spec.model_dump_json(include={"data", "partition", "problem", "model", "precision"})
     key = (
         kind.build,
-        None if spec.model is None else version_of("model", spec.model["name"]),
+        None if spec.model is None else own_version("model", spec.model["name"]),
         _user(spec),  # is no feature
         fields,
         digest,
@@ -401,7 +402,7 @@ def load_once(data: DataSpec, task: Literal["classification", "regression"] = "c
         state = _state(Path(data.path).expanduser(), data.name in FORMATS) if data.path else None
     except OSError:  # reading says what is wrong
         state = None
-    return _load(data, task, state, version_of("data", data.name))
+    return _load(data, task, state, own_version("data", data.name))
 
 
 def _state(path: Path, inside: bool) -> object:

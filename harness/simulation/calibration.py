@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.dataset import warn_once
+from datasets.errors import warn_once
 from harness.core.registry import UserError
 from harness.core.wire.compression_settings import PLAIN
 from harness.core.wire.privacy_settings import Privacy

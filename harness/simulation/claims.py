@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from harness.config.run import version_of
+from harness.config.registered import own_version
 from harness.core.clients import ERRORS
 from harness.core.registry import UserError
 from harness.core.wire.privacy_settings import DISTRIBUTED, Privacy
@@ -78,7 +78,7 @@ def _of_user(name: str) -> dict[str, Any]:
     """Return a user's mechanism with the version of its plugin, and what is proved for it."""
     return {
         "mechanism": name,
-        "mechanism_version": version_of("privacy", name),
+        "mechanism_version": own_version("privacy", name),
         "noise": "independent, of one symmetric log-concave distribution; clip is of the L1 norm, and "
         "noise_multiplier the scale over the L1 sensitivity",
     }

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from datasets.client_statistics import count
+from datasets.counting import count
 from datasets.topology import directed_edges, spectral_gap
+from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
-from harness.config.run import versions as versions_of
 from harness.core.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
 from harness.simulation.build import Setup

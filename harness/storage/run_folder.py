@@ -16,8 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
 from harness.storage import files, seals
 from harness.storage.files import Damaged, writing
 from harness.storage.seals import read_sealed, write_sealed
@@ -251,6 +249,8 @@ class RunFolder:
 
         It names the run, and holds the checksum of the evaluations that it counts, unless `checkpoint` has one.
         """
+        import torch  # slow to import, and not needed to read results
+
         own = {"id": self.path.name, "digest": self.digest, **checkpoint}
         self._sync_lines()
         path = self.path / "checkpoint.pt"
@@ -262,6 +262,8 @@ class RunFolder:
 
         Checksums are compared first, because torch does not check them.
         """
+        import torch
+
         path = self.path / "checkpoint.pt"
         try:
             with zipfile.ZipFile(path) as archive:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli import board
 from harness.cli.parser import main
-from harness.config.run import run_id
+from harness.config.recorded import run_id
 from harness.executors.replay import Replay, caught
 from harness.storage import seals
 from harness.storage.manifest import MANIFEST, manifest

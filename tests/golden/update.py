@@ -19,7 +19,7 @@ from datasets.partition import PARTITIONS
 from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
-from harness.config.fields import defaults
+from harness.config.settings import defaults
 from harness.core import ALGORITHMS
 from harness.problems import PROBLEMS
 from harness.testing.small_tasks import run, task_of

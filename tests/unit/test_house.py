@@ -1,6 +1,8 @@
 """The shape of the package: few rooms, one direction of imports, short files."""
 
 import ast
+import importlib
+import pkgutil
 from functools import cache
 from pathlib import Path
 
@@ -46,3 +48,12 @@ def test_no_two_files_import_each_other():
 def test_harness_has_at_most_a_dozen_rooms():
     entries = {path.stem for path in (ROOT / "harness").iterdir() if not path.name.startswith(("_", "py."))}
     assert len(entries) <= 12, sorted(entries)
+
+
+@pytest.mark.parametrize("package", ["datasets", "harness.core", "privacy"])
+def test_no_lazy_name_is_that_of_a_module(package):
+    """A module that has been imported would stand in its place."""
+    module = importlib.import_module(package)
+    modules = {found.name for found in pkgutil.iter_modules(module.__path__)}
+    assert not modules & set(module.__all__)
+    assert all(getattr(module, name) is not None for name in module.__all__)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.run import NAMES, versions
+from harness.config.recorded import NAMES, versions
 from harness.core.registry import UserError
 from harness.report.data.paper_claims import Claims
 from harness.storage.files import write_text

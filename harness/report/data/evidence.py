@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from harness.config.recorded import completed, named_parts
 from harness.config.report import COSTS
-from harness.config.run import completed, named_parts
 from harness.core.registry import UserError, unknown
 from harness.report.data.claim_figures import Figure, versions_text
 from harness.report.data.paper_claims import REACHED, Choice, Claim, Claims, Measure, settings_text

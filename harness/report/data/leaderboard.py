@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from scipy.special import stdtrit
 
+from harness.config.parts import parts
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
 from harness.config.system import System
-from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
@@ -277,17 +277,17 @@ def model_for(cell: Cell) -> str | None:
 
     None for algorithms of plugins, which need not be loaded when results are read.
     """
-    if cell.algorithm not in ALGORITHMS or "algorithm" in plugged(cell.records[0]):
+    meta = parts().meta(cell.algorithm)
+    if meta is None or "algorithm" in plugged(cell.records[0]):
         return None
-    meta = ALGORITHMS[cell.algorithm].meta
-    if meta.pooled:
+    if meta["pooled"]:
         return "everybody, from pooled data"
     if cell.done and not any(cell.values("bytes").values()):
         return "each client alone, nothing shared"
     asked = cell.spec["algorithm"] if isinstance(cell.spec.get("algorithm"), dict) else {}
     outer = asked.get("outer_rounds")  # of a bilevel method: whether a common model is trained after them
-    inner = meta.family == "bilevel" and (outer is None or outer >= cell.spec["rounds"])
-    return "each client" if meta.family == "personalized" or inner else "everybody"
+    inner = meta["family"] == "bilevel" and (outer is None or outer >= cell.spec["rounds"])
+    return "each client" if meta["family"] == "personalized" or inner else "everybody"
 
 
 def most_exposed(claim: Mapping[str, Any], total: int | None) -> str | None:

@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
-from harness.config.run import completed
 from harness.metrics import better_is_higher
 from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
 from harness.report.data.tidy import COUNTS, Identity, diagnostics, plugged, tabulated

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from datasets.files import name_of_file
+from datasets.formats import name_of_file
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from harness.config.run import essential, run_id, versions
+from harness.config.recorded import essential, run_id, versions
 from harness.report.data.specs import digest, dotted
 
 if TYPE_CHECKING:

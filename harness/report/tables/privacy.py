@@ -11,6 +11,7 @@ import pandas as pd
 from harness.core.registry import counted
 from harness.report.data.leaderboard import person_or_client
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
+from privacy.trade_off import accuracy_bound
 
 #: Explanations of noise placement, privacy unit, neighbors and sampling; see docs/privacy.md.
 PLACEMENTS = {
@@ -111,11 +112,9 @@ def exposure(frame: pd.DataFrame) -> list[str]:
 def meaning(frame: pd.DataFrame) -> str:
     """Say in two sentences what the epsilons of a leaderboard bound; empty if none is finite and above zero.
 
-    The probability is that of `privacy.attacker.accuracy_bound`. Extrapolated epsilons are left out, as they bound
+    The probability is that of `privacy.trade_off.accuracy_bound`. Extrapolated epsilons are left out, as they bound
     nothing for the clients that were simulated.
     """
-    from privacy.attacker import accuracy_bound
-
     rows = frame[(frame["epsilon_total"] > 0) & frame["noise_cohort"].isna() & frame["delta"].notna()]
     bounds: dict[str, float] = {}
     for epsilon, delta in zip(rows["epsilon_total"].tolist(), rows["delta"].tolist(), strict=True):

@@ -40,7 +40,7 @@ from harness.simulation.evaluation import applied
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import LARGEST, obstacle, stack_setups
-from privacy.attacker import detection_bound
+from privacy.trade_off import detection_bound
 
 Array = NDArray[np.float64]
 CANDIDATES = "candidates"  # name of a split

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets import DataError, load
-from datasets.dataset import FederationError
+from datasets.errors import FederationError
 from datasets.federation import federate
 from datasets.partition import Iid, Natural, PartitionError
 

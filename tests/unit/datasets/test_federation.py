@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from datasets.dataset import Dataset, FederationError, halves
+from datasets.dataset import Dataset, halves
+from datasets.errors import FederationError
 from datasets.federation import Federation, federate, stack
 from datasets.partition import Classes, Iid, Natural, PartitionError, Sensitive
 from datasets.picture import draw

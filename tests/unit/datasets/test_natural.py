@@ -15,8 +15,9 @@ import torch
 
 from datasets import DataError, describe, load, natural
 from datasets.cache import SourceError
-from datasets.client_statistics import count, unpacked
-from datasets.dataset import FederationError
+from datasets.client_statistics import unpacked
+from datasets.counting import count
+from datasets.errors import FederationError
 from datasets.federation import federate
 from datasets.natural_tables import NATURAL, RDATASETS, marked
 from datasets.partition import Natural, PartitionError

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.dataset import Dataset, FederationError
+from datasets.dataset import Dataset
+from datasets.errors import FederationError
 from datasets.federation import federate
 from datasets.partition import Iid, PartitionError
 from datasets.vertical import VERTICAL, Columns, Quadrants

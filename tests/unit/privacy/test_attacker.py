@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from privacy import Event, account
-from privacy.attacker import accuracy_bound, attack_bound, detection_bound
+from privacy.attacker import attack_bound
+from privacy.trade_off import accuracy_bound, detection_bound
 
 DELTA = 1e-5
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy import AdaptiveClip, clip, clip_each, compose, joint_norm
-from privacy.clip import clipped_sum
+from privacy.clipping import clipped_sum
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 

@@ -8,7 +8,9 @@ from typing import get_args
 
 import pytest
 
+from harness.api.making import run
 from harness.cli import options, parser
+from harness.config import registered
 from harness.config.run import RunSpec
 
 LARGE = {"torch", "pandas", "numpy", "scipy", "matplotlib", "pydantic", "algorithms"}
@@ -60,7 +62,7 @@ def test_what_a_start_imports_is_not_searched_for_garbage():
     script = (
         "import gc, sys\n"
         "from harness.cli.parser import main\n"
-        "ended = main(['list', 'models'])\n"
+        "ended = main(['list', 'data'])\n"
         "print(ended, gc.isenabled(), gc.get_freeze_count() > 100_000, 'scipy.special' in sys.modules)"
     )
     assert last_line(script) == "0 True True False"
@@ -86,4 +88,25 @@ def test_the_precisions_are_those_of_a_run():
 
 def test_what_is_listed_is_what_can_be_listed():
     listing = importlib.import_module("harness.cli.listing")
-    assert tuple(listing.LISTS) == parser.LISTS
+    assert {*listing.LISTS, *registered.ROWS, "data"} == set(parser.LISTS)
+
+
+@pytest.mark.slow
+def test_what_reads_results_starts_without_torch(tmp_path, monkeypatch):
+    """The first command writes down what is known of the parts; the others read it."""
+    monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "cache"))
+    spec = {
+        "data": "breast-cancer",
+        "partition": {"kind": "iid", "clients": 3},
+        "model": "logistic",
+        "algorithm": "fedavg",
+        "privacy": {"placement": "central", "epsilon": 32, "clip": 1.0},
+        "rounds": 2,
+    }
+    folder = str(tmp_path / "results")
+    run(spec, folder)
+    assert "torch" in imported("list algorithms")
+    readers = [("list algorithms",), ("list models",), ("status", folder), ("leaderboard", folder)]
+    readers += [("report", folder), ("export", folder, "--csv", str(tmp_path / "all.csv"))]
+    found = {line[0]: "torch" in imported(" ".join(line)) for line in readers}
+    assert not any(found.values()), found

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from harness.config.run import completed, essential, read_spec, run_id, versions
+from harness.config.recorded import completed, essential, run_id, versions
+from harness.config.run import read_spec
 
 NAMED = {
     "3fb84aec5bdf75bb": {

@@ -9,8 +9,9 @@ import sys
 import pytest
 import yaml
 
-from harness.config import run as spec_module
+from harness.config import registered
 from harness.config.fields import PartitionSpec
+from harness.config.recorded import versions
 from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import read_yaml
 from harness.core.registry import Incompatible, UserError
@@ -152,7 +153,7 @@ def test_a_run_id_depends_on_the_data_and_not_on_their_path():
 def test_readers_of_files_have_versions_of_their_own():
     """Runs on CSV files keep their ids; other data sets are known by their digest alone."""
     found = {
-        kind: spec_module.versions(changed("data.name", kind)).get("data")
+        kind: versions(changed("data.name", kind)).get("data")
         for kind in ("csv", "parquet", "arrow", "adult")
     }
     assert found == {"csv": 2, "parquet": 1, "arrow": 1, "adult": None}
@@ -422,12 +423,12 @@ def test_a_changed_default_renames_the_runs_that_use_it():
 def test_a_new_setting_renames_no_run(monkeypatch):
     """Settings at their defaults are left out one by one, also those of algorithms, models and partitions."""
     before = name(WHOLE)
-    usual = spec_module._usual_values
+    usual = registered._values
 
     def without(cls):
         return {key: value for key, value in usual(cls).items() if key != "server_lr"}
 
-    monkeypatch.setattr(spec_module, "_usual_values", without)
+    monkeypatch.setattr(registered, "_values", without)
     assert name(WHOLE) != before  # the setting then stands in the name
     shorter = read_spec(WHOLE).model_copy(
         update={"algorithm": {k: v for k, v in read_spec(WHOLE).algorithm.items() if k != "server_lr"}}

@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import TypeAdapter
 
-from harness.config import fields
+from harness.config import settings
 from harness.config.suite import make_suite
 from harness.config.sweep import expand
 from harness.core.registry import UserError
@@ -173,8 +173,8 @@ def test_workers_that_have_nothing_to_do_save_no_time(monkeypatch):
 def test_a_class_of_settings_is_analyzed_once_however_many_runs_there_are(monkeypatch):
     """It takes as long as twenty validations, and was done for every run."""
     made = []
-    monkeypatch.setattr(fields, "TypeAdapter", lambda cls: made.append(cls) or TypeAdapter(cls))
-    fields._adapter.cache_clear()
+    monkeypatch.setattr(settings, "TypeAdapter", lambda cls: made.append(cls) or TypeAdapter(cls))
+    settings._adapter.cache_clear()
     assert len(specs(seed="0..30")) == 31
     assert len(made) == len(set(made)) > 0
 

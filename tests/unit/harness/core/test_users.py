@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets.dataset import DataError, FederationError
+from datasets.errors import DataError, FederationError
 from harness.config.run import read_spec
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible, UserError

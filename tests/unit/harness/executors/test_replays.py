@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from harness.config import plugins
-from harness.config.run import read_spec, run_id
+from harness.config.recorded import run_id
+from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, UserError
 from harness.executors import replay as module

@@ -8,7 +8,7 @@ import torch
 
 import harness
 from datasets import DataError, load
-from datasets.client_statistics import count
+from datasets.counting import count
 from datasets.dataset import tenths
 from datasets.federation import federate
 from datasets.partition import PARTITIONS

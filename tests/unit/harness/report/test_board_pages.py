@@ -7,7 +7,8 @@ import pytest
 
 from harness.cli.arguments import given_spec
 from harness.cli.parser import parser
-from harness.config.run import read_spec, run_id, versions
+from harness.config.recorded import run_id, versions
+from harness.config.run import read_spec
 from harness.report.folder import command_of
 from harness.report.html.board import Entry, task_id, task_title, write_board
 from harness.storage.store import RunRecord

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from compression import Codec
-from datasets.dataset import DataError
+from datasets.errors import DataError
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.core.wire.compression_settings import Compression

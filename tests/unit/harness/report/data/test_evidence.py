@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from harness.config.run import versions
+from harness.config.recorded import versions
 from harness.core.registry import UserError
 from harness.report.data.claim_figures import differing, read_figures, stale, write_figures
 from harness.report.data.evidence import gather

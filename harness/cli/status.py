@@ -1,0 +1,74 @@
+"""Command ``status``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from harness.cli.console import ago, amount, figures, print_rows
+from harness.core.registry import UserError, counted
+from harness.simulation.status import overview
+from harness.storage.store import Store
+
+MAX_ROWS = 60  # more runs are counted by algorithm
+
+
+def status_command(given: argparse.Namespace) -> int:
+    """Print the progress of the runs of a folder."""
+    if not given.dir.exists():
+        raise UserError(f"no results folder {given.dir}")
+    rows = list(overview(Store(given.dir), given.suite))
+    if given.suite and not rows:
+        raise UserError(f"{given.dir} holds no runs of suite {given.suite}")
+    counts = Counter(row["status"] for row in rows)
+    title = ", ".join(
+        [counted(len(rows), "run"), *(f"{count} {status}" for status, count in sorted(counts.items()))]
+    )
+    if given.json:
+        print(json.dumps(rows, indent=1))
+    elif len(rows) <= MAX_ROWS:
+        print_rows(_readable(rows), title)
+    else:
+        print_rows(_by_algorithm(rows), f"{title}; each run: --json")
+        others = [row for row in rows if row["status"] not in ("done", "missing", "skipped")]
+        if others:
+            left = f", the first {MAX_ROWS} of {len(others)}" if len(others) > MAX_ROWS else ""
+            print_rows(_readable(others[:MAX_ROWS]), f"running, failed or damaged{left}")
+    return 1 if counts["failed"] or counts["damaged"] else 0
+
+
+def _by_algorithm(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the number of runs of every algorithm by status."""
+    statuses = sorted({row["status"] for row in rows})
+    counts = Counter((row["suite"], row["algorithm"], row["status"]) for row in rows)
+    groups = dict.fromkeys((row["suite"], row["algorithm"]) for row in rows)
+    return [
+        {"suite": suite, "algorithm": name, **{one: counts[suite, name, one] or None for one in statuses}}
+        for suite, name in groups
+    ]
+
+
+def _readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return status rows with rounded figures and without empty columns."""
+    readable = [
+        {
+            "suite": row["suite"] if len({row["suite"] for row in rows}) > 1 else None,
+            "run": row["id"] and row["id"][:8],
+            "algorithm": row["algorithm"],
+            "seed": row["seed"],
+            "status": row["status"],
+            "round": f"{row.get('round', 0)}/{row['of']}",
+            "figure": figures({"metrics": row.get("metrics") or {}}).split(", ")[0] or None,
+            "ε": amount(row.get("epsilon")) and f"{amount(row['epsilon'])}{'†' * ('extrapolated' in row)}",
+            "last write": None if row.get("written") is None else ago(row["written"]),
+            "reason": row["reason"],
+        }
+        for row in rows
+    ]
+    return [
+        {key: value for key, value in row.items() if any(one[key] is not None for one in readable)}
+        for row in readable
+    ]

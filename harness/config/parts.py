@@ -1,0 +1,138 @@
+"""What is known of the parts of a run without importing them: defaults, versions, and a line for lists.
+
+Commands that only read need no more of the parts that are named. Importing the parts takes a second, most of it
+torch. So what is known of ours is kept in a file of the cache, under a digest of our source code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from datasets.cache import cache_dir
+from harness.storage.files import make_folder, write_json
+
+PACKAGES = ("harness", "privacy", "compression", "algorithms", "datasets")
+Row = dict[str, Any]
+
+
+class Parts(Protocol):
+    """What is known of parts; sections and names are those of a run file."""
+
+    def fields(self, section: str) -> Mapping[str, Any]:
+        """Return the defaults of a section's own fields, as they are recorded; ``run`` is the run itself."""
+
+    def defaults(self, section: str, name: str) -> Mapping[str, Any] | None:
+        """Return the defaults of a part, as they are recorded; None if there is no such part."""
+
+    def version(self, section: str, name: str) -> int | None:
+        """Return the version of a part of ours; None if it has none or there is no such part."""
+
+    def own_version(self, section: str, name: str) -> str | None:
+        """Return the version of a part of a plugin or a notebook; None for ours."""
+
+    def meta(self, algorithm: str) -> Mapping[str, Any] | None:
+        """Return ``family`` and ``pooled`` of an algorithm's `Meta`; None if there is no such algorithm."""
+
+    def rows(self, kind: str) -> list[Row]:
+        """Return a line for every part of a kind, for lists."""
+
+
+def parts() -> Parts:
+    """Return what is known of the parts.
+
+    Where torch has been imported, the registries are asked, which may hold parts of the user's; importing ours
+    besides takes little time.
+    """
+    return _registered() if "torch" in sys.modules else _recalled()
+
+
+def _registered() -> Parts:
+    return cast(Parts, import_module("harness.config.registered").REGISTERED)
+
+
+class Recalled:
+    """What was known of our parts when this source code was first used.
+
+    Parameters
+    ----------
+    content : Mapping
+        What `harness.config.registered.written_down` returns.
+    """
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._content = content
+
+    def fields(self, section: str) -> Mapping[str, Any]:
+        """See `Parts`."""
+        return cast(Row, self._content["fields"].get(section, {}))
+
+    def defaults(self, section: str, name: str) -> Mapping[str, Any] | None:
+        """See `Parts`."""
+        return cast("Row | None", self._content["defaults"].get(section, {}).get(name))
+
+    def version(self, section: str, name: str) -> int | None:
+        """See `Parts`."""
+        return cast("int | None", self._content["versions"].get(section, {}).get(name))
+
+    def own_version(self, section: str, name: str) -> str | None:
+        """See `Parts`."""
+        return None  # a plugin or a notebook that registers something imports torch
+
+    def meta(self, algorithm: str) -> Mapping[str, Any] | None:
+        """See `Parts`."""
+        return cast("Row | None", self._content["metas"].get(algorithm))
+
+    def rows(self, kind: str) -> list[Row]:
+        """See `Parts`."""
+        return cast(list[Row], self._content["rows"][kind])
+
+
+@cache
+def _recalled() -> Parts:
+    """Return what the cache says of this source code; write it there if it says nothing."""
+    path, digest = cache_dir("parts") / f"{_digest(str(_folders()))}.json", _source()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["source"] == digest:
+            return Recalled(content["parts"])
+    content = {"source": digest, "parts": import_module("harness.config.registered").written_down()}
+    with suppress(OSError):  # it is found out again next time
+        make_folder(path.parent)
+        write_json(path, content)
+    return _registered()
+
+
+def _folders() -> list[str]:
+    """Return the folders of our packages."""
+    found = (find_spec(name) for name in PACKAGES)
+    return [place for spec in found if spec for place in spec.submodule_search_locations or ()]
+
+
+def _source() -> str:
+    """Return the digest of all our source code, and of the Python that reads it: it takes some milliseconds."""
+    files = sorted(
+        os.path.join(at, name)
+        for folder in _folders()
+        for at, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".py")
+    )
+    return _digest(sys.version, *(f"{path} {_digest(Path(path).read_bytes())}" for path in files))
+
+
+def _digest(*texts: str | bytes) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        found.update(text if isinstance(text, bytes) else text.encode())
+        found.update(b"\n")
+    return found.hexdigest()

@@ -1,0 +1,106 @@
+"""What is known of parts without importing them is what their registries say."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from harness.config import parts as parts_module
+from harness.config.parts import Recalled, parts
+from harness.config.recorded import fields_of_run
+from harness.config.registered import REGISTERED, ROWS, written_down
+from harness.config.run import RunSpec
+from harness.core.algorithm import ALGORITHMS
+from harness.problems import PROBLEMS
+
+SECTIONS = ("run", "data", "partition", "privacy", "compression", "cohort", "algorithm", "nothing")
+NAMES = {
+    "algorithm": list(ALGORITHMS),
+    "problem": list(PROBLEMS),
+    "model": ["logistic", "mlp"],
+    "partition": ["iid", "dirichlet", "columns"],
+    "topology": ["ring", "complete"],
+    "data": ["csv", "adult"],
+    "privacy": ["independent"],
+}
+
+
+@pytest.fixture
+def recalled():
+    return Recalled(json.loads(json.dumps(written_down())))
+
+
+def test_what_is_recalled_is_what_is_registered(recalled):
+    for section in SECTIONS:
+        assert recalled.fields(section) == REGISTERED.fields(section)
+    for section, names in NAMES.items():
+        for name in (*names, "", "unheard_of"):
+            assert recalled.defaults(section, name) == REGISTERED.defaults(section, name), (section, name)
+            if section in ("algorithm", "problem", "partition", "data"):
+                assert recalled.version(section, name) == REGISTERED.version(section, name), (section, name)
+    for name in (*ALGORITHMS, "unheard_of"):
+        assert recalled.meta(name) == REGISTERED.meta(name)
+    for kind in ROWS:
+        assert recalled.rows(kind) == REGISTERED.rows(kind)
+
+
+def test_where_torch_is_imported_the_registries_are_asked():
+    assert parts() is REGISTERED
+
+
+def test_the_fields_of_a_run_are_those_of_its_class():
+    assert set(fields_of_run()) == set(RunSpec.model_fields)
+
+
+SCRIPT = """
+import json, sys
+from harness.config.parts import parts
+from harness.config.recorded import run_id, versions
+spec = {"data": {"name": "adult"}, "algorithm": {"name": "scaffold", "lr": 0.5}, "rounds": 3}
+print(run_id(spec, "d", versions(spec)), json.dumps(parts().defaults("algorithm", "ditto")), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "remains", [None, "", "{", "[]", '{"source": 1}', '{"source": "of another version"}']
+)
+def test_a_cache_that_says_nothing_is_written_anew(tmp_path, monkeypatch, remains):
+    monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path))
+
+    def said():
+        done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+        return done.stdout.rsplit(None, 1)
+
+    first = said()
+    (file,) = (tmp_path / "parts").iterdir()
+    if remains is not None:
+        written = file.read_text()
+        file.write_text(remains)
+        assert said() == first
+        assert file.read_text() == written
+    assert first[1] == "True"
+    assert said() == [first[0], "False"]
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "file"))
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("True\n")
+
+
+def test_a_change_of_any_source_file_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts_module, "_folders", lambda: [str(tmp_path)])
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "one.py").write_text("a = 1")
+    found = [parts_module._source()]
+    (tmp_path / "deep" / "one.py").write_text("a = 2")
+    found.append(parts_module._source())
+    (tmp_path / "two.py").write_text("")
+    found.append(parts_module._source())
+    assert len(set(found)) == 3
+    (tmp_path / "notes.txt").write_text("no code")
+    assert parts_module._source() == found[-1]
