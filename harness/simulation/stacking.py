@@ -73,6 +73,10 @@ def obstacle(setup: Setup) -> str | None:
         return f"problem {problem.name} does not declare its constants"
     if _in_epochs(setup) and not meta.parts and spec.cohort is not None:
         return "the number of steps of a cohort depends on its largest client, which differs between runs"
+    if torch.get_num_threads() > 1:
+        return (
+            "several torch threads split a sum by how many runs are stacked; use --jobs instead of --threads"
+        )
     return None
 
 

@@ -362,6 +362,16 @@ def test_runs_in_a_loop_are_alone():
     assert "loop" in obstacle(prepare(spec, Execution(vectorize="loop")))
 
 
+def test_runs_on_several_torch_threads_are_alone():
+    """A perceptron with 1,000 hidden units rounds otherwise stacked there."""
+    setup, before = prepare(read_spec(CANCER)), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert "--jobs" in obstacle(setup)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_runs_of_unlike_problems_are_not_stacked():
     """The share of positives that AUROC uses is that of the seed's own training samples."""
     auroc = CANCER | {"problem": "auroc", "algorithm": {"name": "local_sgda", "local_steps": 2}}

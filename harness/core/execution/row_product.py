@@ -6,9 +6,10 @@ takes a fifth of the time of R narrow products. But a library chooses its kernel
 the shape of a product and by where its rows lie in memory. The result of a run must not depend on the runs beside
 it. So all three sides are padded with zeros, such that rows begin at multiples of some bytes and narrow products
 take the kernel of the wide ones. Which padding serves is found by trying, once per shape. Mostly the number of rows
-alone need be padded, and the factors are not copied: where that gives the same bits, it is done. Where no padding
-serves, and on accelerators, products are not padded, and runs side by side may differ from runs alone in the last
-bits.
+alone need be padded, and the factors are not copied: where that gives the same bits, it is done. A product of
+more rows than that was tried with is tried as it is. Where a run's rows would round otherwise in it, or no padding
+serves, fewer runs are multiplied at once. On accelerators nothing is padded, and runs side by side may differ from
+runs alone in the last bits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +29,20 @@ from torch.utils._python_dispatch import _disable_current_modes
 PADDINGS = ((8, 4), (16, 4), (16, 8), (16, 16), (16, 32))
 FEW = 4  # rows whose products with others are summed without a library
 LEAST = 16  # entries of a row: libraries treat small products separately
+TRIED = 150  # rows up to which a padding is tried
 # Rows that are tried, after all.
-_RANGES = ((0, 150), (3, 70), (50, 63), (1, 3), (100, 117), (5, 149), (0, 33), (149, 150), (0, 128), (22, 26))
+_RANGES = (
+    (0, TRIED),
+    (3, 70),
+    (50, 63),
+    (1, 3),
+    (100, 117),
+    (5, 149),
+    (0, 33),
+    (149, 150),
+    (0, 128),
+    (22, 26),
+)
 _here = threading.local()  # whether this thread counts operations
 
 
@@ -65,7 +78,11 @@ class _RowProduct(torch.autograd.Function):
         of_a, of_b = in_dims
         if of_b is None:
             rows = a.movedim(of_a, -3)
-            product = row_product(rows.flatten(-3, -2), b).unflatten(-2, rows.shape[-3:-1])
+            parts = rows.split(_runs_at_once(b, *rows.shape[-3:-1]), -3)
+            products = [
+                row_product(part.flatten(-3, -2), b).unflatten(-2, part.shape[-3:-1]) for part in parts
+            ]
+            product = products[0] if len(products) == 1 else torch.cat(products, -3)
             return product, product.ndim - 3
         if of_a is None:
             columns = b.movedim(of_b, -2)
@@ -126,27 +143,68 @@ def _exactly() -> bool:
 
 def padding(b: Tensor) -> tuple[int, int] | None:
     """Return the multiples to which products with a matrix are padded; None: not at all."""
-    if b.device.type != "cpu":
-        return None
+    return _found(_kind(b)) if b.device.type == "cpu" else None
+
+
+class _Kind(NamedTuple):
+    """Decides, with the number of rows, which kernel multiplies them by a matrix."""
+
+    shape: tuple[int, ...]
+    by_rows: bool
+    dtype: torch.dtype
+    threads: int
+
+    def drawn(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Return random rows and a random matrix: which kernel is chosen does not depend on the numbers."""
+        generator, (*lead, inner, columns) = np.random.default_rng(0), self.shape
+
+        def one(*sizes: int) -> Tensor:
+            return torch.from_numpy(generator.normal(size=(*lead, *sizes))).to(self.dtype)
+
+        return one(rows, inner), one(inner, columns) if self.by_rows else one(columns, inner).mT
+
+
+def _kind(b: Tensor) -> _Kind:
     # One product, or several: libraries split the former, and the latter one by one, among threads.
     threads, lead = torch.get_num_threads(), b.shape[:-2].numel()
     count = () if b.ndim == 2 else (min(lead, 2) if threads == 1 else lead,)
-    return _found((*count, *b.shape[-2:]), b.stride(-1) == 1, b.dtype, threads)
+    return _Kind((*count, *b.shape[-2:]), b.stride(-1) == 1, b.dtype, threads)
+
+
+def _runs_at_once(b: Tensor, runs: int, each: int) -> int:
+    """Return how many runs, of as many rows each, to multiply by a matrix at once.
+
+    The gradient by their rows is a product with the transposed matrix, of as many rows.
+    """
+    if runs == 1 or _exactly() or b.device.type != "cpu":
+        return runs
+    kinds = _kind(b), _kind(b.mT)
+    if any(_found(kind) is None for kind in kinds):
+        return 1
+    if runs * each <= TRIED or all(_alike(kind, runs, each) for kind in kinds):
+        return runs
+    return max(1, TRIED // each)
 
 
 @lru_cache(maxsize=4096)
-def _found(shape: tuple[int, ...], by_rows: bool, dtype: torch.dtype, threads: int) -> tuple[int, int] | None:
-    """Try the paddings on random factors of a shape: which kernel is chosen does not depend on the numbers."""
-    generator, (*lead, inner, columns) = np.random.default_rng(0), shape
-
-    def drawn(*sizes: int) -> Tensor:
-        return torch.from_numpy(generator.normal(size=(*lead, *sizes))).to(dtype)
-
+def _alike(kind: _Kind, runs: int, each: int) -> bool:
+    """Whether the rows of many runs round in one product as the rows of each run do in its own."""
+    found = _found(kind)
+    assert found is not None
     with _disable_current_modes(), torch.no_grad():
-        rows, matrix = (
-            drawn(_RANGES[0][1], inner),
-            drawn(inner, columns) if by_rows else drawn(columns, inner).mT,
+        rows, matrix = kind.drawn(runs * each)
+        wide = _padded(rows, matrix, *found)
+        return all(
+            torch.equal(_padded(own, matrix, *found), part)
+            for own, part in zip(rows.split(each, -2), wide.split(each, -2), strict=True)
         )
+
+
+@lru_cache(maxsize=4096)
+def _found(kind: _Kind) -> tuple[int, int] | None:
+    """Try the paddings on random factors."""
+    with _disable_current_modes(), torch.no_grad():
+        rows, matrix = kind.drawn(TRIED)
         for align, step in PADDINGS:
             wide = _padded(rows, matrix, align, step)
             if all(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from harness import models
+from harness.core.execution import row_product as row_product_module
 from harness.core.execution.row_product import (
     Linear,
     exact_sizes,
@@ -34,6 +35,43 @@ def test_a_row_rounds_alike_beside_any_others(clients, inner, columns, dtype):
         assert padding(matrix) is not None
         for first, last in [(0, 1), (1, 3), (5, 12), (64, 127), (199, 200)]:
             assert torch.equal(row_product(rows[:, first:last], matrix), wide[:, first:last])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inner", "columns", "each", "runs"),
+    [
+        (torch.float32, 1300, 240, 16, 16),
+        (torch.float32, 1300, 240, 64, 4),
+        (torch.float64, 300, 240, 16, 16),
+        (torch.float64, 300, 64, 200, 3),
+        (torch.float32, 105, 32, 2, 100),
+    ],
+)
+def test_many_runs_round_as_each_alone(dtype, inner, columns, each, runs):
+    """Of a product of more rows than paddings are tried with, and of the gradient by them."""
+    rows, matrix = drawn(runs, each, inner, dtype=dtype), drawn(columns, inner, dtype=dtype).mT
+    out = drawn(runs, each, columns, dtype=dtype)
+
+    def gradient(own, by):
+        return torch.func.vjp(lambda one: row_product(one, matrix), own)[1](by)[0]
+
+    together = torch.func.vmap(row_product, in_dims=(0, None))(rows, matrix)
+    gradients = torch.func.vmap(gradient)(rows, out)
+    for run in range(runs):
+        assert torch.equal(together[run], row_product(rows[run], matrix))
+        assert torch.equal(gradients[run], gradient(rows[run], out[run]))
+
+
+def test_where_no_padding_serves_runs_are_multiplied_one_by_one(monkeypatch):
+    made = []
+    monkeypatch.setattr(row_product_module, "PADDINGS", ())
+    monkeypatch.setattr(
+        torch, "matmul", lambda a, b, matmul=torch.matmul: made.append(a.shape) or matmul(a, b)
+    )
+    row_product_module._found.cache_clear()
+    torch.func.vmap(row_product, in_dims=(0, None))(drawn(3, 2, 105), drawn(105, 32))
+    row_product_module._found.cache_clear()
+    assert made == [(2, 105)] * 3
 
 
 @pytest.mark.parametrize("upright", [True, False])
