@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,6 +36,7 @@ from harness import models, run
 from harness.config.recorded import run_id
 from harness.config.run import read_spec
 from harness.core.execution.vectorize import Rows
+from harness.core.registry import counted
 from harness.core.wire.compression_settings import Compression
 from harness.problems.classify import classifier
 from harness.simulation.build import prepare
@@ -135,11 +137,20 @@ def images(options: argparse.Namespace) -> None:
 
 
 def workers(options: argparse.Namespace) -> None:
-    """Measure the privacy ladder end to end, on one worker process and on two."""
-    print("ladder: 80 runs from YAML to leaderboard", flush=True)
-    seconds = {jobs: [suite("ladder", "auto", jobs) for _ in range(options.repeats)] for jobs in (1, 2)}
-    for jobs, values in seconds.items():
-        print(f"  {jobs} worker{'s' * (jobs > 1):<38} {statistics.median(values):10.1f} s")
+    """Measure a sweep of a minute end to end, on one worker and on two, also of a Ray cluster."""
+    print("the ladder with 60 seeds: 480 runs from YAML to leaderboard", flush=True)
+    executors = {"": ()} | ({"Ray, ": ("--executor", "ray")} if find_spec("ray") else {})
+    for name, executor in executors.items():
+        ways = {jobs: partial(suite, "minute", "auto", jobs, None, executor) for jobs in (1, 2)}
+        seconds: dict[int, list[float]] = {1: [], 2: []}
+        for _ in range(options.repeats):
+            for jobs, way in ways.items():
+                seconds[jobs].append(way())
+        ratios = [one / two for one, two in zip(*seconds.values(), strict=True)]
+        for jobs, values in seconds.items():
+            label = f"{name}{counted(jobs, 'worker')}"
+            print(f"  {label:<42} {statistics.median(values):10.1f} s", flush=True)
+        print(f"  {f'{name}one to two':<42} {statistics.median(ratios):10.2f}", flush=True)
 
 
 def store(options: argparse.Namespace) -> None:

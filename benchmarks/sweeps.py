@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,18 @@ SUITES: dict[str, dict[str, Any]] = {
         },
     },
 }
-RUNS = {"ladder": 80, "bilevel": 10, "tuned": 384}
+# The ladder with 60 seeds, which takes one worker a minute.
+SUITES["minute"] = {
+    **SUITES["ladder"],
+    "suite": "minute",
+    "sweep": {**SUITES["ladder"]["sweep"], "seed": "0..59"},
+}
+RUNS = {"ladder": 80, "bilevel": 10, "tuned": 384, "minute": 480}
 
 
-def suite(name: str, stack: str, jobs: int, checkout: Path | None = None) -> float:
+def suite(
+    name: str, stack: str, jobs: int, checkout: Path | None = None, executor: Sequence[str] = ()
+) -> float:
     """Return the seconds that a suite takes, with a results folder of its own, by this or another checkout."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sweep.yaml"
@@ -88,7 +96,7 @@ def suite(name: str, stack: str, jobs: int, checkout: Path | None = None) -> flo
         command = [sys.executable, "-m", "harness", "suite", str(file), "--out", f"{folder}/results"]
         began = time.perf_counter()
         subprocess.run(
-            [*command, "--stack", stack, "--jobs", str(jobs)],
+            [*command, "--stack", stack, "--jobs", str(jobs), *executor],
             check=True,
             capture_output=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -138,7 +146,7 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3, help="turns")
     options.add_argument("--jobs", type=int, default=2, help="worker processes")
     given = options.parse_args()
-    for name in given.work or SUITES:
+    for name in given.work or ("ladder", "bilevel", "tuned"):
         runs = RUNS[name]
         print(f"{name}: {runs} runs, {given.jobs} workers, median of {given.repeats} turns")
         ways: dict[str, Callable[[], float]] = {

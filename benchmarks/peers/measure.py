@@ -30,7 +30,6 @@ from datasets.catalog import load
 NOT_IN_STEPS = {"fluke": "its loader shuffles all of a client's data for each pass, also if a pass is a step"}
 UNPROTECTED = ("blazefl", "fluke")
 SPARE = 3  # rounds besides those that are timed: of the start, of warming up, and after memory was read
-RUNS = len(sweeps.EPSILONS) * 10
 
 
 def described(work: Workload, dp: bool) -> tuple[Task, Data]:
@@ -119,9 +118,9 @@ def rounds(work: Workload, options: argparse.Namespace, dp: bool) -> None:
         print(f"  {label:<42} {peak / MEGABYTE:10.0f} MB at most   accuracy {right:6.1%}{apart}")
 
 
-def adult() -> tuple[Task, Data]:
-    """Return a run of the ladder of `benchmarks.sweeps`, with so little noise that accuracy says something."""
-    data = load("adult")
+def adult(sweep: str) -> tuple[Task, Data]:
+    """Return a run of a sweep of `benchmarks.sweeps`, with so little noise that accuracy says something."""
+    data, base = load("adult"), sweeps.SUITES[sweep]["base"]
     assert data.continuous is not None
     order = torch.randperm(len(data.y), generator=torch.Generator().manual_seed(0))
     test, train = order[: len(order) // 3], order[len(order) // 3 :]
@@ -133,51 +132,54 @@ def adult() -> tuple[Task, Data]:
         model="logistic",
         shape=shape,
         classes=2,
-        sizes=[len(part) for part in train.chunk(sweeps.CLIENTS)],
-        batch_size=sweeps.BATCH,
+        sizes=[len(part) for part in train.tensor_split(base["partition"]["clients"])],
+        batch_size=base["algorithm"]["batch_size"],
         local_epochs=None,
-        local_steps=sweeps.STEPS,
+        local_steps=base["algorithm"]["local_steps"],
         lr=sweeps.STEP_SIZE,
-        placement="local",
+        placement=base.get("privacy", {}).get("placement", "local"),
         clip=sweeps.CLIP,
         noise=0.01 * sweeps.CLIP,
-        evaluate_every=10,
+        evaluate_every=base["eval_every"],
     )
     vector = torch.cat([torch.zeros_like(value).flatten() for value in start.values()])
     return task, Data(x[train], data.y[train], x[test], data.y[test], vector)
 
 
-def ladder(options: argparse.Namespace) -> None:
+def sweep(options: argparse.Namespace) -> None:
     """Time whole runs of peers beside our whole sweep: two at once, as our two jobs are, and one after another."""
-    repeats, length = options.repeats or 3, options.rounds or sweeps.ROUNDS
+    name, repeats = options.what, options.repeats or 3
+    runs, length = sweeps.RUNS[name], options.rounds or sweeps.SUITES[name]["base"]["rounds"]
     print(
-        f"ladder: {RUNS} runs of {length} rounds; of peers {repeats} pairs and as many alone are made",
+        f"{name}: {runs} runs of {length} rounds; of peers {repeats} pairs and as many alone are made",
         flush=True,
     )
     seconds: dict[str, float] = {}
     if "fedfrontier" in options.only:
         for label, stack in (("side by side", "auto"), ("one by one", "off")):
-            seconds[f"fedfrontier, {label}, 2 jobs"] = sweeps.suite("ladder", stack, 2)
-    if "plain" in options.only:
-        seconds["plain script, from 5 runs, by 2"] = sweeps.plain(5, RUNS, 2)
+            seconds[f"fedfrontier, {label}, 2 jobs"] = sweeps.suite(name, stack, 2)
+    if "plain" in options.only and name == "ladder":
+        seconds["plain script, from 5 runs, by 2"] = sweeps.plain(5, runs, 2)
     reference = next(iter(seconds.values()), None)
     for label, value in seconds.items():
         print(f"  {label:<42} {value:10.1f} s   ratio {value / (reference or value):8.2f}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        tasks.save(folder, *adult())
-        for name, python in installed(options.envs, options.only).items():
-            if name in NOT_IN_STEPS:
-                print(f"  {name}: {NOT_IN_STEPS[name]}")
+        tasks.save(folder, *adult(name))
+        for peer, python in installed(options.envs, options.only).items():
+            if peer in NOT_IN_STEPS:
+                print(f"  {peer}: {NOT_IN_STEPS[peer]}")
                 continue
-            kind = PEERS[name][1][0].rpartition("-")[0]
+            kind = PEERS[peer][1][0].rpartition("-")[0]
             layout = f"{kind}-1x1" if kind else "1x1"
-            line = command(python, name, folder, layout, length)
-            whole(f"{name} {layout}", line, folder, repeats, reference)
+            line = command(python, peer, folder, layout, length)
+            whole(f"{peer} {layout}", line, folder, repeats, runs, reference)
 
 
-def whole(label: str, line: list[str], folder: Path, repeats: int, reference: float | None) -> None:
-    """Make some runs of one peer, and print what all would take, two at once or one after another."""
+def whole(
+    label: str, line: list[str], folder: Path, repeats: int, asked: int, reference: float | None
+) -> None:
+    """Make some runs of one peer, and print what all asked for would take, two at once or one after another."""
     pairs: list[float] = []
     singles: list[float] = []
     rounds: list[float] = []
@@ -194,14 +196,14 @@ def whole(label: str, line: list[str], folder: Path, repeats: int, reference: fl
             ended = f"accuracy {lines[-1]['accuracy']:.1%}"
     noise = ", without noise: it has none of this kind" if label.split()[0] in UNPROTECTED else ""
     for way, runs, spent in (("two at once", 2, pairs), ("one after another", 1, singles)):
-        total = RUNS / runs * statistics.median(spent)
+        total = asked / runs * statistics.median(spent)
         ratio = f"   ratio {total / reference:8.2f}" if reference else ""
         print(
-            f"  {f'{label}, {way}':<42} {total:10.1f} s{ratio}   {RUNS // runs} times the median of "
+            f"  {f'{label}, {way}':<42} {total:10.1f} s{ratio}   {asked // runs} times the median of "
             f"{min(spent):.1f} to {max(spent):.1f} s; {ended}{noise}",
             flush=True,
         )
-    alone = RUNS / 2 * statistics.median(rounds)
+    alone = asked / 2 * statistics.median(rounds)
     ratio = f"   ratio {alone / reference:8.2f}" if reference else ""
     print(f"  {f'{label}, rounds without start-up':<42} {alone:10.1f} s{ratio}   two at once", flush=True)
 
