@@ -2,9 +2,10 @@
 
 from harness.config.report import Choice, Pivot, ReportSpec, Target, read_choice, read_target
 from harness.report.data.export import write_parquet, write_tensorboard, write_tidy
+from harness.report.data.identity import cell_key
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
-from harness.report.data.tidy import cell_key, tidy
+from harness.report.data.tidy import tidy
 from harness.report.html.page import write_page, write_report
 from harness.report.plots.budgets import accuracy_against_epsilon
 from harness.report.plots.curves import learning_curves

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from harness.report.data.identity import Identity
 from harness.report.data.specs import part_name
-from harness.report.data.tidy import Identity
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,6 +22,7 @@ from harness.config.system import System
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
+from harness.report.data.identity import plugged
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import (
     clients,
@@ -31,8 +32,8 @@ from harness.report.data.specs import (
     part_name,
     partition_text,
 )
+from harness.report.data.statistics import exact_stdev
 from harness.report.data.system_costs import system_costs
-from harness.report.data.tidy import plugged
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -204,7 +205,7 @@ def half_width(values: Sequence[float]) -> float | None:
     """Return the half width of the 95 % t interval of the mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+    return float(stdtrit(len(values) - 1, 0.975)) * exact_stdev(values) / math.sqrt(len(values))
 
 
 def _description(cell: Cell) -> dict[str, Any]:
@@ -267,7 +268,7 @@ def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> 
     for name in {"accuracy", "worst_client", "eqopp", "auroc", *metrics}:
         values = list(cell.values(name).values())
         row[f"{name}_mean"] = _mean(values)
-        row[f"{name}_std"] = stdev(values) if len(values) > 1 else None
+        row[f"{name}_std"] = exact_stdev(values) if len(values) > 1 else None
     row["accuracy_ci95"] = half_width(list(cell.values("accuracy").values()))
     return row
 
@@ -367,7 +368,7 @@ def _mean(values: Iterable[float]) -> float | None:
     values = list(values)
     if not values:
         return None
-    return values[0] if all(value == values[0] for value in values) else fmean(values)
+    return values[0] if values.count(values[0]) == len(values) else fmean(values)
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

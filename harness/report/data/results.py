@@ -6,17 +6,20 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.metrics import better_is_higher
+from harness.report.data.identity import Identity, identified, plugged
 from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
-from harness.report.data.tidy import COUNTS, Identity, diagnostics, plugged, tabulated
+from harness.report.data.tidy import COUNTS, Table, diagnostics
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
     from harness.storage.store import RunRecord
 
@@ -82,36 +85,35 @@ class Results:
     @property
     def frame(self) -> pd.DataFrame:
         """The tidy table."""
-        return self._tabulated[0]
+        return self._table.frame
 
     @cached_property
-    def _tabulated(self) -> tuple[pd.DataFrame, dict[str, str]]:
-        return tabulated(self.identities)
+    def _table(self) -> Table:
+        return Table(self.records, self.identities)
 
     @cached_property
     def identities(self) -> list[Identity]:
-        """What determines each run, in the order of the records."""
-        return [Identity(record) for record in self.records]
+        """What determines each run but its seed, in the order of the records; shared where it is the same."""
+        return identified(self.records)
 
     @cached_property
     def runs(self) -> list[Run]:
         """The groups of the tidy table by run, in the order of the records."""
-        ends = list(accumulate(max(1, len(record.rounds)) for record in self.records))
-        rows = map(slice, [0, *ends], ends)
-        return [Run(one, own, self) for one, own in zip(self.identities, rows, strict=True)]
+        ends = [int(end) + 1 for end in self._table.ends]
+        parts = zip(self.records, self.identities, count(), map(slice, [0, *ends], ends), strict=False)
+        return [Run(*own, self) for own in parts]
 
     @cached_property
     def cells(self) -> list[Cell]:
         """The groups of runs by cell, in an order that does not depend on the order of the records."""
-        keys, tasks = self.frame["cell"].tolist(), self.frame["task"].tolist()
         groups: dict[str, list[Run]] = {}
         for run in self.runs:
-            groups.setdefault(keys[run.rows.start], []).append(run)
+            groups.setdefault(run.identity.cell, []).append(run)
         order = {key: tuple(sorted(runs, key=lambda run: run.seed)) for key, runs in sorted(groups.items())}
         fullest = {key: _fullest(runs) for key, runs in order.items()}
         settings, variants = _settings(fullest), _variants(fullest)
         return [
-            Cell(key, tasks[runs[0].rows.start], runs, settings[key] | variants[key], variants[key])
+            Cell(key, runs[0].identity.task, runs, settings[key] | variants[key], variants[key])
             for key, runs in order.items()
         ]
 
@@ -137,19 +139,27 @@ class Results:
         Besides metrics and diagnostics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``,
         ``oracle_calls``, ``round``, ``seconds`` and ``epsilon`` (the total so far). Counts stay integers.
         """
-        return self.once(("column", measure), lambda: self._column(measure))
+        return self.once(("column", measure), lambda: self._values(measure, self._table.rows))
 
-    def _column(self, measure: str) -> list[float | int | None]:
+    def last(self, measure: str) -> list[float | int | None]:
+        """Return a measure of the last evaluation of every run, as `column`."""
+        return self.once(("last", measure), lambda: self._values(measure, self._table.ends))
+
+    def _values(self, measure: str, rows: NDArray[np.int64]) -> list[float | int | None]:
         if measure == "bytes":
-            both = zip(self.column("bytes_up"), self.column("bytes_down"), strict=True)
-            return [None if up is None or down is None else up + down for up, down in both]
+            both = (self._values(name, rows) for name in ("bytes_up", "bytes_down"))
+            return [None if up is None or down is None else up + down for up, down in zip(*both, strict=True)]
         name = "epsilon_total" if measure == "epsilon" else measure
         if measure not in (*COUNTS, "seconds", "epsilon"):
-            name = self._tabulated[1].get(measure, measure if measure in self.diagnostics else "")
-        if name not in self.frame:
-            return [None] * len(self.frame)
-        column = self.frame[name]
-        return [None if gone else value for value, gone in zip(column.tolist(), column.isna(), strict=True)]
+            name = self._table.metrics.get(measure, measure if measure in self.diagnostics else "")
+        whole = self._table.column(name)
+        if whole is None:
+            return [None] * len(rows)
+        column = whole.take(rows)
+        values = column.astype(object).to_numpy(copy=True)
+        values[column.isna()] = None
+        found: list[float | int | None] = values.tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -158,22 +168,23 @@ class Run:
 
     Attributes
     ----------
+    record : RunRecord
+        The run as read from the store.
     identity : Identity
-        What determines it.
+        What determines it but its seed.
+    number : int
+        Its place among the records.
     rows : slice
         Its rows, one per evaluation.
     results : Results
         The tidy table.
     """
 
+    record: RunRecord
     identity: Identity
+    number: int
     rows: slice
     results: Results = field(repr=False, compare=False)
-
-    @cached_property
-    def record(self) -> RunRecord:
-        """The run as read from the store."""
-        return self.identity.record
 
     @property
     def seed(self) -> int:
@@ -191,7 +202,7 @@ class Run:
 
     def value(self, measure: str) -> Any:
         """Return `measure` at the last evaluation; None where it does not apply."""
-        return self.results.column(measure)[self.rows.stop - 1]
+        return self.results.last(measure)[self.number]
 
     def at_target(self, target: Target, cost: str) -> Any:
         """Return `cost` at the first evaluation that reaches the target; None if none does."""
@@ -257,9 +268,9 @@ class Cell:
         return [run for run in self.runs if run.done]
 
     @cached_property
-    def _ends(self) -> dict[int, int]:
-        """Seed -> row of the tidy table with the last evaluation, of the finished runs."""
-        return {run.seed: run.rows.stop - 1 for run in self.done}
+    def _numbers(self) -> dict[int, int]:
+        """Seed -> place among the records, of the finished runs."""
+        return {run.seed: run.number for run in self.done}
 
     def shared_key(self, without: Collection[str]) -> str:
         """Return the digest of all that determines the cell without some sections, see `Identity.shared_key`."""
@@ -267,8 +278,8 @@ class Cell:
 
     def values(self, measure: str) -> dict[int, float]:
         """Return seed -> `measure` at the last evaluation, for the finished runs to which it applies."""
-        column = self.runs[0].results.column(measure)
-        return {seed: value for seed, row in self._ends.items() if (value := column[row]) is not None}
+        last = self.runs[0].results.last(measure)
+        return {seed: value for seed, number in self._numbers.items() if (value := last[number]) is not None}
 
     def at_target(self, target: Target, cost: str) -> dict[int, float]:
         """Return seed -> `cost` at the first evaluation that reaches the target, for the finished runs with one."""
@@ -298,7 +309,10 @@ def _fullest(runs: Sequence[Run]) -> Run:
     def size(run: Run) -> int:
         return sum(len(part) if isinstance(part, Mapping) else 1 for part in run.record.spec.values())
 
-    return max(runs, key=size)
+    different: dict[Identity, Run] = {}
+    for run in runs:  # those of one identity are of one size
+        different.setdefault(run.identity, run)
+    return max(different.values(), key=size)
 
 
 def _settings(fullest: Mapping[str, Run]) -> dict[str, dict[str, str]]:

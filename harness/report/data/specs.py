@@ -82,7 +82,7 @@ def clients(spec: Mapping[str, Any]) -> int | None:
 
 
 SCALARS = frozenset({str, int, float, bool, type(None)})
-_encoded = json.JSONEncoder(separators=(",", ":"), default=str).encode
+in_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 def dotted(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -106,7 +106,7 @@ def in_text(name: str, value: Any) -> str:
     """Return the canonical text of a setting, without spaces."""
     if name.startswith("compression.") and (steps := schedule_text(value)) is not None:
         return steps if len(steps) <= LONGEST_SCHEDULE else f"#{digest(value)[:6]}"
-    text = value if isinstance(value, str) else _encoded(value)
+    text = value if isinstance(value, str) else in_json(value)
     return text.replace(" ", "_") if len(text) <= LONGEST_VALUE else f"#{digest(value)[:6]}"
 
 

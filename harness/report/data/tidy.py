@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from harness.config.recorded import essential, run_id, versions
-from harness.report.data.specs import digest, dotted
+from harness.report.data.identity import Identity, identified
+from harness.report.data.specs import dotted
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from harness.storage.store import RunRecord
 
+OWN = ("id", "status", "reason", "source")
 RUN = ("id", "suite", "profile", "status", "reason", "source")
 KEYS = ("cell", "task")
 COUNTS = ("round", "bytes_up", "bytes_down", "flops", "oracle_calls")
@@ -26,7 +28,8 @@ NAMED = {
     "data": "name", "model": "name", "algorithm": "name",
     "partition": "kind", "problem": "kind", "topology": "kind",
 }  # fmt: skip
-TASK = {"data", "partition", "problem"}  # sections that cells share if they are ranked together
+ALWAYS = (*COUNTS, "seconds")
+NUMBERS = frozenset({int, float, bool})
 LARGEST_INTEGER = 2**63 - 1  # a column with a larger one holds floats
 
 
@@ -50,162 +53,115 @@ def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
         ``task``, digests that runs averaged together and cells ranked together share. Missing means "does not
         apply" or "not recorded", never zero.
     """
-    return tabulated([Identity(record) for record in records])[0]
+    records = list(records)
+    return Table(records, identified(records)).frame
 
 
-def tabulated(identities: Sequence[Identity]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the tidy table of runs, and the column of every metric."""
-    runs = [_run(one) for one in identities]
-    records = [one.record for one in identities]
-    counts = [max(1, len(record.rounds)) for record in records]
-    lines = [line for record in records for line in record.rounds or [{}]]
-    figures = [_figures(line) for line in lines]
-    metrics: list[Mapping[str, Any]] = [line.get("metrics", {}) for line in lines]
-    described, shape_of_run = _columns(runs)
-    measured, shape_of_row = _columns(figures)
-    scores, shape_of_scores = _columns(metrics)
-    column = {name: f"metrics.{name}" if name in described or name in measured else name for name in scores}
-    columns = {name: _typed(values).repeat(counts) for name, values in described.items()}
-    columns |= {name: _typed(values) for name, values in measured.items()}
-    columns |= {column[name]: _typed(values) for name, values in scores.items()}
-    columns |= {name: columns.get(name, pd.Series()).astype("str") for name in (*RUN, *KEYS)}
-    owners = (shape for shape, count in zip(shape_of_run, counts, strict=True) for _ in range(count))
-    shapes = dict.fromkeys(zip(owners, shape_of_row, shape_of_scores, strict=True))
-    names = [name for run, row, own in shapes for name in (*run, *row, *(column[metric] for metric in own))]
-    spec = sorted(name for name in columns if "." in name and not name.startswith(("metrics.", "parties.")))
-    order = [name for name in dict.fromkeys([*RUN, *spec, *names]) if name not in KEYS]
-    return pd.DataFrame({name: columns[name].array for name in [*order, *KEYS]}), column
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Any]], list[tuple[str, ...]]]:
-    """Return name -> value in every row, None where a row lacks it, and the names of every row.
-
-    Most rows have the same names in the same order, so that they are turned into columns together.
-    """
-    shapes = [tuple(row) for row in rows]
-    places: dict[tuple[str, ...], list[int]] = {}
-    for number, shape in enumerate(shapes):
-        places.setdefault(shape, []).append(number)
-    columns: dict[str, list[Any]] = {}
-    for shape, where in places.items():
-        alike = [rows[number] for number in where]
-        for name in shape:
-            values = map(itemgetter(name), alike)
-            if len(where) == len(rows):
-                columns[name] = list(values)
-                continue
-            whole = columns.setdefault(name, [None] * len(rows))
-            for place, value in zip(where, values, strict=True):
-                whole[place] = value
-    return columns, shapes
-
-
-class Identity:
-    """What determines a run: digests of it, or of parts of it, say which runs belong together.
+class Table:
+    """The tidy table of runs, whose columns are made when they are asked for.
 
     Parameters
     ----------
-    record : RunRecord
-        The run.
+    records : Sequence[RunRecord]
+        The runs.
+    identities : Sequence[Identity]
+        What determines each. Runs share most of theirs: what they share is turned into columns once, and repeated.
 
     Attributes
     ----------
-    record : RunRecord
-        The run.
-    origin : dict[str, Any]
-        What determines it besides its spec, see `origin`.
+    rows : NDArray
+        Numbers of all rows.
+    ends : NDArray
+        The row of each run's last evaluation.
+    metrics : dict[str, str]
+        Metric -> its column.
     """
 
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
-        self.origin = origin(record)
+    def __init__(self, records: Sequence[RunRecord], identities: Sequence[Identity]) -> None:
+        self._records = records
+        self._shared = {one: number for number, one in enumerate(dict.fromkeys(identities))}
+        self._owner = np.array([self._shared[one] for one in identities], dtype=np.int64)
+        self._counts = np.array([max(1, len(record.rounds)) for record in records], dtype=np.int64)
+        self.ends = self._counts.cumsum() - 1
+        self.rows = np.arange(self._counts.sum())
+        lines = [line for record in records for line in record.rounds or [{}]]
+        self._described = _Columns([_described(one) for one in self._shared])
+        self._beside = _Columns([_beside(line) for line in lines])
+        self._scores = _Columns([line.get("metrics", {}) for line in lines])
+        counts = zip(*map(_counts, lines), strict=True)
+        self._measured = dict(zip(ALWAYS, counts, strict=False)) | self._beside.values
+        taken = {*RUN, *self._described.values, *self._measured}
+        self.metrics = {name: f"metrics.{name}" if name in taken else name for name in self._scores.values}
+        self._scored = {self.metrics[name]: values for name, values in self._scores.values.items()}
+        self._made: dict[str, pd.Series[Any]] = {}
+
+    def column(self, name: str) -> pd.Series[Any] | None:
+        """Return a column that differs between evaluations; None if there is none of this name."""
+        if name not in self._made:
+            values = self._scored.get(name, self._measured.get(name))
+            if values is None:
+                return None
+            self._made[name] = _typed(values)
+        return self._made[name]
 
     @cached_property
-    def _spec(self) -> dict[str, Any]:
-        return _essential(self.record, self.record.spec)
-
-    @cached_property
-    def _given(self) -> dict[str, Any]:
-        """The spec without what the run has chosen in a search."""
-        return _essential(self.record, _unchosen(self.record)) if self.record.chosen else self._spec
-
-    @property
-    def cell(self) -> str:
-        """The digest that the runs of a cell share, which differ in nothing but their seed: 12 digits.
-
-        It covers suite, profile, spec, data and versions of the code. Settings at their defaults count as not
-        given, as records of earlier versions lack newer settings.
-        """
-        return self.shared_key()
-
-    @property
-    def task(self) -> str:
-        """The digest shared by all cells that a record is compared with: 12 hexadecimal digits."""
-        return self.shared_key({"algorithm", *self.record.spec} - TASK)
-
-    @property
-    def spec(self) -> str:
-        """The digest of suite, profile and spec without the seed; cells of other data or code may share it."""
-        return digest([self.record.suite, self.record.profile, self._spec])
-
-    def shared_key(self, without: Collection[str] = ()) -> str:
-        """Return the digest of all that determines the run, without its seed and some sections of its spec.
-
-        With such sections the digest is that of cells to compare. It then leaves out what each has chosen in a
-        search.
-        """
-        spec = (
-            {name: part for name, part in self._given.items() if name not in without}
-            if without
-            else self._spec
+    def frame(self) -> pd.DataFrame:
+        """The whole table, see `tidy`."""
+        owner = np.repeat(self._owner, self._counts)
+        columns = {name: _typed(values).take(owner) for name, values in self._described.values.items()}
+        own: dict[str, list[Any]] = {name: [getattr(r, name) for r in self._records] for name in OWN}
+        if "seed" in columns:
+            own["seed"] = [record.spec.get("seed") for record in self._records]
+        columns |= {name: _typed(values).repeat(self._counts.tolist()) for name, values in own.items()}
+        columns |= {
+            name: made for name in (*self._measured, *self._scored) if (made := self.column(name)) is not None
+        }
+        columns |= {name: columns.get(name, pd.Series()).astype("str") for name in (*RUN, *KEYS)}
+        spec = sorted(
+            name for name in columns if "." in name and not name.startswith(("metrics.", "parties."))
         )
-        made = {name: value for name, value in self.origin.items() if name.rpartition(".")[2] not in without}
-        return digest([self.record.suite, self.record.profile, spec, made])
+        names = dict.fromkeys([*RUN, *spec, *self._names(owner)])
+        order = [*(name for name in names if name not in KEYS), *KEYS]
+        return pd.DataFrame({name: columns[name].array for name in order})
+
+    def _names(self, owner: NDArray[np.int64]) -> Iterator[str]:
+        """Yield the names of every row, of rows with the same names once."""
+        rows = zip(owner.tolist(), self._beside.shapes, self._scores.shapes, strict=True)
+        for run, row, own in dict.fromkeys(rows):
+            yield from self._described.names[self._described.shapes[run]]
+            yield from (*ALWAYS, *self._beside.names[row])
+            yield from (self.metrics[metric] for metric in self._scores.names[own])
 
 
-def cell_key(record: RunRecord) -> str:
-    """Return the digest that the runs of a cell share, see `Identity.cell`."""
-    return Identity(record).cell
+class _Columns:
+    """Rows as columns.
 
+    Most rows have the same names in the same order, their shape, so that they are turned into columns together.
 
-def origin(record: RunRecord) -> dict[str, Any]:
-    """Return what determines a run besides its spec: ``data.digest`` and ``versions.*``, as far as they are known.
-
-    Earlier versions did not record versions of algorithms. They are known if the id of the run follows from those
-    of today; otherwise such runs count as equal among themselves, and as other than runs with versions.
+    Attributes
+    ----------
+    shapes : list[int]
+        The shape of every row.
+    names : list[tuple[str, ...]]
+        The names of every shape.
+    values : dict[str, Any]
+        Name -> sequence of its value in every row, None where a row lacks it.
     """
-    known: Mapping[str, Any] = record.versions
-    if "algorithm" not in known and record.id and record.digest:
-        today = versions(record.spec)
-        known = today if run_id(record.spec, record.digest, today) == record.id else known
-    found = {f"versions.{name}": value for name, value in dotted(known)}
-    return {"data.digest": record.digest, **found} if record.digest else found
 
-
-def plugged(record: RunRecord) -> Collection[str]:
-    """Return the sections of a record's spec that name parts of plugins."""
-    plugins: Mapping[str, Any] = record.versions.get("plugins", {})
-    return plugins.keys()
-
-
-def _unchosen(record: RunRecord) -> dict[str, Any]:
-    """Return the spec of a record without what it has chosen in a search."""
-    given = dict(record.spec)
-    for path in record.chosen:
-        section, _, name = path.partition(".")
-        if not name:
-            given.pop(section, None)
-        elif isinstance(part := given.get(section), Mapping):
-            given[section] = {key: value for key, value in part.items() if key != name}
-    return given
-
-
-def _essential(record: RunRecord, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a record without seed, settings at their defaults, and the path of data with a digest."""
-    spec = essential({name: part for name, part in given.items() if name != "seed"}, plugged(record))
-    if record.digest and "data" in spec:
-        spec["data"] = {name: value for name, value in spec["data"].items() if name != "path"}
-    return spec
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        known: dict[tuple[str, ...], int] = {}
+        self.shapes = [known.setdefault(tuple(row), len(known)) for row in rows]
+        self.names = list(known)
+        self.values: dict[str, Any] = {}
+        for shape, number in known.items():
+            where = np.flatnonzero(np.array(self.shapes) == number).tolist()
+            columns = zip(*(rows[place].values() for place in where), strict=True)  # once through the rows
+            for name, own in zip(shape, columns, strict=False):
+                if len(known) == 1:
+                    self.values[name] = own
+                    continue
+                whole = self.values.setdefault(name, np.full(len(rows), None, dtype=object))
+                whole[where] = np.fromiter(own, dtype=object, count=len(own))
 
 
 def flat_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,25 +178,31 @@ def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
     return _flat(line.get("diagnostics") or {})
 
 
-def _run(one: Identity) -> dict[str, Any]:
-    """Return the columns shared by all evaluations of a run."""
-    run = {name: getattr(one.record, name) for name in RUN} | flat_spec(one.record.spec) | one.origin
+def _described(one: Identity) -> dict[str, Any]:
+    """Return the columns shared by all evaluations of runs with an identity, and their seed's place among them."""
+    run = {"suite": one.record.suite, "profile": one.record.profile} | flat_spec(one.record.spec) | one.origin
     return run | {"cell": one.cell, "task": one.task}
 
 
-def _figures(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of one evaluation, without its metrics."""
-    row = {name: line.get(name) for name in COUNTS}
-    row["seconds"] = line.get("timing", {}).get("seconds")
-    if claim := line.get("privacy"):
-        row |= _flat(claim)
+def _counts(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return counts and seconds of an evaluation."""
+    return *map(line.get, COUNTS), line.get("timing", {}).get("seconds")
+
+
+def _beside(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the columns of an evaluation beside its counts, seconds and metrics."""
+    row = diagnostics(line)
     if parties := line.get("parties"):
-        row |= _flat({"parties": parties})
-    return row | diagnostics(line)
+        row = _flat({"parties": parties}) | row
+    if claim := line.get("privacy"):
+        row = _flat(claim) | row
+    return row
 
 
 def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted name -> value, with lists as JSON and infinity as float."""
+    """Return dotted name -> value, with lists as JSON and infinity as float; `part` itself where it is that."""
+    if type(part) is dict and NUMBERS.issuperset(map(type, part.values())):
+        return part
     return {
         name: json.dumps(value) if isinstance(value, list | tuple) else math.inf if value == "inf" else value
         for name, value in dotted(part)
@@ -250,8 +212,10 @@ def _flat(part: Mapping[str, Any]) -> dict[str, Any]:
 def _typed(values: Sequence[Any]) -> pd.Series[Any]:
     """Return a column of its values' common type, or of text without one."""
     found = set(map(type, values))
-    if found == {float}:
-        return pd.Series(np.array(values))
+    if found == {float} or found == {float, type(None)}:
+        return pd.Series(np.array(values, dtype=np.float64))
+    if found == {int} and max(map(abs, values)) <= LARGEST_INTEGER:
+        return pd.Series(np.array(values, dtype=np.int64))
     given = [value for value in values if value is not None and value == value]
     kinds = {
         next((kind for kind in (bool, int, float) if issubclass(own, kind)), own)

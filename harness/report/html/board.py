@@ -14,10 +14,10 @@ import pandas as pd
 
 from harness.config.report import ReportSpec
 from harness.core.registry import counted
+from harness.report.data.identity import TASK, Identity, cell_key
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
-from harness.report.data.tidy import TASK, Identity, cell_key
 from harness.report.html.page import write_page
 from harness.report.html.templates import template
 from harness.report.tables.columns import Column
