@@ -58,15 +58,20 @@ class RunFolder:
         """Return the status and, for a failed, stopped or damaged run, the reason; also while it is retried."""
         return self.read()[:2]
 
-    def read(self) -> tuple[str, str | None, dict[str, Any]]:
-        """Return status and reason as `standing`, and the content of the file that ended the run, if one did."""
+    def read(self, kept: dict[str, bytes] | None = None) -> tuple[str, str | None, dict[str, Any]]:
+        """Return status and reason as `standing`, and the content of the file that ended the run, if one did.
+
+        `kept` is given the content of other files as `seals.read_end` does.
+        """
         for name, status in ENDS.items():
             try:
-                content, found = seals.read_end(self.path, name, *NEEDED[name])
+                content, found = seals.read_end(self.path, name, *NEEDED[name], kept=kept)
             except FileNotFoundError:
                 continue
             if found and not (self.path / name).exists():  # being repeated just now
-                return self.read()
+                if kept:
+                    kept.clear()
+                return self.read(kept)
             if found:
                 return "damaged", _told(found), {}
             if status == "failed":
@@ -179,9 +184,12 @@ class RunFolder:
                 files.remove(path)  # of a run that did not come to its end
         self._spec = write_sealed(self.path / "spec.json", spec)
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """Return the evaluations up to the first incomplete line, which a crash may leave."""
-        text = self._raw().decode(errors="replace")
+    def rounds(self, raw: bytes | None = None) -> list[dict[str, Any]]:
+        """Return the evaluations up to the first incomplete line, which a crash may leave.
+
+        `raw` is the content of their file, if it has been read.
+        """
+        text = (self._raw() if raw is None else raw).decode(errors="replace")
         if text.endswith("\n") and (whole := _parsed_lines(text)) is not None:
             return whole
         lines: list[dict[str, Any]] = []
@@ -335,7 +343,7 @@ class RunFolder:
     def _raw(self) -> bytes:
         """Return the content of rounds.jsonl, also before there is one."""
         try:
-            return (self.path / "rounds.jsonl").read_bytes()
+            return files.read_bytes(self.path / "rounds.jsonl")
         except FileNotFoundError:
             return b""
 

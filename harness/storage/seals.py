@@ -13,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.storage.files import Damaged, json_lines, parse_json, write_text
+from harness.storage.files import Damaged, json_lines, parse_json, read_bytes, write_text
 
 BLANK = "0" * 64
 RUN = "run"  # key of a seal that holds the id of the run, in place of a file's name
+RECORDED = ("spec.json", "rounds.jsonl")  # files of a run that its record is made of, besides its end
 SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
@@ -51,7 +52,11 @@ def read_sealed(path: Path, *needed: str) -> tuple[dict[str, Any], dict[str, str
     Damaged
         If the file cannot be read as such, or is not what was written.
     """
-    raw = path.read_bytes()
+    return parse_sealed(path, read_bytes(path), *needed)
+
+
+def parse_sealed(path: Path, raw: bytes, *needed: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a file holds that has been read; see `read_sealed`."""
     content = parse_json(path, raw, *needed)
     timing = content.get("timing")
     seal = timing.get("seal") if isinstance(timing, dict) else None
@@ -65,7 +70,9 @@ def read_sealed(path: Path, *needed: str) -> tuple[dict[str, Any], dict[str, str
     return {**content, "timing": plain} if plain else _without(content, "timing"), seal
 
 
-def read_end(folder: Path, name: str, *needed: str) -> tuple[dict[str, Any], dict[str, str]]:
+def read_end(
+    folder: Path, name: str, *needed: str, kept: dict[str, bytes] | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the content of the file that ends a run, and what is wrong with the run's files, by their names.
 
     The content is empty where that file is damaged.
@@ -78,6 +85,8 @@ def read_end(folder: Path, name: str, *needed: str) -> tuple[dict[str, Any], dic
         The file that ends it, ``done.json`` or ``failed.json``.
     *needed : str
         Fields that this file needs.
+    kept : dict[str, bytes], optional
+        Is given the content of the files of `RECORDED` as they were compared, so that they are read once.
 
     Raises
     ------
@@ -92,7 +101,7 @@ def read_end(folder: Path, name: str, *needed: str) -> tuple[dict[str, Any], dic
         return content, _unsealed(folder, name)
     if seal.get(RUN) != folder.name:
         return content, {name: f"belongs to run {seal.get(RUN)}"}
-    found = {other: _fault(folder / other, seal[other]) for other in seal if other not in (RUN, name)}
+    found = {other: _fault(folder / other, seal[other], kept) for other in seal if other not in (RUN, name)}
     return content, {other: fault for other, fault in found.items() if fault}
 
 
@@ -107,11 +116,16 @@ def _unsealed(folder: Path, name: str) -> dict[str, str]:
     return {name: "has lost its seal"} if "versions" in started else {}
 
 
-def _fault(path: Path, expected: str) -> str:
+def _fault(path: Path, expected: str, kept: dict[str, bytes] | None) -> str:
     try:
-        return "" if checksum(path) == expected else "is damaged"
+        if kept is None or path.name not in RECORDED:
+            found = checksum(path)
+        else:
+            kept[path.name] = read_bytes(path)
+            found = hashlib.sha256(kept[path.name]).hexdigest()
     except FileNotFoundError:
         return "is missing"
+    return "" if found == expected else "is damaged"
 
 
 def checksum(path: Path) -> str:

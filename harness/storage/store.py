@@ -45,12 +45,13 @@ from harness.storage.files import (
     is_name,
     make_folder,
     make_own_folder,
+    read_bytes,
     read_json,
     write_json,
     writing,
 )
 from harness.storage.run_folder import Busy, RunFolder
-from harness.storage.seals import read_sealed, write_sealed
+from harness.storage.seals import parse_sealed, read_sealed, write_sealed
 
 __all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "read_suite"]
 
@@ -274,12 +275,13 @@ class Store:
             known = {"digest": cell.get("digest", ""), "versions": cell.get("versions", {})}
             return made(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], **known)
         folder = self.folder(cell["id"])
-        status, reason, end = folder.read()
-        started = cell if "source" in cell else {**cell, **_started(folder)}
+        kept: dict[str, bytes] = {}
+        status, reason, end = folder.read(kept)
+        started = cell if "source" in cell else {**cell, **_started(folder, kept.get("spec.json"))}
         plugins = {"plugins": started["plugins"]} if "plugins" in started else {}  # of earlier versions
         return RunRecord(
             *(cell["id"], suite, profile, cell["spec"], status, reason, started.get("source", "")),
-            rounds=[] if status == "damaged" else folder.rounds(),
+            rounds=[] if status == "damaged" else folder.rounds(kept.get("rounds.jsonl")),
             final=end if status == "done" else {},
             digest=started.get("digest", ""),
             held=started.get("held", {}),
@@ -297,10 +299,11 @@ def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return content, seal
 
 
-def _started(folder: RunFolder) -> dict[str, Any]:
-    """Return what was written when a run began; empty if it has not, or if that is damaged."""
+def _started(folder: RunFolder, raw: bytes | None = None) -> dict[str, Any]:
+    """Return what was written when a run began, `raw` if it has been read; empty if there is none, or damaged."""
+    path = folder.path / "spec.json"
     try:
-        content, _ = read_sealed(folder.path / "spec.json", "spec", "source")
+        content, _ = parse_sealed(path, read_bytes(path) if raw is None else raw, "spec", "source")
     except (FileNotFoundError, Damaged):
         return {}
     return content if content.get("id", folder.path.name) == folder.path.name else {}

@@ -1,5 +1,7 @@
 """What a run has written is read back as written, or the run is damaged; nothing in between."""
 
+import builtins
+import io
 import json
 import os
 import random
@@ -179,6 +181,25 @@ def test_a_file_is_read_once_unless_it_changes(tmp_path, monkeypatch):
 def recomputed(folder):
     """Return the figures that follow from a run's predictions."""
     return evaluate(read_predictions(folder.path / "predictions.csv"), SPEC["partition"]["clients"])
+
+
+def test_a_record_reads_every_file_once(finished, monkeypatch):
+    """What is compared with the seal is what the record is made of, also if the file changes meanwhile."""
+    opened = []
+
+    def recording(file, *args, **kwargs):
+        opened.append(Path(file).name)
+        return whole(file, *args, **kwargs)
+
+    whole = io.open
+    monkeypatch.setattr(io, "open", recording)
+    monkeypatch.setattr(builtins, "open", recording)
+    (folder,) = Store(finished).run_folders()
+    record = Store(finished).record(folder.path.name, SPEC)
+    assert record.status == "done" and len(record.rounds) == 4
+    assert {name: opened.count(name) for name in ("done.json", *seals.RECORDED)} == {
+        "done.json": 1, "spec.json": 1, "rounds.jsonl": 1,
+    }  # fmt: skip
 
 
 def test_predictions_recompute_the_figures_of_their_run(finished, tmp_path):
