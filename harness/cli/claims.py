@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.cli.console import log, out, print_rows
 from harness.cli.names import ROOT
-from harness.core.garbage import no_collection
+from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted, unknown
 from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
 from harness.report.data.evidence import gather
@@ -23,7 +23,7 @@ from harness.storage.store import Store
 REFERENCE = ROOT / "results" / "reference"  # of the checkout
 
 
-@no_collection()
+@last_work()
 def claims_command(given: argparse.Namespace) -> int:
     """Print the verdicts; 1 if one differs from the written one, or the evidence is stale."""
     if given.update and given.runs is None:

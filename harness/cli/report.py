@@ -14,7 +14,7 @@ from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system
-from harness.core.garbage import no_collection
+from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted
 from harness.report import (
     Results,
@@ -45,7 +45,7 @@ from harness.storage.store import Store
 Made = TypeVar("Made")
 
 
-@no_collection()
+@last_work()
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
     results = Results(Store(given.dir).some_records(given.suite))
@@ -103,7 +103,7 @@ def _in_bold(results: Results, shown: Sequence[Column], given: argparse.Namespac
     return best
 
 
-@no_collection()
+@last_work()
 def recommend_command(given: argparse.Namespace) -> int:
     """Print what satisfies bounds; 1 if nothing does."""
     results = Results(Store(given.dir).some_records(given.suite))
@@ -129,7 +129,7 @@ def recommend_command(given: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
-@no_collection()
+@last_work()
 def report_command(given: argparse.Namespace) -> int:
     """Write the tables, figures and page."""
     if not given.dir.exists():
