@@ -73,12 +73,14 @@ def picture(several: Sequence[ClientCounts], tallest: float = 9.0) -> Figure:
     tallest : float
         Largest height of a map, in inches.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     heights = [min(max(held.clients * 0.16, 2.4), tallest) + 1.4 for held in several]
     widths = [_widths(held) for held in several]
     size = max(sum(own) + 1.4 * (len(own) - 1) for own in widths), sum(heights)
     figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)  # measures text; without one every measurement sets up a picture
     rows = figure.subfigures(len(several), 1, height_ratios=heights, squeeze=False)[:, 0]
     for row, held, own in zip(rows, several, widths, strict=True):
         *map_axes, size_axes = row.subplots(1, len(own), width_ratios=own, squeeze=False)[0]

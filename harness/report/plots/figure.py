@@ -47,6 +47,7 @@ OFFSETS = sorted(
     product((0, -20, 20, -40, 40), (9, -9, 18, -18, 27, -27, 36, -36, 45, -45)),
     key=lambda by: math.hypot(by[0] / 2, by[1]),
 )  # where a name may stand beside its point, in points of type, the nearest first
+DPI = 160
 MARK = 4  # pixels from the middle of a marker to its edge
 MOST_LINES = 8  # per panel; more are hard to distinguish
 MOST_PANELS = 9
@@ -334,10 +335,22 @@ def save(figure: Figure, path: Path, note: str | None = None) -> Pictures:
     """Write all formats, without dates or versions; a note goes below."""
     if note is not None:
         figure.supxlabel(note, x=0.995, ha="right", **QUIET)
+    _settle(figure)
     written = []
     for name in (*asked_look().formats, "svg"):
         written.append(path.parent / f"{path.name}.{name}")
         with replacing(written[-1]) as temporary:
-            figure.savefig(temporary, format=name, dpi=160, metadata=FORMATS[name])
-        figure.set_layout_engine("none")  # found with the first picture, which takes as long as drawing
+            figure.savefig(temporary, format=name, dpi=DPI, metadata=FORMATS[name])
     return tuple(written)
+
+
+def _settle(figure: Figure) -> None:
+    """Place everything, for all formats: with a layout engine each is drawn twice, first to find its layout."""
+    from matplotlib import rc_context
+
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        figure.set_dpi(DPI)
+        layout.execute(figure)
+        with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+            figure.set_layout_engine(None)
