@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from datasets.client_statistics import unpacked
 from datasets.picture import picture
 from harness.core.registry import counted
+from harness.report.data.identity import Identity
+from harness.report.data.results import Results
 from harness.report.data.specs import clients, data_name, digest, partition_text
 from harness.report.plots.figure import STYLE, Pictures, save
 
@@ -34,10 +36,14 @@ def partitions(records: Iterable[RunRecord], path: Path) -> Pictures | None:
     tuple[Path, Path] or None
         The PNG and the SVG; None when there is nothing to draw.
     """
+    results = Results.of(records)
+    keys: dict[Identity, str] = {}
     alike: dict[str, list[RunRecord]] = {}  # of the least seed
-    for record in records:
+    for record, one in zip(results.records, results.identities, strict=True):
         if record.held:
-            key = digest([record.spec["data"], record.spec["partition"], record.digest])
+            if one not in keys:
+                keys[one] = digest([record.spec["data"], record.spec["partition"], record.digest])
+            key = keys[one]
             others = alike.setdefault(key, [record])
             if record.spec["seed"] < others[0].spec["seed"]:
                 alike[key] = [record]
