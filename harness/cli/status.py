@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.cli.console import ago, amount, figures, print_rows
+from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted
 from harness.simulation.status import overview
 from harness.storage.store import Store
@@ -16,6 +17,7 @@ from harness.storage.store import Store
 MAX_ROWS = 60  # more runs are counted by algorithm
 
 
+@last_work()
 def status_command(given: argparse.Namespace) -> int:
     """Print the progress of the runs of a folder."""
     if not given.dir.exists():

@@ -223,9 +223,11 @@ class RunFolder:
     def written(self) -> float | None:
         """Time of the last write, in seconds since 1970; None before the first."""
         times = []
-        for name in FILES:
-            with suppress(FileNotFoundError):
-                times.append((self.path / name).stat().st_mtime)
+        with suppress(FileNotFoundError), os.scandir(self.path) as found:
+            for entry in found:
+                if entry.name in FILES:
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        times.append(entry.stat().st_mtime)
         return max(times, default=None)
 
     @property

@@ -1,6 +1,7 @@
 """Results on disk survive crashes, damage, and other processes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -159,6 +160,22 @@ def test_the_status_follows_the_files(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_last_write_is_that_of_its_own_files(tmp_path):
+    folder = RunFolder(tmp_path / "a")
+    assert folder.written is None
+    folder.path.mkdir()
+    for name, time in (
+        ("spec.json", 10),
+        ("rounds.jsonl", 30),
+        ("done.json", 20),
+        ("claim", 40),
+        ("x.damaged", 50),
+    ):
+        (folder.path / name).touch()
+        os.utime(folder.path / name, (time, time))
+    assert folder.written == 30
+
+
 def test_a_claim_keeps_another_process_out_until_the_holder_dies(folder):
     """The child takes the claim and is killed without any chance to clean up."""
     program = (
