@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.special import ndtri
+import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.core.registry import counted
 from harness.metrics import better_is_higher
@@ -29,7 +29,6 @@ METHOD = (
     *("algorithm", "topology", "problem", "model", "rounds", "eval_every", "precision", "cohort"),
     *("privacy", "compression"),
 )
-MORE_TO_DETECT = float(ndtri(POWER))  # standard errors beyond the bound, for a test with power
 
 
 def add_comparison(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str) -> None:
@@ -155,7 +154,8 @@ def add_gaps(rows: Sequence[dict[str, Any]], found: Sequence[Cell]) -> None:
         half = reach * math.sqrt(error**2 + spread)
         mean = fmean(values)
         row["eqopp_low"], row["eqopp_high"] = max(0.0, mean - half), min(1.0, mean + half)
-        row["eqopp_detectable"] = (reach + MORE_TO_DETECT) * error
+        beyond = float(scipy.special.ndtri(POWER))  # standard errors beyond the bound, for a test with power
+        row["eqopp_detectable"] = (reach + beyond) * error
         row["eqopp_positives"] = min(gap.positives for gap in gaps)
 
 

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from scipy.special import stdtrit
+import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.config.parts import parts
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
@@ -205,7 +205,7 @@ def half_width(values: Sequence[float]) -> float | None:
     """Return the half width of the 95 % t interval of the mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    return float(stdtrit(len(values) - 1, 0.975)) * exact_stdev(values) / math.sqrt(len(values))
+    return float(scipy.special.stdtrit(len(values) - 1, 0.975)) * exact_stdev(values) / math.sqrt(len(values))
 
 
 def _description(cell: Cell) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
-from scipy.special import betaincinv
+import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.config.conditions import Condition
 from harness.config.report import known
@@ -48,8 +48,8 @@ class Candidate:
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of that share for a further seed (Clopper and Pearson 1934)."""
         k, n = self.within, self.seeds
-        low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, ALPHA / 2))
-        high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - ALPHA / 2))
+        low = 0.0 if k == 0 else float(scipy.special.betaincinv(k, n - k + 1, ALPHA / 2))
+        high = 1.0 if k == n else float(scipy.special.betaincinv(k + 1, n - k, 1 - ALPHA / 2))
         return low, high
 
 

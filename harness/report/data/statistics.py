@@ -14,8 +14,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported at their first use, as they are slow to import
 from numpy.typing import NDArray
-from scipy.special import nctdtr, ndtr, ndtri, stdtrit
 
 from harness.core import rng
 
@@ -82,7 +82,7 @@ def _paired(data: Array) -> list[Paired]:
     if seeds > 1:
         std = data.std(-1, ddof=1)
         std[np.ptp(data, axis=-1) <= 1e-12 * np.abs(data).max(-1)] = 0.0  # rounding of equal differences
-        half = float(stdtrit(seeds - 1, 1 - ALPHA / 2)) * std / math.sqrt(seeds)
+        half = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * std / math.sqrt(seeds)
         effect = np.divide(mean, std, out=np.full(count, np.nan), where=std > 0)
         columns[0] = half.tolist()
         columns[3] = sign_flip(data).tolist()
@@ -118,16 +118,16 @@ def exact_stdev(values: Sequence[float]) -> float:
 def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
     """Return the ends of the 95 % BCa intervals of the means of rows ``(m, n)``; `expand` for few seeds."""
     count, seeds = data.shape
-    reach = float(ndtri(1 - ALPHA / 2))
+    reach = float(scipy.special.ndtri(1 - ALPHA / 2))
     if expand:
-        reach = float(stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
+        reach = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2)) * math.sqrt(seeds / (seeds - 1))
     mean = data.mean(-1)
     draws = data @ _resamples(seeds).T
     draws.sort(-1)
     off = 1e-12 * np.abs(data).max(-1, keepdims=True)  # products round differently from means
     below = (draws < mean[:, None] - off).mean(-1)
     equal = (draws <= mean[:, None] + off).mean(-1)
-    shift = ndtri(np.clip((below + equal) / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
+    shift = scipy.special.ndtri(np.clip((below + equal) / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
     left_out = (data.sum(-1, keepdims=True) - data) / (seeds - 1)
     u = left_out.mean(-1, keepdims=True) - left_out
     squares = (u**2).sum(-1)
@@ -137,7 +137,7 @@ def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
         # Beyond the pole of the correction the end is the extreme resample.
         bent = 1 - bend * (shift + z)
         off = np.divide(shift + z, bent, out=np.full(count, math.copysign(math.inf, z)), where=bent > 0)
-        at = ndtr(shift + off) * (RESAMPLES - 1)
+        at = scipy.special.ndtr(shift + off) * (RESAMPLES - 1)
         first = np.floor(at).astype(np.int64)
         part = at - first
         rows = np.arange(count)
@@ -183,12 +183,14 @@ def detectable(seeds: int, tests: int = 1) -> float:
 
     In standard deviations of a difference. The sign-flip test needs about as much where it can decide at all.
     """
-    critical, free = float(stdtrit(seeds - 1, 1 - ALPHA / 2 / tests)), seeds - 1
-    about = (critical + float(stdtrit(free, POWER))) / math.sqrt(seeds)
+    critical, free = float(scipy.special.stdtrit(seeds - 1, 1 - ALPHA / 2 / tests)), seeds - 1
+    about = (critical + float(scipy.special.stdtrit(free, POWER))) / math.sqrt(seeds)
     low, high = about / 2, about * 1.5
     for _ in range(60):  # scipy.stats and scipy.optimize, which do this, are slow to import
         size = (low + high) / 2
-        missed = nctdtr(free, size * math.sqrt(seeds), critical)  # the other tail has less than 1e-4
+        missed = scipy.special.nctdtr(
+            free, size * math.sqrt(seeds), critical
+        )  # the other tail has less than 1e-4
         low, high = (size, high) if missed > 1 - POWER else (low, size)
     return low
 
@@ -226,7 +228,7 @@ class Gap(NamedTuple):
 def largest_of(groups: int) -> float:
     """Return how many standard errors the largest gap of so many equal groups stays below, 95 times in 100."""
     if groups == 2:  # a normal difference
-        return float(ndtri(1 - ALPHA / 2))
+        return float(scipy.special.ndtri(1 - ALPHA / 2))
     from scipy.stats import studentized_range  # slow to import
 
     return float(studentized_range.ppf(1 - ALPHA, groups, np.inf)) / math.sqrt(2)
