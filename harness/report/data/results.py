@@ -152,14 +152,7 @@ class Results:
         name = "epsilon_total" if measure == "epsilon" else measure
         if measure not in (*COUNTS, "seconds", "epsilon"):
             name = self._table.metrics.get(measure, measure if measure in self.diagnostics else "")
-        whole = self._table.column(name)
-        if whole is None:
-            return [None] * len(rows)
-        column = whole.take(rows)
-        values = column.astype(object).to_numpy(copy=True)
-        values[column.isna()] = None
-        found: list[float | int | None] = values.tolist()
-        return found
+        return self._table.values(name, rows)
 
 
 @dataclass(frozen=True)

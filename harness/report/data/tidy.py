@@ -104,6 +104,16 @@ class Table:
             self._made[name] = _typed(values)
         return self._made[name]
 
+    def values(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
+        """Return some rows of such a column; None where it does not apply."""
+        column = self.column(name)
+        if column is None:
+            return [None] * len(rows)
+        found = column.take(rows)
+        values = found.astype(object).to_numpy(copy=True)
+        values[found.isna()] = None
+        return list(values.tolist())
+
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The whole table, see `tidy`."""
