@@ -203,7 +203,7 @@ def applied(problem: Problem, federation: Federation, rows: Rows, model: Any, sp
 
 @torch.no_grad()
 def applied_together(
-    problem: Problem, federation: Federation, models: Tensor, split: str
+    problem: Problem, federation: Federation, rows: Rows, models: Tensor, split: str
 ) -> list[Applied] | None:
     """Apply the models ``(R, P)`` of runs that share their data to all samples, which are read once.
 
@@ -216,8 +216,8 @@ def applied_together(
     assert problem.predict is not None
     if len(models) * len(batch.x) * max(1, len(federation.classes)) > MOST_OUTPUTS:
         return None
-    each, version = torch.func.vmap(problem.predict, in_dims=(0, None)), batch.x._version
-    outputs = torch.cat([each(models, x) for x in batch.x.split(CHUNK)], 1)
+    version = batch.x._version
+    outputs = torch.cat([rows.by_models(problem.predict, models, x) for x in batch.x.split(CHUNK)], 1)
     if batch.x._version != version:  # a network changed its input in place: each needs fresh samples
         test_samples.cache_clear()
         return None
