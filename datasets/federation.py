@@ -277,7 +277,9 @@ def federate(
     kept = _uneven(dataset, kept, held_out, drop_negatives, rng)
     rest = kept[~held_out[kept]]
 
-    columns = {name: values[rest] for name, values in dataset.columns.items()}
+    columns = dataset.columns  # texts take long to copy
+    if not np.array_equal(rest, np.arange(len(labels))):
+        columns = {name: values[rest] for name, values in columns.items()}
     samples = Samples(labels[rest], None if groups is None else groups[rest], columns)
     partition = partition.resolved(dataset.client)
     parts = partition(*samples, clients, rng)
@@ -321,7 +323,10 @@ def federate(
             "or group those with few samples (partition.at_least, partition.group)"
         )
 
-    rows = np.unique(np.concatenate([index[index >= 0] for index in splits.values()]))
+    held = np.zeros(len(labels), np.bool_)
+    for index in splits.values():
+        held[index[index >= 0]] = True
+    rows = np.flatnonzero(held)
     limited = "" if len(rows) == len(labels) else f", {len(rows)} of {len(labels)} samples"
     if limited and standardize and standardizes(dataset):  # features are copied: those that somebody holds
         place = np.full(len(labels) + 1, -1)

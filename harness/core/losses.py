@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 FEW = 8  # classes up to which operations on whole columns of scores are faster than on rows
+SATURATED = 80.0  # argument at which the logistic function is 1 in every type
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
@@ -35,7 +36,8 @@ class _Sigmoid(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor) -> Tensor:
-        return ((-z).exp() + 1).reciprocal()
+        # Below the limit a sum with 1 is 1. Where exponentials underflow, they take fifty times as long.
+        return (-z.clamp(max=SATURATED)).exp().add(1).reciprocal()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:

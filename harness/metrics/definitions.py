@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.metrics.predictions import (
-    Floats,
-    Predictions,
-    dense_ranks,
-    drop_nan,
-    hit_rates,
-    hit_rates_by,
-    pooled_auroc,
-)
+from harness.metrics.predictions import Predictions, drop_nan
+from harness.metrics.ranking import Floats, hit_rates, ranking
 from harness.metrics.registry import metric
 
 if TYPE_CHECKING:
@@ -124,20 +117,15 @@ def auroc(p: Predictions) -> float | None:
     The rank statistic P(score of a positive > of a negative) + P(equal) / 2; the mean is over the classes
     that occur. None if a score is NaN, which has no rank.
     """
-    if np.isnan(p.positive_score if p.binary else p.score).any():
-        return None
-    if p.binary:
-        return _mean(pooled_auroc(p.positive_rank, p.y_true == 1))
-    each = [pooled_auroc(dense_ranks(p.score[:, k]), p.y_true == k) for k in range(len(p.classes))]
-    return _mean(np.concatenate(each))
+    each = [p.ranking] if p.binary else [ranking(p.score[:, k], p.y_true == k) for k in range(len(p.classes))]
+    known = [one.auroc() for one in each if one is not None]
+    return _mean(np.concatenate(known)) if len(known) == len(each) else None
 
 
 @metric("max", ".4f", "probability, 0 to 1", ranks=True)
 def auroc_clients(p: Predictions) -> float | None:
     """Mean AUROC over the clients whose test samples have both classes (two-class tasks)."""
-    if not p.binary or np.isnan(p.positive_score).any():
-        return None
-    return _mean(p.client_aurocs)
+    return _mean(p.client_aurocs) if p.binary and p.client_aurocs is not None else None
 
 
 @metric("max", ".0f", "clients", ranks=True)
@@ -145,26 +133,22 @@ def auroc_clients_n(p: Predictions) -> float | None:
     """How many clients have both classes and so enter auroc_clients (zero means: no client has)."""
     if not p.binary:
         return None
-    positive_share = hit_rates_by(p.y_true == 1, p.client)
-    return float(((positive_share > 0) & (positive_share < 1)).sum())
+    return float(((p.positives > 0) & (p.positives < p.sizes)).sum())
 
 
 @metric("max", ".4f", "share, 0 to 1")
 def worst_client_10(p: Predictions) -> float | None:
     """Lowest accuracy of a client with at least 10 test samples of its own."""
-    sizes = np.bincount(p.client)
-    large = sizes[sizes > 0] >= LEAST
+    large = p.sizes[p.sizes > 0] >= LEAST
     return float(p.accuracies[large].min()) if large.any() else None
 
 
 @metric("max", ".4f", "probability, 0 to 1", ranks=True)
 def worst_auroc(p: Predictions) -> float | None:
     """Lowest AUROC of a client with at least 5 test samples of both classes (two-class tasks)."""
-    if not p.binary or np.isnan(p.positive_score).any():
+    if not p.binary or p.client_aurocs is None:
         return None
-    size = int(p.client.max()) + 1
-    counts = (np.bincount(p.client[p.y_true == label], minlength=size) for label in (0, 1))
-    found = p.client_aurocs[np.minimum(*counts) >= LEAST // 2]
+    found = p.client_aurocs[np.minimum(p.positives, p.sizes - p.positives) >= LEAST // 2]
     return float(found.min()) if len(found) else None
 
 
@@ -174,14 +158,16 @@ def sensitivity_95(p: Predictions) -> float | None:
 
     The threshold is chosen on the test samples. Samples at the threshold count as negative.
     """
-    if not p.binary or np.isnan(p.positive_score).any():
+    if not p.binary or p.ranking is None:
         return None
-    negative, positive = p.positive_rank[p.y_true == 0], p.positive_rank[p.y_true == 1]
-    if not (len(negative) and len(positive)):
+    score, positive = p.ranking.score, p.ranking.positive
+    negatives = np.flatnonzero(~positive)
+    positives = len(positive) - len(negatives)
+    if not (len(negatives) and positives):
         return None
-    above = len(negative) - -(-19 * len(negative) // 20)  # negatives that may be above
-    threshold = np.partition(negative, -1 - above)[-1 - above]
-    return float((positive > threshold).mean())
+    above = len(negatives) - -(-19 * len(negatives) // 20)  # negatives that may be above
+    over = np.searchsorted(score, score[negatives[-1 - above]], "right")
+    return float(np.count_nonzero(positive[over:]) / positives)
 
 
 @metric("min", ".4f", "share, 0 to 1")
@@ -192,12 +178,11 @@ def ece(p: Predictions) -> float | None:
     arXiv 1706.04599, equation 3).
     """
     score = p.positive_score if p.binary else p.score
-    if p.binary:
-        confidence, sums = np.where(p.decided == 1, score, 1 - score), np.ones(1)
-    else:
-        confidence, sums = score[np.arange(len(score)), p.decided], score.sum(1)
-    if not (np.all((score >= 0) & (score <= 1)) and np.allclose(sums, 1, atol=1e-3)):
+    if not (score.min() >= 0 and score.max() <= 1 and (p.binary or np.allclose(score.sum(1), 1, atol=1e-3))):
         return None
+    # Of two classes the distance from the other one: the same number as a choice by class, without a branch.
+    every = np.arange(len(score))
+    confidence = np.abs(score - (1 - p.decided)) if p.binary else score[every, p.decided]
     place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     gaps = np.bincount(place, weights=confidence - p.hit, minlength=BINS)
     return float(np.abs(gaps).sum() / len(confidence))
@@ -231,8 +216,8 @@ def r2(p: Predictions) -> float | None:
 @metric("min", ".4g", "unit of the label", of="numbers")
 def worst_mae(p: Predictions) -> float | None:
     """Largest mean absolute error of a client with at least 10 test samples of its own."""
-    sizes = np.bincount(p.client)
-    errors = np.bincount(p.client, weights=p.distance)[sizes >= LEAST] / sizes[sizes >= LEAST]
+    large = p.sizes >= LEAST
+    errors = np.bincount(p.client, weights=p.distance)[large] / p.sizes[large]
     return float(errors.max()) if len(errors) else None
 
 
@@ -305,7 +290,7 @@ def by_client(predictions: Predictions, names: Sequence[str]) -> dict[str, list[
         columns["positives"] = np.bincount(p.client[p.y_true == 1], minlength=size)
     if p.y_pred is not None:
         columns["accuracy"] = hit_rates(np.bincount(p.client[p.hit], minlength=size), n)
-    if p.binary and not np.isnan(p.positive_score).any():
+    if p.binary and p.client_aurocs is not None:
         columns["auroc"] = np.full(size, np.nan)
         columns["auroc"][: len(p.client_aurocs)] = p.client_aurocs
     if not p.classes:

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.registry import UserError
+from harness.metrics.ranking import Bools, Floats, Ints, Ranking, hit_rates, ranking
 from harness.storage.files import replacing
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Shape = tuple[int, ...]
 
 
@@ -90,7 +88,7 @@ class Predictions:
         found: Floats = np.abs(self.score - self.y_true)
         return found
 
-    @property
+    @cached_property
     def hit(self) -> Bools:
         """Whether each sample is classified correctly, ``(n,)``."""
         right: Bools = np.equal(self.y_true, self.decided)
@@ -108,9 +106,19 @@ class Predictions:
         return self.score if self.score.ndim == 1 else self.score[:, 1]
 
     @cached_property
+    def sizes(self) -> Ints:
+        """Samples of every client up to the last one with any."""
+        return np.bincount(self.client)
+
+    @cached_property
+    def positives(self) -> Ints:
+        """Samples of class 1 of every client in `sizes`."""
+        return self._of_clients(self.y_true == 1)
+
+    @cached_property
     def accuracies(self) -> Floats:
         """Accuracy of every client that has samples."""
-        return drop_nan(hit_rates_by(self.hit, self.client))
+        return drop_nan(hit_rates(self._of_clients(self.hit), self.sizes))
 
     @cached_property
     def recalls(self) -> Floats:
@@ -126,14 +134,18 @@ class Predictions:
         return np.bincount(cell, minlength=max(1, len(self.groups)) * k * k).reshape(-1, k, k)
 
     @cached_property
-    def positive_rank(self) -> Ints:
-        """Rank of the score of class 1, ``(n,)``; cached because sorting is expensive."""
-        return dense_ranks(self.positive_score)
+    def ranking(self) -> Ranking | None:
+        """The order of the scores of class 1; None if one is NaN."""
+        return ranking(self.positive_score, self.y_true == 1)
 
     @cached_property
-    def client_aurocs(self) -> Floats:
-        """AUROC of every client up to the last one with samples; NaN without both classes."""
-        return aurocs(self.positive_rank, self.y_true == 1, self.client)
+    def client_aurocs(self) -> Floats | None:
+        """AUROC of every client in `sizes`, NaN without both classes; None if a score is NaN."""
+        return None if self.ranking is None else self.ranking.aurocs(self.client, self.sizes)
+
+    def _of_clients(self, marked: Bools) -> Ints:
+        """Return how many samples of every client are marked."""
+        return np.bincount(self.client, weights=marked).astype(np.int64)
 
 
 def check_array(
@@ -148,55 +160,9 @@ def check_array(
         raise ValueError(f"{name}: allowed values are {allowed}, got {array.min()} to {array.max()}")
 
 
-def hit_rates(hits: NDArray[Any], totals: Ints) -> Floats:
-    """Return ``hits / totals`` elementwise; NaN where the total is zero."""
-    shares = np.full(totals.shape, np.nan)
-    np.divide(hits, totals, out=shares, where=totals > 0)
-    return shares
-
-
-def hit_rates_by(hit: Bools, label: Ints) -> Floats:
-    """Return the rate of hits within every label, ``(labels,)``."""
-    totals = np.bincount(label)
-    return hit_rates(np.bincount(label[hit], minlength=len(totals)), totals)
-
-
-def aurocs(rank: Ints, positive: Bools, segment: Ints) -> Floats:
-    """Return the exact AUROC within every segment; ties count one half, NaN without both classes.
-
-    Segment and rank form one integer key. One sort of the negatives and two binary searches then count, for every
-    positive, the negatives of its segment with a lower and with an equal score: O(n log n) for all segments, in
-    integers.
-    """
-    n = len(rank)
-    key = segment * n + rank
-    neg, pos = np.sort(key[~positive]), np.sort(key[positive])  # sorted needles make the searches much faster
-    size = int(segment.max()) + 1
-    of_pos = pos // n
-    n_pos, n_neg = np.bincount(of_pos, minlength=size), np.bincount(neg // n, minlength=size)
-    earlier = np.cumsum(n_neg) - n_neg  # negatives of the segments before
-    twice = np.searchsorted(neg, pos, "left") + np.searchsorted(neg, pos, "right") - 2 * earlier[of_pos]
-    wins = np.bincount(of_pos, weights=twice, minlength=size) / 2
-    return hit_rates(wins, n_pos * n_neg)
-
-
-def pooled_auroc(rank: Ints, positive: Bools) -> Floats:
-    """Return `aurocs` of all samples as one segment, ``(1,)``, by counting: a sixth of the time."""
-    size = int(rank.max()) + 1
-    of_pos, of_neg = (np.bincount(rank[some], minlength=size) for some in (positive, ~positive))
-    twice = of_pos @ (2 * np.cumsum(of_neg) - of_neg)
-    return hit_rates(np.array([twice / 2]), np.array([of_pos.sum() * of_neg.sum()]))
-
-
 def drop_nan(shares: Floats) -> Floats:
     """Drop rates of labels without samples."""
     return shares[~np.isnan(shares)]
-
-
-def dense_ranks(score: Floats) -> Ints:
-    """Return the rank of every score, ``(n,)``; equal scores share one."""
-    ranks: Ints = np.unique(score, return_inverse=True)[1]
-    return ranks
 
 
 def _score_columns(classes: int) -> list[str]:

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from datasets.federation import Batch, Federation
 from harness.core.clients import Clients
@@ -21,6 +19,7 @@ from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.row_table import RowTable
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
+from harness.simulation.class_scores import cross_entropies, decisions, in_double, probabilities
 
 CHUNK = 4096  # samples in one forward pass of a single model
 WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
@@ -204,7 +203,7 @@ def applied(problem: Problem, federation: Federation, rows: Rows, model: Any, sp
 
 @torch.no_grad()
 def applied_together(
-    problem: Problem, federation: Federation, models: Tensor, split: str
+    problem: Problem, federation: Federation, rows: Rows, models: Tensor, split: str
 ) -> list[Applied] | None:
     """Apply the models ``(R, P)`` of runs that share their data to all samples, which are read once.
 
@@ -217,8 +216,8 @@ def applied_together(
     assert problem.predict is not None
     if len(models) * len(batch.x) * max(1, len(federation.classes)) > MOST_OUTPUTS:
         return None
-    each, version = torch.func.vmap(problem.predict, in_dims=(0, None)), batch.x._version
-    outputs = torch.cat([each(models, x) for x in batch.x.split(CHUNK)], 1)
+    version = batch.x._version
+    outputs = torch.cat([rows.by_models(problem.predict, models, x) for x in batch.x.split(CHUNK)], 1)
     if batch.x._version != version:  # a network changed its input in place: each needs fresh samples
         test_samples.cache_clear()
         return None
@@ -227,32 +226,21 @@ def applied_together(
 
 def predicted(federation: Federation, found: Applied) -> Predictions:
     """Return the predictions of a model with these outputs."""
-    logits, owner, batch = found.outputs.double(), found.owner, found.batch
+    logits, owner, batch = in_double(found.outputs), found.owner, found.batch
     if not federation.classes:
         return _of_numbers(federation, logits.squeeze(-1), owner, batch)
     ranks = logits.ndim == 1
-    score = _array(logits if ranks else logits.softmax(-1))
+    score = logits if ranks else probabilities(logits)
     return Predictions(
         client=_array(owner),
         y_true=_array(batch.y),
-        score=score,
-        y_pred=None if ranks else np.argmax(score, axis=-1),
+        score=_array(score),
+        y_pred=None if ranks else _array(decisions(score)),
         classes=federation.classes,
         groups=federation.groups,
         group=_array(batch.group) if federation.groups else None,
         loss=None if ranks else _array(cross_entropies(logits, batch.y)),
     )
-
-
-def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of every sample.
-
-    Of two classes with one row a class: a third of the time, and the same bits, as two numbers have one sum.
-    """
-    if logits.shape[-1] != 2:
-        return functional.cross_entropy(logits, labels, reduction="none")
-    shares = logits.mT.contiguous().log_softmax(0)
-    return -shares.gather(0, labels.unsqueeze(0)).squeeze(0)
 
 
 def _of_numbers(federation: Federation, outputs: Tensor, owner: Tensor, batch: Batch) -> Predictions:

@@ -425,7 +425,9 @@ class Simulation:
             found[split] = None
             if len(company) > 1 and isinstance(model, Tensor) and model.ndim == 1:
                 models = torch.stack([self.personal(other) for other in company])
-                found[split] = applied_together(self.problem, self.federations[number], models, split)
+                found[split] = applied_together(
+                    self.problem, self.federations[number], self.rows, models, split
+                )
         outputs = found[split]
         if outputs is None:
             return applied(self.problem, self.federations[number], self.rows, model, split)

@@ -29,7 +29,7 @@ from harness.simulation.build import Setup
 Checkpoint = dict[str, Any]
 T = TypeVar("T")
 
-LARGEST = 32  # runs in a stack
+LARGEST = 64  # runs in a stack
 STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, arithmetic dominates
 POOL_BYTES = 2**30  # of the runs' samples, if each run standardizes its own
 SHARED_ENTRIES = 2**18  # of the batches of a step, of all seeds of a stack whose runs share them

@@ -547,9 +547,9 @@ def test_workers_get_even_shares_and_settings_stay_together():
 
 
 def test_groups_are_cut_into_as_few_pieces_as_possible():
-    """80 runs are not 27, 27 and 26; where others keep workers busy, runs are not parted for it."""
+    """160 runs are not 54, 53 and 53; where others keep workers busy, runs are not parted for it."""
+    assert [len(piece) for piece in units(runs("uneven clients", 160), 2, None)] == [40] * 4
     many = runs("uneven clients", 80)
-    assert [len(piece) for piece in units(many, 2, None)] == [20] * 4
     assert [len(piece) for piece in units([*many, *runs("perceptron", 6)], 2, 5)] == [5] * 16 + [3, 3]
 
 
@@ -560,7 +560,13 @@ def test_the_runs_of_a_seed_are_handed_out_together():
 
 @pytest.mark.parametrize(
     ("seeds", "budgets", "workers", "sizes"),
-    [(10, 8, 1, [24, 32, 24]), (10, 8, 2, [16, 24, 24, 16]), (3, 40, 1, [20] * 6), (1, 80, 2, [20] * 4)],
+    [
+        (10, 16, 1, [48, 64, 48]),
+        (10, 8, 2, [40, 40]),
+        (10, 16, 2, [32, 48, 48, 32]),
+        (3, 80, 1, [40] * 6),
+        (1, 160, 2, [40] * 4),
+    ],
 )
 def test_seeds_are_not_parted_unless_they_are_too_many_for_a_piece(seeds, budgets, workers, sizes):
     """Runs of a seed share their batches, whatever others are in the piece."""
@@ -572,7 +578,7 @@ def test_seeds_are_not_parted_unless_they_are_too_many_for_a_piece(seeds, budget
     pieces = units(specs, workers, None)
     assert [len(piece) for piece in pieces] == sizes
     held = [{specs[number].seed for number in piece} for piece in pieces]
-    assert budgets > 32 or sum(map(len, held)) == seeds
+    assert budgets > stacking.LARGEST or sum(map(len, held)) == seeds
 
 
 def test_runs_of_one_seed_share_their_clients_data():

@@ -6,7 +6,6 @@ by rounding only.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -21,6 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from harness.core.execution.by_seed import by_run, clients_side_by_side, seeds_of
 from harness.core.execution.ghost import Layout, layout
 from harness.core.execution.ghost import clipped_sums as ghost_sums
+from harness.core.execution.memory import keep_freed_memory
 from harness.core.execution.row_product import exact_sizes
 from harness.core.execution.tracing import Recorded
 from privacy import clipped_sum
@@ -29,9 +29,6 @@ T = TypeVar("T")
 Mode = Literal["vmap", "loop"]
 
 MOST = 256  # functions in a cache
-KEPT = (
-    2**25
-)  # largest freed block that is kept for reuse, in bytes; all blocks take at most eight times as much
 
 Points = tuple[int, ...]  # numbers of a function's arguments; empty: all
 Shared = tuple[bool, ...]  # which tensors stacked runs share; empty: none
@@ -65,7 +62,7 @@ class Rows:
         self.mode = mode
         self.threads = threads
         self.ahead = 0.0
-        _keep_freed_memory()
+        keep_freed_memory()
         self._measured: dict[object, Measured] = {}
         self._layouts: dict[object, tuple[Layout | None]] = {}
         self._recorded: dict[object, Any] = {}  # function and kind of its arguments -> how it is called
@@ -130,6 +127,17 @@ class Rows:
 
         recorded, shape = _kept(self._recorded, (fn, structure, shared), make)
         return tree_unflatten(recorded(*leaves), shape[0])
+
+    def by_models(self, fn: Callable[..., Tensor], models: Tensor, x: Tensor) -> Tensor:
+        """Apply ``fn`` to each of the models ``(R, P)`` and the same samples, ``(R, n, ...)``; vectorized."""
+
+        def make() -> Recorded:
+            each = torch.func.vmap(lambda model, x: (fn(model, x),), in_dims=(0, None))
+            return Recorded(each, self._to_come)
+
+        recorded: Recorded = _kept(self._recorded, (fn, "models"), make)
+        (outputs,) = recorded(models, x)
+        return outputs
 
     def gradient(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, by: Points = ()
@@ -275,18 +283,6 @@ class _Operations(TorchDispatchMode):
         if formula is not None:
             self.count += formula(*args, **(kwargs or {}), out_val=result)
         return result
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep freed memory, because model-sized vectors are allocated many times per step.
-
-    Fresh pages from the system cost 6 % of a step of a 3-million-parameter network (benchmarks, W1) and 5 % of a
-    round of FedBiOAcc with ten stacked runs. Without ``mallopt`` in the library nothing changes.
-    """
-    trim_threshold, mmap_threshold = -1, -3
-    adjust = getattr(ctypes.CDLL(None), "mallopt", None)
-    if adjust is not None and adjust(mmap_threshold, KEPT):  # 0 if the library refuses
-        adjust(trim_threshold, 8 * KEPT)
 
 
 def _kept(cache: dict[object, T], key: object, make: Callable[[], T]) -> T:

@@ -102,9 +102,9 @@ class Diagnostics:
         norms, present, *clipping = _joined(self._messages)
         lead = norms.shape[:-1]
         values = {"update_norm_mean": _means(norms, present)}
-        quantiles = np.array([_quantiles(own) for own in _by_run(norms, present)])
-        for level, column in zip(QUANTILES, quantiles.T, strict=True):
-            values[f"update_norm_p{round(100 * level)}"] = column.copy()
+        columns = zip(*(_quantiles(own) for own in _by_run(norms, present)), strict=True)
+        for level, column in zip(QUANTILES, map(np.concatenate, columns), strict=True):
+            values[f"update_norm_p{round(100 * level)}"] = column
         if clipping:
             values["clipped_share"] = _means(clipping[0].double(), present)
         if clipping and self._noise:
@@ -122,20 +122,27 @@ def _joined(notes: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
 
 
 def _by_run(values: Tensor, present: Tensor) -> list[np.ndarray]:
-    """Return each run's values in ascending order, so that sums do not depend on the order of clients."""
-    runs = zip(values.reshape(-1, values.shape[-1]), present.reshape(-1, values.shape[-1]), strict=True)
-    return [np.sort(own[mask].double().numpy()) for own, mask in runs]
+    """Return the runs' values in ascending order, so that sums do not depend on the order of clients.
+
+    One array ``(R, C)`` if everybody is present, else one ``(1, n)`` for each run.
+    """
+    rows, marks = (part.reshape(-1, part.shape[-1]) for part in (values.double(), present))
+    if bool(marks.all()):
+        return [np.sort(rows.numpy())]
+    return [np.sort(own[mask].numpy())[None] for own, mask in zip(rows, marks, strict=True)]
 
 
 def _means(values: Tensor, present: Tensor) -> np.ndarray:
-    return np.array([own.mean() if len(own) else np.nan for own in _by_run(values, present)])
+    runs = _by_run(values, present)
+    return np.concatenate([own.mean(-1) if own.size else np.full(len(own), np.nan) for own in runs])
 
 
 def _quantiles(values: np.ndarray) -> np.ndarray:
-    if not len(values):
-        return np.full(len(QUANTILES), np.nan)
+    """Return the quantiles of each row, ``(QUANTILES, rows)``."""
+    if not values.size:
+        return np.full((len(QUANTILES), len(values)), np.nan)
     with np.errstate(invalid="ignore"):  # between two infinite norms
-        return np.asarray(np.quantile(values, QUANTILES))
+        return np.asarray(np.quantile(values, QUANTILES, axis=-1))
 
 
 def _ratio(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:

@@ -150,7 +150,8 @@ def combined(weights: Tensor, rows: Tensor) -> Tensor:
     torch uses different routines for one product and for several, which round differently for some shapes (three by
     nine by 62), so every run's is computed by itself.
     """
-    if rows.ndim == 2:
-        return torch.bmm(weights[None], rows[None])[0]
-    weights = weights.expand(*rows.shape[:-2], *weights.shape[-2:])  # runs may share one matrix
-    return torch.stack([combined(one, row) for one, row in zip(weights, rows, strict=True)])
+    lead = rows.shape[:-2]
+    weights = weights.expand(*lead, *weights.shape[-2:])  # runs may share one matrix
+    shape = (*lead, weights.shape[-2], rows.shape[-1])
+    each = (part.reshape(lead.numel(), *part.shape[-2:]).split(1) for part in (weights, rows))
+    return torch.cat([torch.bmm(one, row) for one, row in zip(*each, strict=True)]).view(shape)

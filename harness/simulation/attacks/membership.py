@@ -39,12 +39,13 @@ from harness.simulation.build import Setup
 from harness.simulation.evaluation import applied
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
-from harness.simulation.stacking import LARGEST, obstacle, stack_setups
+from harness.simulation.stacking import obstacle, stack_setups
 from privacy.trade_off import detection_bound
 
 Array = NDArray[np.float64]
 CANDIDATES = "candidates"  # name of a split
 FEWEST = 4  # shadow runs for which likelihood ratios are told
+LARGEST = 32  # shadow runs side by side
 STEP = 0.01  # of the model, along a message
 TINY = 1e-30
 

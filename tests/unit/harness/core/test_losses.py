@@ -61,3 +61,11 @@ def test_an_entry_rounds_alike_anywhere(fn):
         whole = one(z)
         for first, length in [(0, 1), (1, 2), (5, 11), (100, 33), (999, 1)]:
             assert torch.equal(one(z[first : first + length]), whole[first : first + length])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_limit_of_the_logistic_function_changes_no_bit(dtype):
+    edges = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0], dtype=dtype)
+    z = torch.cat([torch.linspace(-1000, 1000, 4001, dtype=dtype), edges])
+    assert torch.equal(sigmoid(z).nan_to_num(), ((-z).exp() + 1).reciprocal().nan_to_num())
+    assert sigmoid(edges).isnan().tolist() == [True, False, False, False]

@@ -5,15 +5,19 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.federation import Batch
 from harness import models
+from harness.core.execution import tracing
 from harness.core.execution.row_product import exact_sizes
 from harness.core.execution.vectorize import Rows
+from harness.core.flat_model import Ravel
 from harness.core.methods.derivatives import neumann_hypergradient
 from harness.core.wire.cost import Cost
+from harness.models.net import Net
 from harness.problems.classify import classifier
 from tests.support.worlds import quadratic_bilevel
 
@@ -75,3 +79,17 @@ def test_large_counts_are_exact():
     cost = Cost()
     cost.work(12_000_000_001 / 48, torch.ones(1, 48), oracle=True)
     assert cost.state()["flops"] == 12_000_000_001 and cost.state()["oracle_calls"] == 48
+
+
+def test_models_on_the_same_samples_round_as_one_alone(monkeypatch):
+    """Vectorized at first and recorded later; a second function has a recording of its own."""
+    monkeypatch.setattr(tracing, "CALLS", 1)
+    ravel = Ravel(Net(nn.Flatten(), 5, 2))
+    draw = torch.Generator().manual_seed(0)
+    models, x = torch.randn(3, ravel.size, generator=draw), torch.randn(40, 5, generator=draw)
+    rows = Rows("vmap")
+    for _ in range(3):
+        found = rows.by_models(ravel, models, x)
+        assert all(torch.equal(own, ravel(model, x)) for own, model in zip(found, models, strict=True))
+    doubled = rows.by_models(lambda model, x: 2 * ravel(model, x), models, x)
+    assert torch.equal(doubled, 2 * found)
