@@ -18,7 +18,7 @@ from harness.simulation.build import Execution, data_key, identify, load_once, p
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
-from harness.simulation.recorder import Recorder
+from harness.simulation.recorder import End, Recorder
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import POOL_BYTES, cut, obstacle, signature, stack_point
 from harness.storage.files import Unwritable
@@ -157,29 +157,24 @@ def _run_group(
         return Outcome(ids[number], "failed", reason)
 
     def carry_out(numbers: Sequence[int]) -> None:
+        left: list[int] = []
         try:
-            ends = simulate_all([ready[number] for number in numbers])
+            simulate_all([ready[number] for number in numbers])
         except (Unwritable, CallbackError):
             raise
         except Exception as error:
+            left = [number for number in numbers if ready[number].end is None]
             if len(numbers) == 1:
-                outcomes[numbers[0]] = failed(numbers[0], error)
-                return
-            log.info("%d runs continue unstacked from their checkpoints: %s", len(numbers), error)
-            for number in numbers:  # to find the run that raises
-                if folders[number].status == "done" and (
-                    not lacking(folders[number]) or _spent(specs[number], folders[number])
-                ):
-                    outcomes[number] = Outcome(ids[number], "done")
-                    continue
-                ready[number] = recorder(number)
-                carry_out([number])
-            return
-        for number, end in zip(numbers, ends, strict=True):
-            status = (
-                "failed" if isinstance(end, Diverged) else "stopped" if isinstance(end, StopEarly) else "done"
-            )
-            outcomes[number] = Outcome(ids[number], status, None if status == "done" else str(end))
+                outcomes.update((number, failed(number, error)) for number in left)
+                left = []
+            else:
+                log.info("%d runs continue unstacked from their checkpoints: %s", len(left), error)
+        for number in numbers:
+            if (end := ready[number].end) is not None:
+                outcomes[number] = _outcome(ids[number], end)
+        for number in left:  # to find the run that raises
+            ready[number] = recorder(number)
+            carry_out([number])
 
     with ExitStack() as claims:
         for number, folder in enumerate(folders):
@@ -223,6 +218,13 @@ def _run_group(
             ready.clear()
             federations.clear()
     return [outcomes[number] for number in range(len(specs))]
+
+
+def _outcome(id: str, end: End) -> Outcome:
+    """Return the outcome of a run whose end is on record."""
+    if isinstance(end, Diverged):
+        return Outcome(id, "failed", str(end))
+    return Outcome(id, "stopped", str(end)) if isinstance(end, StopEarly) else Outcome(id, "done")
 
 
 def _spent(spec: RunSpec, folder: RunFolder) -> str | None:

@@ -113,7 +113,7 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
         rows.ahead = 0.0
     for number, recorder in enumerate(live):
         recorder.finish(run, number)
-    return [recorder.end for recorder in recorders]
+    return [recorder.end for recorder in recorders if recorder.end is not None]  # all have ended
 
 
 def _evaluated(round: int, setup: Setup) -> bool:

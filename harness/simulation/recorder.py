@@ -60,11 +60,9 @@ class Recorder:
         Checkpoint of the folder.
     lines, spent : int, float
         Evaluations written, and seconds of computation so far; in a stack, the run's share of them.
-    end : dict, Diverged or StopEarly
-        Content of ``done.json``, or why there is none, once the run has ended.
+    end : dict, Diverged, StopEarly or None
+        Content of ``done.json``, or why there is none, once that is on record; None before.
     """
-
-    end: End
 
     def __init__(
         self,
@@ -81,6 +79,8 @@ class Recorder:
         self.spent: float = self.checkpoint["seconds"] if self.checkpoint else 0.0
         self._folder, self._progress, self._save = folder, progress, save
         self._finished = finished
+        self.end: End | None = None
+        self._stopped: StopEarly | None = None
         self._attacks: dict[str, Any] = {}
         self._line: dict[str, Any] = {}
         self._last: Predictions | None = None
@@ -162,7 +162,7 @@ class Recorder:
             try:
                 self._progress(round, self._line)
             except StopEarly as error:
-                self.end = error
+                self._stopped = error
                 return False
             except Exception as error:
                 raise CallbackError(str(error)) from error
@@ -235,10 +235,12 @@ class Recorder:
 
     def stop(self, round: int) -> None:
         """Record that the run was stopped after a round."""
-        why = str(self.end)
+        assert self._stopped is not None
+        why = str(self._stopped)
         if self._folder:
             reason = f"stopped early in round {round}{why and ': '}{why}"
             self._folder.fail({"status": "stopped", "reason": reason, "round": round})
+        self.end = self._stopped
 
 
 class PendingCheckpoint:
