@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from harness.storage.environment import machine, versions
 from harness.storage.files import Unwritable
 from harness.storage.run_folder import MODEL, PREDICTIONS
 from harness.storage.store import RunFolder
+
+log = logging.getLogger(__name__)
 
 MAX_COUNTS = 20_000  # sample counts by client and class or group that are recorded per run
 MOST_NAMED = 1_000  # clients with names up to which each has its results recorded
@@ -244,7 +247,7 @@ class Recorder:
 
 
 class PendingCheckpoint:
-    """The last complete round of a run or a stack, saved on an interrupt or when a checkpoint is due.
+    """The last complete round of a run or a stack, saved when a checkpoint is due or an error ends the rounds.
 
     Parameters
     ----------
@@ -259,9 +262,17 @@ class PendingCheckpoint:
         self._written = [recorder.written for recorder in recorders]
 
     def save(self) -> None:
-        """Write the checkpoint of every run into its folder."""
+        """Write the checkpoint of every run that has not ended into its folder."""
         for number, (recorder, written) in enumerate(zip(self._journals, self._written, strict=True)):
-            recorder.save({**split(self._checkpoint, number, self._setup), **written})
+            if recorder.end is None:
+                recorder.save({**split(self._checkpoint, number, self._setup), **written})
+
+    def rescue(self) -> None:
+        """Save after an error, which a second one must not hide."""
+        try:
+            self.save()
+        except Exception as error:
+            log.warning("the last round is not saved, and runs continue from earlier ones: %s", error)
 
 
 def _unpacked(checkpoint: Checkpoint | None) -> Checkpoint | None:

@@ -1,10 +1,15 @@
 """A stack that breaks: who has ended stays so, and the others go on and write what they write alone."""
 
+import pytest
+
 from algorithms.centralized.fedavg import FedAvg
 from harness.config.run import read_spec
 from harness.executors.scheduler import run_all
 from harness.simulation.build import Execution
 from harness.simulation.callbacks import StopEarly
+from harness.simulation.recorder import Recorder
+from harness.simulation.simulation import Simulation
+from harness.storage.files import Unwritable
 from harness.storage.store import Store
 from tests.support.written import written
 
@@ -78,3 +83,103 @@ def test_a_run_that_diverged_before_is_not_repeated(tmp_path, monkeypatch):
     folder = Store(tmp_path).folder(outcomes[0].id)
     assert folder.status == "failed" and not (folder.path / "done.json").exists()
     assert [line["round"] for line in folder.rounds()] == [0]
+
+
+KEPT = {  # rows of clients, residuals, a ledger
+    "algorithm": {"name": "scaffold", "local_steps": 2, "batch_size": 16},
+    "cohort": {"size": 3},
+    "compression": {"beta": 0.8, "codec": "q4", "error_feedback": True},
+    "privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 0.5},
+}
+
+
+def broken_rounds(monkeypatch):
+    """In the middle of a round of seed 1, whose clients and channel have begun."""
+
+    def half(self, clients, channel):
+        if 1 in clients.seeds and clients.round == 4:
+            raise ZeroDivisionError("seed 1")
+        finish(self, clients, channel)
+
+    finish = Simulation._finish_round
+    monkeypatch.setattr(Simulation, "_finish_round", half)
+
+
+def broken_evaluations(monkeypatch):
+    """After round 6, once the first run of the stack has been evaluated."""
+    evaluate = Recorder.evaluate
+
+    def broken(self, run, number):
+        if self.setup.spec.seed == 1 and run.round == 6:
+            raise ZeroDivisionError("seed 1")
+        return evaluate(self, run, number)
+
+    monkeypatch.setattr(Recorder, "evaluate", broken)
+
+
+def broken_ends(monkeypatch):
+    """After the last round, once the first run of the stack is done."""
+    finish = Recorder.finish
+
+    def broken(self, run, number):
+        if self.setup.spec.seed == 1:
+            raise ZeroDivisionError("seed 1")
+        finish(self, run, number)
+
+    monkeypatch.setattr(Recorder, "finish", broken)
+
+
+@pytest.mark.parametrize("fields", [{}, KEPT], ids=["models", "more than models"])
+@pytest.mark.parametrize(
+    ("broken", "seen_before", "at"),
+    [(broken_rounds, 4, 4), (broken_evaluations, 5, 5), (broken_ends, 7, 6)],
+    ids=["round", "evaluation", "end"],
+)
+def test_the_others_go_on_from_the_last_whole_round(broken, seen_before, at, fields, tmp_path, monkeypatch):
+    """Long before a checkpoint is due: they began again, and the failed run did when it was retried."""
+    run_all(runs(**fields), tmp_path / "straight", execution=APART)
+    seen = []
+    with monkeypatch.context() as patch:
+        broken(patch)
+        outcomes = run_all(
+            runs(**fields),
+            tmp_path / "broken",
+            execution=STACKED,
+            progress=lambda spec, round, line: seen.append((spec.seed, round)),
+        )
+    assert [outcome.status for outcome in outcomes] == ["done", "failed", "done"]
+    assert [round for seed, round in seen if seed == 2] == [*range(seen_before + 1), *range(at, 8)]
+    assert Store(tmp_path / "broken").folder(outcomes[1].id).load()["round"] == at
+    run_all(runs(**fields), tmp_path / "broken", execution=STACKED, retry=True)
+    assert written(tmp_path / "broken") == written(tmp_path / "straight")
+
+
+def test_what_a_callback_raises_leaves_checkpoints(tmp_path):
+    """As the documentation of callbacks says: asked for again, runs continue from there."""
+    run_all(runs(**KEPT), tmp_path / "straight", execution=APART)
+    seen = []
+
+    def raising(spec, round, line):
+        if round == 5:
+            raise OSError("no network")
+
+    with pytest.raises(OSError, match="no network"):
+        run_all(runs(**KEPT), tmp_path / "broken", execution=STACKED, progress=raising)
+    run_all(
+        runs(**KEPT), tmp_path / "broken", execution=STACKED, progress=lambda _, round, __: seen.append(round)
+    )
+    assert min(seen) == 4
+    assert written(tmp_path / "broken") == written(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("problem", [OSError("full"), Unwritable("full")])
+def test_a_checkpoint_that_fails_hides_no_error(problem, tmp_path, monkeypatch, caplog):
+    def refuse(self, checkpoint):
+        raise problem
+
+    monkeypatch.setattr(Recorder, "save", refuse)
+    break_down(monkeypatch)
+    outcomes = run_all(runs(), tmp_path, execution=STACKED)
+    assert [outcome.status for outcome in outcomes] == ["done", "failed", "done"]
+    assert outcomes[1].reason == "ZeroDivisionError: seed 1"
+    assert "the last round is not saved" in caplog.text
