@@ -168,13 +168,15 @@ def _run_group(
                 outcomes.update((number, failed(number, error)) for number in left)
                 left = []
             else:
-                log.info("%d runs continue unstacked from their checkpoints: %s", len(left), error)
+                how = "unstacked" if len(_apart(left, specs)) == len(left) else "seed by seed"
+                log.info("%d runs continue %s from their checkpoints: %s", len(left), how, error)
         for number in numbers:
             if (end := ready[number].end) is not None:
                 outcomes[number] = _outcome(ids[number], end)
-        for number in left:  # to find the run that raises
-            ready[number] = recorder(number)
-            carry_out([number])
+        for some in _apart(left, specs):
+            ready.update((number, recorder(number)) for number in some)
+            for stack in _stacks({number: ready[number] for number in some}, execution.stack):
+                carry_out(stack)
 
     with ExitStack() as claims:
         for number, folder in enumerate(folders):
@@ -235,6 +237,14 @@ def _spent(spec: RunSpec, folder: RunFolder) -> str | None:
         "Under privacy.secure_rng a repeated round has new noise, which spends its budget again and is not "
         f"counted; to repeat the run all the same, remove {folder.path}"
     )
+
+
+def _apart(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
+    """Part the runs of a stack that raised: by seed, as runs of one seed share batches, or else one by one."""
+    seeds: dict[int, list[int]] = {}
+    for number in numbers:
+        seeds.setdefault(specs[number].seed, []).append(number)
+    return list(seeds.values()) if len(seeds) > 1 else [[number] for number in numbers]
 
 
 def _stacks(ready: Mapping[int, Recorder], most: int | None) -> list[list[int]]:

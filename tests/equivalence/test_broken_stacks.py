@@ -1,5 +1,7 @@
 """A stack that breaks: who has ended stays so, and the others go on and write what they write alone."""
 
+import json
+
 import pytest
 
 from algorithms.centralized.fedavg import FedAvg
@@ -183,3 +185,36 @@ def test_a_checkpoint_that_fails_hides_no_error(problem, tmp_path, monkeypatch, 
     assert [outcome.status for outcome in outcomes] == ["done", "failed", "done"]
     assert outcomes[1].reason == "ZeroDivisionError: seed 1"
     assert "the last round is not saved" in caplog.text
+
+
+UNEVEN = {
+    "losses of all data": {"algorithm": {"name": "afl", "local_steps": 2}},
+    "small cohorts": {"partition": {"kind": "dirichlet", "alpha": 5.0, "clients": 30}, "cohort": {"size": 3}},
+}
+
+
+@pytest.mark.parametrize("what", UNEVEN)
+def test_where_seeds_do_not_fit_together_runs_of_each_do(what, tmp_path, caplog):
+    """Batches of two seeds are of different width: all their runs went on one by one."""
+    caplog.set_level("INFO")
+    given = CANCER | UNEVEN[what]
+    specs = [
+        read_spec(given | {"algorithm": given["algorithm"] | {"lr": lr}, "seed": seed})
+        for lr in (0.1, 0.2, 0.4)
+        for seed in (0, 1)
+    ]
+    for name, execution in (("apart", APART), ("stacked", STACKED)):
+        run_all(specs, tmp_path / name, execution=execution)
+    ends = [json.loads(path.read_text()) for path in (tmp_path / "stacked").glob("runs/*/done.json")]
+    assert [end["timing"]["stacked"] for end in ends] == [3] * 6
+    assert "6 runs continue seed by seed from their checkpoints: stacked runs have batches of" in caplog.text
+    assert written(tmp_path / "stacked") == written(tmp_path / "apart")
+
+
+def test_one_run_that_raises_leaves_the_other_seeds_in_stacks(tmp_path, monkeypatch):
+    break_down(monkeypatch)
+    specs = runs(2) + runs(2, algorithm=CANCER["algorithm"] | {"lr": 0.2})
+    outcomes = run_all(specs, tmp_path, execution=STACKED)
+    assert [outcome.status for outcome in outcomes] == ["done", "failed"] * 2
+    ends = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/done.json")]
+    assert [end["timing"]["stacked"] for end in ends] == [2, 2]
