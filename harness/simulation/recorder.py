@@ -268,7 +268,9 @@ class PendingCheckpoint:
                 recorder.save({**split(self._checkpoint, number, self._setup), **written})
 
     def rescue(self) -> None:
-        """Save after an error, which a second one must not hide."""
+        """Save after an error, which a second one must not hide. Before the first round nothing is lost."""
+        if not self._checkpoint.get("round"):
+            return
         try:
             self.save()
         except Exception as error:
