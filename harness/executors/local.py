@@ -215,7 +215,7 @@ def _run_group(
         try:
             for numbers in _stacks(ready, execution.stack):
                 carry_out(numbers)
-        finally:  # free the memory before the next runs: functions that call themselves keep what they see
+        finally:  # free the samples before the next runs: carry_out refers to itself, so what it refers to stays
             test_samples.cache_clear()
             ready.clear()
             federations.clear()

@@ -258,12 +258,12 @@ class PendingCheckpoint:
     """
 
     def __init__(self, recorders: tuple[Recorder, ...], setup: Setup, checkpoint: Checkpoint) -> None:
-        self._journals, self._setup, self._checkpoint = recorders, setup, checkpoint
+        self._recorders, self._setup, self._checkpoint = recorders, setup, checkpoint
         self._written = [recorder.written for recorder in recorders]
 
     def save(self) -> None:
         """Write the checkpoint of every run that has not ended into its folder."""
-        for number, (recorder, written) in enumerate(zip(self._journals, self._written, strict=True)):
+        for number, (recorder, written) in enumerate(zip(self._recorders, self._written, strict=True)):
             if recorder.end is None:
                 recorder.save({**split(self._checkpoint, number, self._setup), **written})
 
