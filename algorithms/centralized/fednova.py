@@ -68,4 +68,4 @@ class FedNova(Descent, ServerUpdate):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         own = reach(batches.num_steps.clamp(min=1), self.momentum)
         tau = clients.mean_steps(self, self.momentum).of(x)
-        return self.server_step(state, x=channel.mean(tau / own * (x - x_t)))
+        return self.server_step(state, x=channel.mean(tau * (1 / own) * (x - x_t)))

@@ -156,6 +156,11 @@ def apply(function: Callable[[float], float], number: Any) -> Any:
     return number.each(function) if isinstance(number, PerRun) else function(number)
 
 
+def for_each(given: T | Sequence[T], runs: int) -> list[T]:
+    """Return settings of every run of a stack, given as one object for all or as one per run."""
+    return list(given) if isinstance(given, Sequence) else [given] * runs
+
+
 def side_by_side(things: Sequence[T]) -> T:
     """Return settings of all runs of a stack: the first's, with a `PerRun` for each number in which they differ.
 

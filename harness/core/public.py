@@ -30,7 +30,11 @@ class Public:
     value: Any
 
     def of(self, rows: Tensor) -> float | Tensor:
-        """Return the number in a form that broadcasts against rows ``(..., P)``."""
+        """Return the number in a form that broadcasts against rows ``(..., P)``.
+
+        Multiply by it, or divide by it. What torch computes from a number over a tensor is the reciprocal times the
+        number, which rounds otherwise than the tensor that stacked runs have over a tensor.
+        """
         value: float | PerRun | Tensor = self.value
         if isinstance(value, PerRun):
             return value.of(rows)

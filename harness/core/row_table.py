@@ -26,7 +26,8 @@ class RowTable(Tensor):
     """
 
     _store: _Store
-    _newer: tuple[RowTable, Tensor, Tensor] | None  # the successor, where it differs, and the rows here
+    # The successor, where it differs, the rows here, and which of them had been written.
+    _newer: tuple[RowTable, Tensor, Tensor, Tensor] | None
 
     @staticmethod
     def __new__(cls, store: _Store) -> Self:
@@ -58,7 +59,7 @@ class RowTable(Tensor):
         store = self._newest()
         table = RowTable(store)
         # Before the store is written: this table keeps its value even if an interrupt comes in between.
-        self._newer = table, places, store.read(places)
+        self._newer = table, places, store.read(places), store.has(places)
         store.write(places, rows)
         return table
 
@@ -106,8 +107,9 @@ class RowTable(Tensor):
                 differences.append(difference)
             newest = table._store
             store = _Store(newest.shape, newest.common, *newest.written())
-            for places, rows in reversed(differences):
+            for places, rows, had in reversed(differences):
                 store.write(places, rows)
+                store.forget(places[~had])
             self._store, self._newer = store, None
         return self._store
 
@@ -193,6 +195,14 @@ class _Store:
         slots = self._slots[places]
         return torch.where((slots >= 0).unsqueeze(-1), self._rows[slots.clamp(min=0)], common)
 
+    def has(self, places: Tensor) -> Tensor:
+        """Return which of some places have been written."""
+        return self._slots[places] >= 0
+
+    def forget(self, places: Tensor) -> None:
+        """Make places what they are before they are written; the memory of their rows is not used again."""
+        self._slots[places] = -1
+
     def write(self, places: Tensor, rows: Tensor) -> None:
         """Replace the rows at some places."""
         slots = self._slots[places]
@@ -212,7 +222,7 @@ class _Store:
     def _reserve(self, kept: int) -> None:
         """Make room for the rows in use, of which the first ``kept`` are there; doubled, so that it is rare."""
         if self._used > len(self._rows):
-            room = min(len(self), max(self._used, 2 * len(self._rows)))
+            room = max(self._used, min(len(self), 2 * len(self._rows)))
             rows = self._rows.new_empty(room, self.shape[-1])
             rows[:kept] = self._rows[:kept]
             self._rows = rows

@@ -18,7 +18,7 @@ from harness.simulation.build import Execution, data_key, identify, load_once, p
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
-from harness.simulation.recorder import Recorder
+from harness.simulation.recorder import End, Recorder
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import POOL_BYTES, cut, obstacle, signature, stack_point
 from harness.storage.files import Unwritable
@@ -157,29 +157,26 @@ def _run_group(
         return Outcome(ids[number], "failed", reason)
 
     def carry_out(numbers: Sequence[int]) -> None:
+        left: list[int] = []
         try:
-            ends = simulate_all([ready[number] for number in numbers])
+            simulate_all([ready[number] for number in numbers])
         except (Unwritable, CallbackError):
             raise
         except Exception as error:
+            left = [number for number in numbers if ready[number].end is None]
             if len(numbers) == 1:
-                outcomes[numbers[0]] = failed(numbers[0], error)
-                return
-            log.info("%d runs continue unstacked from their checkpoints: %s", len(numbers), error)
-            for number in numbers:  # to find the run that raises
-                if folders[number].status == "done" and (
-                    not lacking(folders[number]) or _spent(specs[number], folders[number])
-                ):
-                    outcomes[number] = Outcome(ids[number], "done")
-                    continue
-                ready[number] = recorder(number)
-                carry_out([number])
-            return
-        for number, end in zip(numbers, ends, strict=True):
-            status = (
-                "failed" if isinstance(end, Diverged) else "stopped" if isinstance(end, StopEarly) else "done"
-            )
-            outcomes[number] = Outcome(ids[number], status, None if status == "done" else str(end))
+                outcomes.update((number, failed(number, error)) for number in left)
+                left = []
+            else:
+                how = "unstacked" if len(_apart(left, specs)) == len(left) else "seed by seed"
+                log.info("%d runs continue %s from their checkpoints: %s", len(left), how, error)
+        for number in numbers:
+            if (end := ready[number].end) is not None:
+                outcomes[number] = _outcome(ids[number], end)
+        for some in _apart(left, specs):
+            ready.update((number, recorder(number)) for number in some)
+            for stack in _stacks({number: ready[number] for number in some}, execution.stack):
+                carry_out(stack)
 
     with ExitStack() as claims:
         for number, folder in enumerate(folders):
@@ -218,11 +215,18 @@ def _run_group(
         try:
             for numbers in _stacks(ready, execution.stack):
                 carry_out(numbers)
-        finally:  # free the memory before the next runs: functions that call themselves keep what they see
+        finally:  # free the samples before the next runs: carry_out refers to itself, so what it refers to stays
             test_samples.cache_clear()
             ready.clear()
             federations.clear()
     return [outcomes[number] for number in range(len(specs))]
+
+
+def _outcome(id: str, end: End) -> Outcome:
+    """Return the outcome of a run whose end is on record."""
+    if isinstance(end, Diverged):
+        return Outcome(id, "failed", str(end))
+    return Outcome(id, "stopped", str(end)) if isinstance(end, StopEarly) else Outcome(id, "done")
 
 
 def _spent(spec: RunSpec, folder: RunFolder) -> str | None:
@@ -233,6 +237,14 @@ def _spent(spec: RunSpec, folder: RunFolder) -> str | None:
         "Under privacy.secure_rng a repeated round has new noise, which spends its budget again and is not "
         f"counted; to repeat the run all the same, remove {folder.path}"
     )
+
+
+def _apart(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
+    """Part the runs of a stack that raised: by seed, as runs of one seed share batches, or else one by one."""
+    seeds: dict[int, list[int]] = {}
+    for number in numbers:
+        seeds.setdefault(specs[number].seed, []).append(number)
+    return list(seeds.values()) if len(seeds) > 1 else [[number] for number in numbers]
 
 
 def _stacks(ready: Mapping[int, Recorder], most: int | None) -> list[list[int]]:

@@ -258,12 +258,15 @@ class _Releases:
         self._federations: dict[str, Federation] = {}
 
     def of(self, spec: RunSpec) -> list[tuple[Event, ...]]:
-        """Return the releases of a private run, once for each history."""
+        """Return the releases of a private run, once for each history; none if it is incompatible."""
         kind, without_budget = _kind(spec), _kind(spec, budget=False)
         if kind not in self._events:
             if data_key(spec) not in self._federations:
                 self._federations.clear()  # searches with the same data mostly follow one another
-            setup, dry = calibrate(prepare(spec, cache=self._federations), self._dry.get(without_budget))
+            try:
+                setup, dry = calibrate(prepare(spec, cache=self._federations), self._dry.get(without_budget))
+            except Incompatible:  # not remembered: its model, which is not in the key, may be why
+                return []
             assert setup.privacy is not None and dry is not None
             self._dry[without_budget] = dry
             self._events[kind] = _released(setup.privacy, dry.ledger)

@@ -10,7 +10,7 @@ import numpy as np
 from datasets.errors import warn_once
 from harness.core.registry import UserError
 from harness.core.wire.compression_settings import PLAIN
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.wire.privacy_settings import LARGEST, Privacy
 from harness.simulation.build import Setup
 from harness.simulation.dry_run import DryRun, dry_run
 from privacy import Event, Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
@@ -37,7 +37,8 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
 
     A dry run counts the releases and raises what gossip or compression refuse. For unit record all clients take
     part in its rounds, as they differ in their steps. Vertical problems go through all rounds, because every party
-    knows who is in which batch.
+    knows who is in which batch. Where clients add the noise together another one is made with the noise that was
+    found, because the bits of a sum depend on it.
 
     Parameters
     ----------
@@ -70,6 +71,8 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
     if record:
         _name_loudest(each[0], dry.ledger)
     found = replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
+    if setup.privacy is not None and _noise_decides(setup.privacy):
+        dry = dry_run(found)
     return Calibrated(found, dry)
 
 
@@ -102,11 +105,22 @@ def _name_loudest(first: Setup, ledger: Ledger) -> None:
 
 
 def _draft(setup: Setup) -> Setup:
-    """Return the setup without the number of releases that an earlier calibration found."""
-    each = tuple(
-        replace(one, privacy=one.privacy and replace(one.privacy, releases=None)) for one in setup.each
-    )
+    """Return the setup without the number of releases that an earlier calibration found.
+
+    Where the noise decides whether a run is possible, it has the least until it is known.
+    """
+    each = tuple(replace(one, privacy=one.privacy and _drafted(one.privacy)) for one in setup.each)
     return replace(setup, privacy=each[0].privacy, members=each if setup.members else ())
+
+
+def _drafted(privacy: Privacy) -> Privacy:
+    least = 1 / LARGEST if _noise_decides(privacy) else privacy.noise_multiplier
+    return replace(privacy, releases=None, noise_multiplier=least)
+
+
+def _noise_decides(privacy: Privacy) -> bool:
+    """Whether noise that a budget has yet to decide says how many bits a sum needs."""
+    return privacy.placement == "distributed" and privacy.spec.noise_multiplier is None
 
 
 def with_noise(draft: Privacy, ledger: Ledger, releases: int, run: int = 0) -> Privacy:

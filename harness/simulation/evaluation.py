@@ -23,7 +23,7 @@ from harness.simulation.class_scores import cross_entropies, decisions, in_doubl
 
 CHUNK = 4096  # samples in one forward pass of a single model
 WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
-KEPT_BYTES = 2**26  # of test samples, which are as many as seeds are stacked
+KEPT_BYTES = 2**26  # of test samples; every seed of a stack has its own
 MOST_OUTPUTS = 2**25  # of all runs of a stack on all samples; beyond, each run is evaluated alone
 
 

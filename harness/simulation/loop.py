@@ -17,6 +17,7 @@ from harness.simulation.recorder import End, PendingCheckpoint, Progress, Record
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import join, split, stack_setups
+from harness.storage.files import Unwritable
 from harness.storage.store import RunFolder
 
 CHECKPOINT_SECONDS = 2.0
@@ -59,7 +60,8 @@ def simulate(
 def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     """Carry out one run or a stack of runs, which must have one signature and one `stack_point`.
 
-    A run that diverges or is stopped is removed from the stack, and the others continue.
+    A run that diverges or is stopped is removed from the stack, and the others continue. Whatever else is raised
+    ends all of them, which keep checkpoints of the last complete round.
 
     Returns
     -------
@@ -90,7 +92,8 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
                 run, setup, live = _diverged(run, setup, live, lost)
             stopped = [n for n, recorder in enumerate(live) if not recorder.report(run.round)]
             if stopped:
-                PendingCheckpoint(live, setup, run.state_dict()).save()
+                pending = PendingCheckpoint(live, setup, run.state_dict())
+                pending.save()
                 for number in stopped:
                     live[number].stop(run.round)
                 run, setup, live = _without(run, setup, live, stopped)
@@ -106,14 +109,16 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
             for recorder in live:
                 recorder.spent += (time.perf_counter() - began) / len(live)
             run, setup, live = _diverged(run, setup, live, diverged)
-    except KeyboardInterrupt:
-        pending.save()
+        for number, recorder in enumerate(live):
+            recorder.finish(run, number)
+    except Unwritable:  # no checkpoint could be written either
+        raise
+    except (KeyboardInterrupt, Exception):
+        pending.rescue()
         raise
     finally:
         rows.ahead = 0.0
-    for number, recorder in enumerate(live):
-        recorder.finish(run, number)
-    return [recorder.end for recorder in recorders]
+    return [recorder.end for recorder in recorders if recorder.end is not None]  # all have ended
 
 
 def _evaluated(round: int, setup: Setup) -> bool:

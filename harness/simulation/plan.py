@@ -14,6 +14,7 @@ from datasets.stand_in import DIGEST
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
+from harness.core.wire.privacy_settings import BUDGETS
 from harness.simulation.build import (
     Execution,
     Setup,
@@ -84,12 +85,8 @@ def refusal(cell: Combination, cache: dict[str, Federation] | None = None) -> st
 
 
 def vetted(cells: Sequence[Combination]) -> list[Combination]:
-    """Return the combinations with incompatible ones marked as skipped.
-
-    Incompatibility depends neither on the seed nor on the size of numbers that enter by arithmetic, so one of the
-    runs that could be stacked is tried.
-    """
-    reasons: dict[str, str | None] = {}
+    """Return the combinations with incompatible ones marked as skipped; one of those that are so alike is tried."""
+    reasons: dict[Hashable, str | None] = {}
     cache: dict[str, Federation] = {}
     checked = []
     for cell in cells:
@@ -97,13 +94,27 @@ def vetted(cells: Sequence[Combination]) -> list[Combination]:
         if spec is None:
             checked.append(cell)
             continue
-        key = stack_key(spec)
+        key = _refused_alike(spec)
         if key not in reasons:
             while len(cache) >= FEDERATIONS:
                 cache.pop(next(iter(cache)))
             reasons[key] = refusal(cell, cache)
         checked.append(Combination(cell.given, None, reasons[key]) if reasons[key] else cell)
     return checked
+
+
+def _refused_alike(spec: RunSpec) -> Hashable:
+    """Return a key shared by runs that are all compatible or all incompatible.
+
+    That depends neither on the seed nor on the size of numbers that enter by arithmetic, with one exception:
+    whether integers can hold a sum depends on its noise. If that follows from a budget, it depends on the seed, by
+    who is in which cohort.
+    """
+    key, privacy = stack_key(spec), spec.privacy
+    if privacy is None or privacy.placement != "distributed":
+        return key
+    budgets = tuple(getattr(privacy, name) for name in BUDGETS)
+    return key, budgets, spec.seed if privacy.noise_multiplier is None else None
 
 
 def affordable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from harness.storage.environment import machine, versions
 from harness.storage.files import Unwritable
 from harness.storage.run_folder import MODEL, PREDICTIONS
 from harness.storage.store import RunFolder
+
+log = logging.getLogger(__name__)
 
 MAX_COUNTS = 20_000  # sample counts by client and class or group that are recorded per run
 MOST_NAMED = 1_000  # clients with names up to which each has its results recorded
@@ -60,11 +63,9 @@ class Recorder:
         Checkpoint of the folder.
     lines, spent : int, float
         Evaluations written, and seconds of computation so far; in a stack, the run's share of them.
-    end : dict, Diverged or StopEarly
-        Content of ``done.json``, or why there is none, once the run has ended.
+    end : dict, Diverged, StopEarly or None
+        Content of ``done.json``, or why there is none, once that is on record; None before.
     """
-
-    end: End
 
     def __init__(
         self,
@@ -81,6 +82,8 @@ class Recorder:
         self.spent: float = self.checkpoint["seconds"] if self.checkpoint else 0.0
         self._folder, self._progress, self._save = folder, progress, save
         self._finished = finished
+        self.end: End | None = None
+        self._stopped: StopEarly | None = None
         self._attacks: dict[str, Any] = {}
         self._line: dict[str, Any] = {}
         self._last: Predictions | None = None
@@ -162,7 +165,7 @@ class Recorder:
             try:
                 self._progress(round, self._line)
             except StopEarly as error:
-                self.end = error
+                self._stopped = error
                 return False
             except Exception as error:
                 raise CallbackError(str(error)) from error
@@ -235,14 +238,16 @@ class Recorder:
 
     def stop(self, round: int) -> None:
         """Record that the run was stopped after a round."""
-        why = str(self.end)
+        assert self._stopped is not None
+        why = str(self._stopped)
         if self._folder:
             reason = f"stopped early in round {round}{why and ': '}{why}"
             self._folder.fail({"status": "stopped", "reason": reason, "round": round})
+        self.end = self._stopped
 
 
 class PendingCheckpoint:
-    """The last complete round of a run or a stack, saved on an interrupt or when a checkpoint is due.
+    """The last complete round of a run or a stack, saved when a checkpoint is due or an error ends the rounds.
 
     Parameters
     ----------
@@ -253,13 +258,23 @@ class PendingCheckpoint:
     """
 
     def __init__(self, recorders: tuple[Recorder, ...], setup: Setup, checkpoint: Checkpoint) -> None:
-        self._journals, self._setup, self._checkpoint = recorders, setup, checkpoint
+        self._recorders, self._setup, self._checkpoint = recorders, setup, checkpoint
         self._written = [recorder.written for recorder in recorders]
 
     def save(self) -> None:
-        """Write the checkpoint of every run into its folder."""
-        for number, (recorder, written) in enumerate(zip(self._journals, self._written, strict=True)):
-            recorder.save({**split(self._checkpoint, number, self._setup), **written})
+        """Write the checkpoint of every run that has not ended into its folder."""
+        for number, (recorder, written) in enumerate(zip(self._recorders, self._written, strict=True)):
+            if recorder.end is None:
+                recorder.save({**split(self._checkpoint, number, self._setup), **written})
+
+    def rescue(self) -> None:
+        """Save after an error, which a second one must not hide. Before the first round nothing is lost."""
+        if not self._checkpoint.get("round"):
+            return
+        try:
+            self.save()
+        except Exception as error:
+            log.warning("the last round is not saved, and runs continue from earlier ones: %s", error)
 
 
 def _unpacked(checkpoint: Checkpoint | None) -> Checkpoint | None:

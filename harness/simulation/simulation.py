@@ -24,7 +24,7 @@ from harness.core.clients import Clients
 from harness.core.execution.client_chunks import round_in_chunks
 from harness.core.execution.row_product import rounds_alike
 from harness.core.execution.vectorize import Rows
-from harness.core.per_run import side_by_side
+from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.row_table import RowTable, of_run
@@ -140,14 +140,14 @@ class Simulation:
         clients: type[Clients] = Clients,
         channel: Callable[..., Channel] = Channel,
     ) -> None:
-        self.algorithms = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
-        compressions = [compression] if isinstance(compression, Compression) else list(compression)
+        self.algorithms = for_each(algorithm, len(seeds))
+        compressions = for_each(compression, len(seeds))
         self.algorithm, self.compression = side_by_side(self.algorithms), side_by_side(compressions)
         algorithm, compression = self.algorithm, self.compression
         self.problem = problem = algorithm.view(problem)
         self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
         self.rows = rows or Rows("vmap" if problem.dense else "loop")
-        self.privacies = [privacy] if isinstance(privacy, Privacy) else list(privacy or ())
+        self.privacies = for_each(privacy or (), len(seeds))
         self.privacy = side_by_side(self.privacies) if self.privacies else None
         self.cost = Cost(self._runs)
         self.channel_state: dict[str, Tensor] = {}
@@ -303,10 +303,9 @@ class Simulation:
             ids=torch.arange(training.clients),
             cost=Cost(),
             names=self.names[number : number + 1],
-            privacy=self.privacies[number % len(self.privacies)] if self.privacies else None,
+            privacy=self.privacies[number] if self.privacies else None,
         )
-        own = self.algorithms[number % len(self.algorithms)]
-        model = own.at(self.round).personal(self._state_of(number), clients)
+        model = self.algorithms[number].at(self.round).personal(self._state_of(number), clients)
         return model.dense() if isinstance(model, RowTable) else model
 
     @property

@@ -37,14 +37,14 @@ def world(name):
     return made[0][0], [one.merged() if meta.pooled else one for _, one in made]
 
 
-def compare(name, **options):
+def compare(name, within=0.0, **options):
     problem, federations = world(name)
     options = {"local_steps": ALGORITHMS[name].meta.steps or 3, "batch_size": 4} | options
     together = run_algorithm(name, problem, stack(federations), 3, seeds=SEEDS, **options)
     for number, (seed, federation) in enumerate(zip(SEEDS, federations, strict=True)):
         apart = run_algorithm(name, problem, federation, 3, seeds=(seed,), **options)
         mine = type(together.state)(*(part[number] for part in together.state))
-        assert largest_difference(mine, apart.state) < 1e-10
+        assert largest_difference(mine, apart.state) <= within
         for counter in ("up", "down", "flops", "oracle_calls"):
             assert int(getattr(together.cost, counter)[number]) == int(getattr(apart.cost, counter))
 
@@ -67,7 +67,7 @@ def test_each_run_draws_its_own_cohort(name, monkeypatch):
     """Also where cohorts have batches of different width, which a run refuses, as their sums round differently."""
     monkeypatch.setattr("harness.core.clients.mismatched_batches", lambda *_: False)
     size = 1 if "bilevel" in ALGORITHMS[name].meta.solves else 2
-    compare(name, cohort=size)
+    compare(name, within=1e-10, cohort=size)
 
 
 def test_in_a_loop():

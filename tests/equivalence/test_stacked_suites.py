@@ -48,6 +48,8 @@ CENTRAL = {"placement": "central", "noise_multiplier": 1.0, "clip": "adaptive"}
 SPECS = {
     "uneven clients": CANCER,
     "epochs of uneven clients": CANCER | {"algorithm": {"name": "fedavg", "local_epochs": 1}},
+    "means of the steps of uneven clients": CANCER
+    | {"algorithm": {"name": "fednova", "local_epochs": 1, "batch_size": 16}},
     "pooled": CANCER | {"algorithm": {"name": "centralized", "local_steps": 3}},
     "personal models": CANCER | {"algorithm": {"name": "local", "local_steps": 3}},
     "perceptron": CANCER | {"model": "mlp"},

@@ -43,6 +43,19 @@ def test_every_version_keeps_its_value(kind):
     assert torch.equal(full, start(kind)), "the tensor that the first table was made of"
 
 
+def test_a_version_has_written_what_it_and_those_before_it_have():
+    """Read in any order; a checkpoint of the round before held rows of the round that had been broken off."""
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)):
+        versions = [RowTable.of(start("one"))]
+        for places in ([1, 4], [4, 2], [0, 1, 2, 3, 4, 5, 6]):
+            versions.append(versions[-1].with_rows(torch.tensor(places), torch.ones(len(places), P)))
+        found = {number: versions[number].packed()["places"].tolist() for number in order}
+        assert [found[number] for number in range(4)] == [[], [1, 4], [1, 2, 4], [0, 1, 2, 3, 4, 5, 6]]
+        again = versions[0].with_rows(torch.tensor([6, 5]), torch.ones(2, P))
+        again = again.with_rows(torch.arange(TOTAL), torch.zeros(TOTAL, P))
+        assert again.packed()["places"].tolist() == list(range(TOTAL)) and not again.dense().any()
+
+
 def test_an_interrupt_while_rows_are_written_spares_the_older_version(monkeypatch):
     table = RowTable.of(start("own")).with_rows(torch.tensor([1]), torch.ones(1, P))
     value, write = table.dense(), row_table._Store.write

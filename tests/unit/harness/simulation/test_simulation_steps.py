@@ -5,6 +5,7 @@ import doctest
 import pytest
 import torch
 
+from datasets.federation import stack
 from harness import Simulation, prepare
 from harness.core.channel import Channel
 from harness.core.clients import Clients
@@ -64,6 +65,22 @@ def test_a_simulation_goes_on_from_its_state_dict_without_a_changed_bit():
     assert all(torch.equal(one, other) for one, other in zip(straight.state, resumed.state, strict=True))
     assert resumed.statement() == straight.statement()
     assert resumed.snapshot().cost == straight.snapshot().cost
+
+
+def test_one_mechanism_for_all_seeds_is_each_run_s_own():
+    setup = prepare(SPEC)
+    federation = stack([setup.federation] * 3)
+    given = (setup.problem, federation, setup.algorithm)
+    one = Simulation(*given, Privacy.of(1.0, clip=1.0), Compression(beta=0.5), seeds=(0, 1, 2))
+    three = Simulation(
+        *given, [Privacy.of(1.0, clip=1.0)] * 3, [Compression(beta=0.5)] * 3, seeds=(0, 1, 2), names=one.names
+    )
+    for run in (one, three):
+        run.step()
+    for number in range(3):
+        assert one.statement(number) == three.statement(number)
+        assert one.statement(number)["epsilon_total"] > 0
+        assert torch.equal(one.snapshot(number).state.x, three.snapshot(number).state.x)
 
 
 def test_a_round_may_name_its_clients():
