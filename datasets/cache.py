@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,6 +130,21 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def source_digest(folders: Iterable[str]) -> str:
+    """Return the digest of all Python source in some folders, and of the Python that reads it."""
+    files = sorted(
+        os.path.join(at, name)
+        for folder in folders
+        for at, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".py")
+    )
+    found = hashlib.blake2b(sys.version.encode(), digest_size=16)
+    for path in files:
+        found.update(path.encode() + b"\0" + hashlib.blake2b(Path(path).read_bytes()).digest())
+    return found.hexdigest()
 
 
 def verified(path: Path, digest: str) -> Path:

@@ -17,6 +17,7 @@ from datasets.cache import Found, Source, locate
 from datasets.dataset import Dataset
 from datasets.errors import DataError, nearest
 from datasets.files import FORMATS, KEYS, parse_address, read_table
+from datasets.kept import kept
 from datasets.natural_tables import NATURAL
 
 log = logging.getLogger(__name__)
@@ -325,7 +326,9 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
     else:
         entry = CATALOG[name]
         found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
-        data = entry.read(found, **options)
+        read = partial(entry.read, found, **options)
+        table = entry.kind == "table" and entry.defined is None and found.path.is_file()
+        data = kept(name, found, options, read) if table else read()
     if task == "regression" and data.classes:
         able = [other for other, entry in CATALOG.items() if "task" in entry.options]
         raise DataError(

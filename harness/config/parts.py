@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol, cast
 
-from datasets.cache import cache_dir
+from datasets.cache import cache_dir, source_digest
 from harness.storage.files import make_folder, write_json
 
 PACKAGES = ("harness", "privacy", "compression", "algorithms", "datasets")
@@ -100,7 +98,9 @@ class Recalled:
 @cache
 def _recalled() -> Parts:
     """Return what the cache says of this source code; write it there if it says nothing."""
-    path, digest = cache_dir("parts") / f"{_digest(str(_folders()))}.json", _source()
+    folders = _folders()
+    place = hashlib.sha256(str(folders).encode()).hexdigest()[:16]
+    path, digest = cache_dir("parts") / f"{place}.json", source_digest(folders)
     with suppress(OSError, ValueError, KeyError, TypeError):
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["source"] == digest:
@@ -116,23 +116,3 @@ def _folders() -> list[str]:
     """Return the folders of our packages."""
     found = (find_spec(name) for name in PACKAGES)
     return [place for spec in found if spec for place in spec.submodule_search_locations or ()]
-
-
-def _source() -> str:
-    """Return the digest of all our source code, and of the Python that reads it: it takes some milliseconds."""
-    files = sorted(
-        os.path.join(at, name)
-        for folder in _folders()
-        for at, _, names in os.walk(folder)
-        for name in names
-        if name.endswith(".py")
-    )
-    return _digest(sys.version, *(f"{path} {_digest(Path(path).read_bytes())}" for path in files))
-
-
-def _digest(*texts: str | bytes) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for text in texts:
-        found.update(text if isinstance(text, bytes) else text.encode())
-        found.update(b"\n")
-    return found.hexdigest()

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from harness.config import parts as parts_module
 from harness.config.parts import Recalled, parts
 from harness.config.recorded import fields_of_run
 from harness.config.registered import REGISTERED, ROWS, written_down
@@ -90,17 +89,3 @@ def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "file"))
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("True\n")
-
-
-def test_a_change_of_any_source_file_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts_module, "_folders", lambda: [str(tmp_path)])
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "one.py").write_text("a = 1")
-    found = [parts_module._source()]
-    (tmp_path / "deep" / "one.py").write_text("a = 2")
-    found.append(parts_module._source())
-    (tmp_path / "two.py").write_text("")
-    found.append(parts_module._source())
-    assert len(set(found)) == 3
-    (tmp_path / "notes.txt").write_text("no code")
-    assert parts_module._source() == found[-1]

@@ -1,0 +1,155 @@
+"""A table that was kept is the one that was read, and no other."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+import datasets.kept as kept_module
+from datasets import catalog
+from datasets.cache import Found, cache_dir, source_digest
+from datasets.dataset import Dataset
+from datasets.kept import kept
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "table.csv"
+    file.write_text("a,b")
+    return Found(file, "a folder")
+
+
+def table(**changed):
+    town = np.array(["Ulm", "Bonn", "Ulm", "Köln & Bonn"])
+    data = Dataset(
+        name="table",
+        x=torch.tensor([[0.1, 1.0], [float("inf"), -0.0], [3e-45, 2.0], [7.0, 7.0]]),
+        y=torch.tensor([0, 1, 1, 0]),
+        classes=("no", "yes"),
+        source="table (here)",
+        digest="d" * 64,
+        group=torch.tensor([0, 0, 1, 1]),
+        groups=("first", "second"),
+        features=("a", "b"),
+        origins=("a", "town"),
+        continuous=torch.tensor([True, False]),
+        exact=torch.tensor([[0.1], [1e300], [2.0], [7.0]], dtype=torch.float64),
+        columns={
+            "town": town,
+            "kind": town.astype(object),
+            "n": np.arange(4),
+            "share": np.array([0.5, np.nan, 1.0, 2.0]),
+        },
+        client="town",
+        reveals={"town": ("kind", "n")},
+        public=("means",),
+    )
+    return replace(data, **changed)
+
+
+def same(one, other):
+    for field in fields(Dataset):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(a, torch.Tensor):
+            assert a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes(), field.name
+        elif field.name == "columns":
+            assert list(a) == list(b)
+            for name in a:
+                assert a[name].dtype == b[name].dtype, name
+                np.testing.assert_array_equal(a[name], b[name])
+                assert [type(value) for value in a[name]] == [type(value) for value in b[name]]
+        else:
+            assert type(a) is type(b) and a == b, field.name
+
+
+class Reader:
+    """Counts how often it reads."""
+
+    def __init__(self, data=None):
+        self.data, self.times = data or table(), 0
+
+    def __call__(self):
+        self.times += 1
+        return self.data
+
+
+def test_a_table_is_read_once(found):
+    read = Reader()
+    for _ in range(3):
+        same(kept("table", found, {"sensitive": ("a", "b")}, read), table())
+    assert read.times == 1
+
+
+def test_a_table_without_the_optional_parts_is_kept(found):
+    bare = Dataset("t", torch.zeros(2, 1), torch.tensor([0.5, 2.0]), (), "t", "d")
+    read = Reader(bare)
+    for _ in range(2):
+        same(kept("table", found, {}, read), bare)
+    assert read.times == 1
+
+
+def test_other_bytes_options_code_or_packages_are_read_anew(found, monkeypatch):
+    read = Reader()
+    kept("table", found, {}, read)
+    kept("table", found, {"keep_sensitive": False}, read)
+    assert read.times == 2
+    found.path.write_text("a,c")
+    kept("table", found, {}, read)
+    assert read.times == 3
+    monkeypatch.setattr(kept_module, "source_digest", lambda folders: "of another version")
+    kept("table", found, {}, read)
+    assert read.times == 4
+    monkeypatch.setattr(kept_module, "version", lambda package: "0")
+    kept("table", found, {}, read)
+    assert read.times == 5
+
+
+@pytest.mark.parametrize("remains", [b"", b"PK", b"no archive", None])
+def test_a_damaged_file_is_read_anew(found, remains):
+    read = Reader()
+    kept("table", found, {}, read)
+    (file,) = cache_dir("tables").glob("*.npz")
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    file.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :] if remains is None else remains)
+    same(kept("table", found, {}, read), table())
+    assert read.times == 2
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "data", [table(columns={"mixed": np.array(["a", None, 1.0, "b"], dtype=object)}), table()]
+)
+def test_what_cannot_be_kept_is_read_every_time(found, monkeypatch, data):
+    if "mixed" not in data.columns:
+        monkeypatch.setattr(kept_module, "MOST_BYTES", 8)
+    read = Reader(data)
+    for _ in range(2):
+        assert kept("table", found, {}, read) is data
+    assert not cache_dir("tables").exists()
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(found, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDFRONTIER_CACHE", str(found.path))
+    assert kept("table", found, {}, Reader()) is not None
+
+
+def test_a_data_set_of_a_plugin_is_never_kept(found, monkeypatch):
+    """Its code may be anything."""
+    monkeypatch.setattr(catalog, "kept", None)
+    assert len(catalog.load("breast-cancer")) == 569
+
+
+def test_a_change_of_any_source_file_is_noticed(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "one.py").write_text("a = 1")
+    digests = [source_digest([str(tmp_path)])]
+    (tmp_path / "deep" / "one.py").write_text("a = 2")
+    digests.append(source_digest([str(tmp_path)]))
+    (tmp_path / "two.py").write_text("")
+    digests.append(source_digest([str(tmp_path)]))
+    assert len(set(digests)) == 3
+    (tmp_path / "notes.txt").write_text("no code")
+    assert source_digest([str(tmp_path)]) == digests[-1]
