@@ -9,6 +9,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -513,6 +514,29 @@ def test_runs_of_unlike_settings_go_side_by_side(what, apart, tmp_path, monkeypa
     run_all(specs, tmp_path / "stacked", execution=Execution(stack=16))
     assert set(stacked(tmp_path / "stacked")) == {len(specs) // 2 if apart else len(specs)}
     assert written(tmp_path / "stacked") == written(tmp_path / "apart")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_many_runs_on_large_batches_of_many_features_round_as_each_alone(precision, tmp_path):
+    """A product of so many rows has another kernel: the gradient of the first layer rounded otherwise."""
+    drawn, file = np.random.default_rng(0), tmp_path / "wide.csv"
+    table = np.column_stack([drawn.normal(size=(2600, 240)).round(3), drawn.integers(0, 2, 2600)])
+    np.savetxt(file, table, "%g", ",", header=",".join([*map(str, range(240)), "label"]), comments="")
+    given = {
+        "data": f"csv:{file}?label=label",
+        "partition": {"kind": "iid", "clients": 2},
+        "model": {"name": "mlp", "hidden": [16]},
+        "rounds": 1,
+        "precision": precision,
+    }
+    algorithm = {"name": "fedavg", "local_steps": 2, "batch_size": None}
+    specs = [read_spec(given | {"algorithm": algorithm | {"lr": lr / 50}}) for lr in range(1, 17)]
+    run_all(specs, tmp_path / "stacked", execution=Execution(stack=16))
+    assert stacked(tmp_path / "stacked") == [16] * 16
+    run_all(specs[::5], tmp_path / "apart", execution=APART)
+    together, alone = written(tmp_path / "stacked"), written(tmp_path / "apart")
+    assert {path: together[path] for path in alone} == alone
 
 
 def test_a_killed_stack_of_several_budgets_resumes_in_any_other(tmp_path, monkeypatch):

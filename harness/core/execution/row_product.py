@@ -78,7 +78,7 @@ class _RowProduct(torch.autograd.Function):
         of_a, of_b = in_dims
         if of_b is None:
             rows = a.movedim(of_a, -3)
-            parts = rows.split(_runs_at_once(b, *rows.shape[-3:-1]), -3)
+            parts = rows.split(_runs_at_once(b, *rows.shape[-3:-1], gradient=torch.is_grad_enabled()), -3)
             products = [
                 row_product(part.flatten(-3, -2), b).unflatten(-2, part.shape[-3:-1]) for part in parts
             ]
@@ -171,14 +171,14 @@ def _kind(b: Tensor) -> _Kind:
     return _Kind((*count, *b.shape[-2:]), b.stride(-1) == 1, b.dtype, threads)
 
 
-def _runs_at_once(b: Tensor, runs: int, each: int) -> int:
+def _runs_at_once(b: Tensor, runs: int, each: int, *, gradient: bool) -> int:
     """Return how many runs, of as many rows each, to multiply by a matrix at once.
 
-    The gradient by their rows is a product with the transposed matrix, of as many rows.
+    The ``gradient`` by their rows is a product with the transposed matrix, of as many rows.
     """
     if runs == 1 or _exactly() or b.device.type != "cpu":
         return runs
-    kinds = _kind(b), _kind(b.mT)
+    kinds = [_kind(one) for one in (b, *([b.mT] if gradient else []))]
     if any(_found(kind) is None for kind in kinds):
         return 1
     if runs * each <= TRIED or all(_alike(kind, runs, each) for kind in kinds):
