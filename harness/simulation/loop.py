@@ -20,7 +20,7 @@ from harness.simulation.stacking import join, split, stack_setups
 from harness.storage.files import Unwritable
 from harness.storage.store import RunFolder
 
-CHECKPOINT_SECONDS = 2.0
+CHECKPOINT_SECONDS = 5.0  # a checkpoint of forty stacked runs takes a tenth of a second
 
 
 def simulate(

@@ -52,7 +52,7 @@ def listen_to_ctrl_c():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The command, which writes a checkpoint after every round instead of every other second.
+# The command, which writes a checkpoint after every round instead of every five seconds.
 OFTEN = """
 import runpy
 from harness.simulation import loop
