@@ -138,7 +138,7 @@ def images(options: argparse.Namespace) -> None:
 
 def workers(options: argparse.Namespace) -> None:
     """Measure a sweep of a minute end to end, on one worker and on two, also of a Ray cluster."""
-    print("the ladder with 60 seeds: 480 runs from YAML to leaderboard", flush=True)
+    print("the ladder with 100 seeds: 800 runs from YAML to leaderboard", flush=True)
     executors = {"": ()} | ({"Ray, ": ("--executor", "ray")} if find_spec("ray") else {})
     for name, executor in executors.items():
         ways = {jobs: partial(suite, "minute", "auto", jobs, None, executor) for jobs in (1, 2)}
