@@ -132,8 +132,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def source_digest(folders: Iterable[str]) -> str:
-    """Return the digest of all Python source in some folders, and of the Python that reads it."""
+def source_digest(folders: Iterable[str]) -> str | None:
+    """Return the digest of all Python source in some folders, and of the Python that reads it.
+
+    None if there is none, as in a zip file, or it cannot be read.
+    """
     files = sorted(
         os.path.join(at, name)
         for folder in folders
@@ -142,9 +145,12 @@ def source_digest(folders: Iterable[str]) -> str:
         if name.endswith(".py")
     )
     found = hashlib.blake2b(sys.version.encode(), digest_size=16)
-    for path in files:
-        found.update(path.encode() + b"\0" + hashlib.blake2b(Path(path).read_bytes()).digest())
-    return found.hexdigest()
+    try:
+        for path in files:
+            found.update(os.fsencode(path) + b"\0" + hashlib.blake2b(Path(path).read_bytes()).digest())
+    except OSError:
+        return None
+    return found.hexdigest() if files else None
 
 
 def verified(path: Path, digest: str) -> Path:

@@ -327,7 +327,7 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
         entry = CATALOG[name]
         found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
         read = partial(entry.read, found, **options)
-        table = entry.kind == "table" and entry.defined is None and found.path.is_file()
+        table = entry.kind == "table" and entry.defined is None and path is None and found.path.is_file()
         data = kept(name, found, options, read) if table else read()
     if task == "regression" and data.classes:
         able = [other for other, entry in CATALOG.items() if "task" in entry.options]

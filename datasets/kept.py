@@ -9,6 +9,7 @@ import hashlib
 import json
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -23,8 +24,11 @@ from torch import Tensor
 from datasets.cache import Found, cache_dir, sha256, source_digest
 from datasets.dataset import Column, Dataset
 
-MOST_BYTES = 2**26  # of the features; larger tables are read anew
+MOST_BYTES = 2**26  # of a table in the cache; larger ones are read anew
 READERS = ("numpy", "pandas")  # packages whose versions may show in what is read
+FOLDERS = [str(Path(__file__).parent)]
+SOURCE = source_digest(FOLDERS)  # of the code that is imported
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def kept(name: str, found: Found, options: Mapping[str, object], read: Callable[[], Dataset]) -> Dataset:
@@ -41,56 +45,62 @@ def kept(name: str, found: Found, options: Mapping[str, object], read: Callable[
     read : Callable
         Reads the file.
     """
-    what = json.dumps([str(found.path), found.source, options], sort_keys=True, default=list)
-    path = cache_dir("tables") / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.npz"
-    key = " ".join(
-        [what, sha256(found.path), source_digest([str(Path(__file__).parent)]), *map(version, READERS)]
-    )
-    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as file:
+    if SOURCE is None:
+        return read()
+    what = repr([str(found.path), found.source, sorted(options.items())])
+    digest = sha256(found.path)
+    key = " ".join([what, digest, SOURCE, *map(version, READERS)])
+    place = f"{name}-{hashlib.sha256(what.encode(errors='surrogateescape')).hexdigest()[:16]}.npz"
+    with suppress(*UNREADABLE), np.load(cache_dir("tables") / place) as file:
         if str(file["key"]) == key:
             return _restored(file)
     data = read()
-    if data.x.nbytes <= MOST_BYTES and (arrays := _arrays(data)) is not None:
-        with suppress(OSError):  # it is read again next time
-            _write(path, {"key": np.array(key), **arrays})
+    arrays = _arrays(data)
+    if arrays is None or sum(array.nbytes for array in arrays.values()) > MOST_BYTES:
+        return data
+    if sha256(found.path) == digest and source_digest(FOLDERS) == SOURCE:  # both as they were before
+        with suppress(OSError, RuntimeError):  # it is read again next time
+            _write(cache_dir("tables") / place, {"key": np.array(key), **arrays})
     return data
 
 
 def _arrays(data: Dataset) -> dict[str, Column] | None:
-    """Return a table as arrays of numbers and text; None if a column holds something else."""
-    tensors = {field.name: getattr(data, field.name) for field in fields(data)}
-    plain = {name: value for name, value in tensors.items() if not isinstance(value, Tensor)}
-    del plain["columns"]
-    found = {
-        f"tensor {name}": value.numpy() for name, value in tensors.items() if name not in (*plain, "columns")
-    }
-    for name, column in data.columns.items():
+    """Return a table as arrays of numbers and text; None if a column holds something else, or long texts."""
+    values = {field.name: getattr(data, field.name) for field in fields(data)}
+    tensors = [name for name, value in values.items() if isinstance(value, Tensor)]
+    about = {name: value for name, value in values.items() if name not in (*tensors, "columns")}
+    found = {name: values[name].numpy() for name in tensors}
+    columns = []
+    for number, (name, column) in enumerate(data.columns.items()):
+        columns.append((name, column.dtype.kind))
         if column.dtype.kind not in "OU":
-            found[f"column {name}"] = column
+            found[f"column {number}"] = column
             continue
-        if column.dtype.kind == "O" and any(type(value) is not str for value in column):
+        if any(not isinstance(value, str) for value in column):
             return None
-        values, places = np.unique(column, return_inverse=True)
-        found[f"{column.dtype.kind} values {name}"] = values.astype(np.str_)
-        found[f"{column.dtype.kind} places {name}"] = places.astype(np.int32)
-    about = {**plain, "columns": list(data.columns)}
-    return {"about": np.array(json.dumps(about)), **found}
+        texts, places = np.unique(column, return_inverse=True)
+        if 4 * len(texts) * max(map(len, texts), default=0) > MOST_BYTES:
+            return None
+        plain = texts.astype(np.str_)
+        if plain.tolist() != texts.tolist():  # a text that ends with a null character
+            return None
+        found[f"texts {number}"], found[f"places {number}"] = plain, places.astype(np.int32)
+    return {"about": np.array(json.dumps([about, tensors, columns])), **found}
 
 
 def _restored(file: Mapping[str, Any]) -> Dataset:
     """Return the table of `_arrays`."""
-    about, names = json.loads(str(file["about"])), set(file)
+    about, tensors, kinds = json.loads(str(file["about"]))
     columns = {}
-    for name in about["columns"]:
-        if f"column {name}" in names:
-            columns[name] = file[f"column {name}"]
-            continue
-        kind = "U" if f"U values {name}" in names else "O"
-        values = file[f"{kind} values {name}"]
-        columns[name] = (values if kind == "U" else values.astype(object))[file[f"{kind} places {name}"]]
+    for number, (name, kind) in enumerate(kinds):
+        if kind in "OU":
+            texts = file[f"texts {number}"]
+            columns[name] = (texts.astype(object) if kind == "O" else texts)[file[f"places {number}"]]
+        else:
+            columns[name] = file[f"column {number}"]
     made: dict[str, Any] = {
         **{name: tuple(value) if isinstance(value, list) else value for name, value in about.items()},
-        **{name[7:]: torch.from_numpy(file[name]) for name in names if name.startswith("tensor ")},
+        **{name: torch.from_numpy(file[name]) for name in tensors},
         "reveals": {name: tuple(others) for name, others in about["reveals"].items()},
         "columns": columns,
     }

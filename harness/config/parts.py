@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol, cast
 
 from datasets.cache import cache_dir, source_digest
-from harness.storage.files import make_folder, write_json
+from harness.storage.files import Unwritable, make_folder, write_json
 
 PACKAGES = ("harness", "privacy", "compression", "algorithms", "datasets")
 Row = dict[str, Any]
@@ -54,6 +54,7 @@ def parts() -> Parts:
     return _registered() if "torch" in sys.modules else _recalled()
 
 
+@cache
 def _registered() -> Parts:
     return cast(Parts, import_module("harness.config.registered").REGISTERED)
 
@@ -99,16 +100,21 @@ class Recalled:
 def _recalled() -> Parts:
     """Return what the cache says of this source code; write it there if it says nothing."""
     folders = _folders()
-    place = hashlib.sha256(str(folders).encode()).hexdigest()[:16]
-    path, digest = cache_dir("parts") / f"{place}.json", source_digest(folders)
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    source = source_digest(folders)
+    if source is None:
+        return _registered()
+    place = hashlib.sha256(str(folders).encode(errors="surrogateescape")).hexdigest()[:16]
+    with suppress(OSError, ValueError, KeyError, TypeError, RuntimeError):  # the last: no home for the cache
+        path = cache_dir("parts") / f"{place}.json"
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["source"] == digest:
+        if content["source"] == source:
             return Recalled(content["parts"])
-    content = {"source": digest, "parts": import_module("harness.config.registered").written_down()}
-    with suppress(OSError):  # it is found out again next time
-        make_folder(path.parent)
-        write_json(path, content)
+    content = {"source": source, "parts": import_module("harness.config.registered").written_down()}
+    with suppress(OSError, Unwritable, RuntimeError):  # it is found out again next time
+        path = cache_dir("parts") / f"{place}.json"
+        if source_digest(folders) == source:  # or what was imported may be other code
+            make_folder(path.parent)
+            write_json(path, content)
     return _registered()
 
 

@@ -112,8 +112,8 @@ def completed(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[st
 
 def _usual_settings(section: str, part: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
     """Return the defaults of a section and of what it names."""
-    name = "" if section in plugged else _name(section, part)
-    return {**parts().fields(section), **(parts().defaults(section, name) or {})}
+    name, known = "" if section in plugged else _name(section, part), parts()
+    return {**known.fields(section), **(known.defaults(section, name) or {})}
 
 
 def _name(section: str, part: object) -> str:

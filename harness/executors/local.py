@@ -164,7 +164,9 @@ def _run_group(
             raise
         except Exception as error:
             left = [number for number in numbers if ready[number].end is None]
-            if len(numbers) == 1:
+            if not left:
+                log.warning("after the end of %d runs: %s", len(numbers), error)
+            elif len(numbers) == 1:
                 outcomes.update((number, failed(number, error)) for number in left)
                 left = []
             else:

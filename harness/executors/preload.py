@@ -3,12 +3,14 @@
 # ruff: noqa: F401
 import atexit
 import os
+import sys
 from contextlib import suppress
 
 from harness.core.garbage import first_imports
 
-# The server holds the command's output open until it has ended, and taking torch apart takes a third of a second.
-atexit.register(os._exit, 0)
+if any("forkserver" in part for part in sys.orig_argv):
+    # The server holds the command's output open until it has ended, and taking torch apart takes long.
+    atexit.register(os._exit, 0)
 
 with suppress(Exception), first_imports():  # the command itself reports a broken algorithm file
     import pandas  # of data sets in tables

@@ -189,7 +189,7 @@ def diagnostics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(one: Identity) -> dict[str, Any]:
-    """Return the columns shared by all evaluations of runs with an identity, and their seed's place among them."""
+    """Return the columns shared by all evaluations of runs with an identity; the seed is filled in for each run."""
     run = {"suite": one.record.suite, "profile": one.record.profile} | flat_spec(one.record.spec) | one.origin
     return run | {"cell": one.cell, "task": one.task}
 

@@ -98,6 +98,7 @@ def test_other_bytes_options_code_or_packages_are_read_anew(found, monkeypatch):
     found.path.write_text("a,c")
     kept("table", found, {}, read)
     assert read.times == 3
+    monkeypatch.setattr(kept_module, "SOURCE", "of another version")
     monkeypatch.setattr(kept_module, "source_digest", lambda folders: "of another version")
     kept("table", found, {}, read)
     assert read.times == 4
@@ -131,6 +132,46 @@ def test_what_cannot_be_kept_is_read_every_time(found, monkeypatch, data):
     assert not cache_dir("tables").exists()
 
 
+def test_columns_may_have_any_names(found):
+    columns = {"x": np.arange(4), "x.npy": np.arange(4) + 10, "about": np.array(["a", "b", "a", "b"])}
+    data = table(columns=columns)
+    for _ in range(2):
+        same(kept("table", found, {}, Reader(data)), data)
+
+
+@pytest.mark.parametrize("texts", [["ends with\0", "a", "b", "c"], ["long" * 3000, "a", "b", "c"]])
+def test_texts_that_arrays_cannot_hold_are_read_every_time(found, monkeypatch, texts):
+    monkeypatch.setattr(kept_module, "MOST_BYTES", 100_000)
+    data = table(columns={"text": np.array(texts, dtype=object)})
+    kept("table", found, {}, Reader(data))
+    assert not cache_dir("tables").exists()
+
+
+def test_what_changes_while_it_is_read_is_not_kept(found, monkeypatch):
+    """Neither the file, nor the code that is imported beside newer source."""
+
+    def replaced():
+        found.path.write_text("another")
+        return table()
+
+    kept("table", found, {}, replaced)
+    assert not cache_dir("tables").exists()
+    monkeypatch.setattr(kept_module, "SOURCE", "imported before it was edited")
+    kept("table", found, {}, Reader())
+    assert not cache_dir("tables").exists()
+
+
+@pytest.mark.parametrize("source", [None, "some"])
+def test_without_source_or_home_tables_are_read(found, monkeypatch, source):
+    monkeypatch.setattr(kept_module, "SOURCE", source)
+    monkeypatch.setattr(kept_module, "source_digest", lambda folders: source)
+    monkeypatch.setenv("FEDFRONTIER_CACHE", "~nobody-of-this-name/cache")
+    read = Reader()
+    for _ in range(2):
+        kept("table", found, {}, read)
+    assert read.times == 2
+
+
 def test_a_cache_that_cannot_be_written_changes_nothing(found, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDFRONTIER_CACHE", str(found.path))
     assert kept("table", found, {}, Reader()) is not None
@@ -153,3 +194,6 @@ def test_a_change_of_any_source_file_is_noticed(tmp_path):
     assert len(set(digests)) == 3
     (tmp_path / "notes.txt").write_text("no code")
     assert source_digest([str(tmp_path)]) == digests[-1]
+    (tmp_path / ".#two.py").symlink_to(tmp_path / "nowhere")  # the lock of an editor
+    assert source_digest([str(tmp_path)]) is None
+    assert source_digest([str(tmp_path / "package.zip")]) is None

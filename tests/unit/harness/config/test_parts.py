@@ -1,6 +1,7 @@
 """What is known of parts without importing them is what their registries say."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -83,9 +84,35 @@ def test_a_cache_that_says_nothing_is_written_anew(tmp_path, monkeypatch, remain
     assert said() == [first[0], "False"]
 
 
+def said_by(cache, prepare=""):
+    """Return what a process says with a cache, after some preparation."""
+    done = subprocess.run(
+        [sys.executable, "-c", prepare + SCRIPT],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"FEDFRONTIER_CACHE": str(cache)},
+    )
+    return done.stdout
+
+
+FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+
+
 @pytest.mark.slow
-def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("cache", ["file", "full", "~nobody-of-this-name/cache"])
+def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path, cache):
+    """Because it is no folder, the disk is full, or there is no home."""
     (tmp_path / "file").touch()
-    monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "file"))
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("True\n")
+    (tmp_path / "full" / "parts").mkdir(parents=True)
+    place = cache if cache.startswith("~") else tmp_path / cache
+    assert said_by(place, FULL if cache == "full" else "") == said_by(tmp_path / "other")
+    assert list((tmp_path / "full" / "parts").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_without_source_nothing_is_kept(tmp_path):
+    """As in a zip file, or while a file cannot be read."""
+    none = "import datasets.cache\ndatasets.cache.source_digest = lambda folders: None\n"
+    assert said_by(tmp_path, none).endswith("True\n")
+    assert not (tmp_path / "parts").exists()
