@@ -138,7 +138,7 @@ def images(options: argparse.Namespace) -> None:
 
 def workers(options: argparse.Namespace) -> None:
     """Measure a sweep of a minute end to end, on one worker and on two, also of a Ray cluster."""
-    print("the ladder with 100 seeds: 800 runs from YAML to leaderboard", flush=True)
+    print("the ladder with 170 seeds: 1,360 runs from YAML to leaderboard", flush=True)
     executors = {"": ()} | ({"Ray, ": ("--executor", "ray")} if find_spec("ray") else {})
     for name, executor in executors.items():
         ways = {jobs: partial(suite, "minute", "auto", jobs, None, executor) for jobs in (1, 2)}
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--populations", type=int, nargs="+", default=POPULATIONS, help="clients")
     parser.add_argument("--stacks", type=int, nargs="+", default=STACKS, help="runs side by side")
     parser.add_argument(
-        "--runs", type=int, nargs="+", default=(1_250, 2_500, 5_000, 10_000), help="of a folder"
+        "--runs", type=int, nargs="+", default=(1_250, 2_500, 5_000, 10_000, 20_000), help="of a folder"
     )
     options = parser.parse_args()
     COMMANDS[options.what](options)
