@@ -1,4 +1,4 @@
-"""Tables as they were read, kept in the cache: reading a file of text takes five times as long or more.
+"""Tables as they were read, kept in the cache: reading a text file takes several times as long.
 
 A kept table is used only for the same bytes of the source, read with the same options by the same code.
 """

@@ -1,4 +1,4 @@
-"""Command ``list``. Each list imports what it lists, and nothing else."""
+"""Command ``list``. Lists of parts come from `harness.config.parts`, which need not import them."""
 
 from __future__ import annotations
 

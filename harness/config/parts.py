@@ -1,7 +1,7 @@
-"""What is known of the parts of a run without importing them: defaults, versions, and a line for lists.
+"""Defaults, versions and descriptions of the parts of a run, without importing the parts.
 
-Commands that only read need no more of the parts that are named. Importing the parts takes a second, most of it
-torch. So what is known of ours is kept in a file of the cache, under a digest of our source code.
+Commands that only read results need nothing else of the parts that records name. Importing the parts takes a second,
+most of it torch. So these facts are kept in a file of the cache, under a digest of our source code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 class Parts(Protocol):
-    """What is known of parts; sections and names are those of a run file."""
+    """Facts about parts; sections and names are those of a run file."""
 
     def fields(self, section: str) -> Mapping[str, Any]:
         """Return the defaults of a section's own fields, as they are recorded; ``run`` is the run itself."""
@@ -46,10 +46,10 @@ class Parts(Protocol):
 
 
 def parts() -> Parts:
-    """Return what is known of the parts.
+    """Return the facts about all parts.
 
-    Where torch has been imported, the registries are asked, which may hold parts of the user's; importing ours
-    besides takes little time.
+    If torch has been imported, they come from the registries, which may hold parts of the user's. Importing ours as
+    well then takes little time.
     """
     return _registered() if "torch" in sys.modules else _recalled()
 
@@ -60,7 +60,7 @@ def _registered() -> Parts:
 
 
 class Recalled:
-    """What was known of our parts when this source code was first used.
+    """Facts about our parts, read from the cache.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Recalled:
 
 @cache
 def _recalled() -> Parts:
-    """Return what the cache says of this source code; write it there if it says nothing."""
+    """Return the facts that the cache holds for this source code; write them if it has none."""
     folders = _folders()
     source = source_digest(folders)
     if source is None:

@@ -1,4 +1,4 @@
-"""What is known of the parts of a run that are registered, ours and those of plugins and notebooks."""
+"""Facts about the registered parts of a run: ours and those of plugins and notebooks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def own_version(section: str, name: str) -> str | None:
 
 
 class Registered:
-    """What the registries hold now; see `harness.config.parts.Parts`."""
+    """Facts from the registries; see `harness.config.parts.Parts`."""
 
     def fields(self, section: str) -> Mapping[str, Any]:
         """Return the defaults of a section's own fields."""
@@ -93,7 +93,7 @@ REGISTERED = Registered()
 
 
 def written_down() -> dict[str, Any]:
-    """Return all that is known, for `harness.config.parts.Recalled`."""
+    """Return all facts as JSON values, for `harness.config.parts.Recalled`."""
     kinds = {**Registered._kinds(), "model": models.names()}
     return {
         "fields": {section: dict(REGISTERED.fields(section)) for section in ("run", *SECTIONS)},

@@ -85,7 +85,10 @@ def refusal(cell: Combination, cache: dict[str, Federation] | None = None) -> st
 
 
 def vetted(cells: Sequence[Combination]) -> list[Combination]:
-    """Return the combinations with incompatible ones marked as skipped; one of those that are so alike is tried."""
+    """Return the combinations with incompatible ones marked as skipped.
+
+    One combination is tried for all that share a key of `_refused_alike`.
+    """
     reasons: dict[Hashable, str | None] = {}
     cache: dict[str, Federation] = {}
     checked = []
