@@ -1,7 +1,7 @@
 """Defaults, versions and descriptions of the parts of a run, without importing the parts.
 
-Commands that only read results need nothing else of the parts that records name. Importing the parts takes a second,
-most of it torch. So these facts are kept in a file of the cache, under a digest of our source code.
+Commands that only read results need nothing else of the parts that records name. Importing the parts takes a
+second, most of it torch. So these facts are kept in a file of the cache, under a digest of our source code.
 """
 
 from __future__ import annotations
