@@ -136,6 +136,7 @@ class Ours:
             start=algorithm.view(problem).init(torch.Generator().manual_seed(0)),
             rows=Rows(mode, threads),
         )
+        self.run.rows.ahead = 1e9  # record what is computed at once, as in a run of many rounds
 
     def vector(self) -> Tensor:
         """Return the parameters of the common model."""

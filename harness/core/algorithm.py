@@ -243,6 +243,11 @@ class Descent(Algorithm):
                 "and a round is a single step"
             )
 
+    @property
+    def _changes_gradients(self) -> bool:
+        """Whether steps go elsewhere than along the gradients."""
+        return self.grad_clip is not None or bool(self.momentum or self.weight_decay)
+
     def clip(self, *gradients: Tensor) -> Any:
         """Scale every row down to `grad_clip`; several parts are clipped jointly and returned as a tuple."""
         return plain(gradients if self.grad_clip is None else scale_to_norm(gradients, self.grad_clip))
@@ -310,8 +315,9 @@ class Descent(Algorithm):
             The new ``x``, and the buffers for the next step.
         """
         if isinstance(x, Tensor):
-            direction, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction)
-            return steps.moved(x, lr * direction), m
+            if plus is not None or correction is not None or self._changes_gradients:
+                gradient, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction)
+            return steps.moved(x, lr * gradient), m
         up = tuple(size < 0 for size in lr)
         directions, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction, ascend=up)
         return tuple(

@@ -34,7 +34,7 @@ from harness.core.problem import Objective, Problem, problem_loss
 from harness.core.public import Public
 from harness.core.registry import Incompatible
 from harness.core.steps import reach
-from harness.core.wire.cost import Cost
+from harness.core.wire.cost import Cost, Samples
 from harness.core.wire.dp_record import Records
 from harness.core.wire.model_pruning import (
     PrunedModels,
@@ -368,7 +368,7 @@ class Clients(Cohort):
         batch: Batch,
         by: Points,
         objective: Objective,
-        times: Tensor,
+        times: Tensor | Samples,
     ) -> list[Tensor]:
         """Compute gradients, or sums of them, on the smaller models where models are pruned.
 
@@ -398,7 +398,7 @@ class Clients(Cohort):
         points: tuple[Tensor, ...],
         batch: Batch,
         by: Points,
-        times: Tensor,
+        times: Tensor | Samples,
     ) -> None:
         """Count the operations of gradients on the samples counted in ``times``, see `_times`."""
         shown = self._shown(batch, axes)
@@ -522,17 +522,17 @@ class Clients(Cohort):
         """Whether the number of samples in a batch is private."""
         return self.counts_private if self._records is None else not self._records.public
 
-    def _times(self, batch: Batch) -> Tensor:
+    def _times(self, batch: Batch) -> Tensor | Samples:
         """Return how often work on one sample is counted for a batch of each client, ``(..., C, 1)``.
 
         Every sample of a participating client counts. Where the sizes of batches are private, the expected or the
         nominal size counts for everybody who takes the step.
         """
-        members = self.participation_mask.unsqueeze(-1).to(batch.weight.device)
         if not self._sizes_private:
             weight, shared = batch.weight, self.axes > 1 and batch.weight.stride(0) == 0
-            real = (weight[:1] if shared else weight) > 0.5  # counted once for all runs that share a batch
-            return real.sum(-1, keepdim=True) * members
+            # Once for all runs that share a batch.
+            return Samples(weight[:1] if shared else weight, self.participation_mask)
+        members = self.participation_mask.unsqueeze(-1).to(batch.weight.device)
         if self._records is None:
             return members * public_size(self._nominal.get(batch.weight, self._batch_size))
         drawn = self._records.of(batch)
@@ -573,7 +573,7 @@ class Clients(Cohort):
         flops = self._rows.flops(fn, self.axes, *shown)
         if batches:
             slots = sum(one.weight.shape[-1] for one in shown if isinstance(one, Batch))
-            self.cost.work(flops / slots, torch.cat([self._times(one) for one in batches], -1), oracle=True)
+            self.cost.work(flops / slots, *map(self._times, batches), oracle=True)
         else:
             self.cost.work(flops, self.participation_mask.unsqueeze(-1))
         return self._mapped(fn, arguments)

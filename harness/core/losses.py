@@ -19,7 +19,7 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     """
     columns = scores.unbind(-1)
     if len(columns) == 2:
-        return softplus((columns[1] - columns[0]) * (1 - 2 * labels))
+        return softplus((columns[1] - columns[0]) * torch.rsub(labels, 1, alpha=2))
     if len(columns) > FEW:
         return -scores.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     largest = reduce(torch.maximum, columns).detach()

@@ -60,13 +60,16 @@ class Batches:
             object.__setattr__(self, "num_steps", self._of_runs(self.num_steps))
 
     def __iter__(self) -> Iterator[Batch]:
+        pool, positions = self.pool, self.positions[:1] if self.same else self.positions
+        where, shape = positions.clamp(min=0).flatten(1), (*positions.shape[1:], *pool.x.shape[1:])
         # One look-up for everything but the features, which are large.
-        small = self.pool._replace(x=self.pool.y).at(self.positions[:1] if self.same else self.positions)
-        shape, where = self.positions.shape[1:], self.positions.clamp(min=0).flatten(1).unbind()
-        rest = list(zip(*(part.unbind() for part in small[1:]), strict=True))
+        small = [part.index_select(0, where.flatten()).view(positions.shape) for part in (pool.y, pool.group)]
+        small.append((positions >= 0).to(pool.weight.dtype))
+        rest = list(zip(where.unbind(), *(part.unbind() for part in small), strict=True))
         for step in range(len(self.positions)):
             if step == 0 or not self.same:
-                batch = Batch(self.pool.x.index_select(0, where[step]).unflatten(0, shape), *rest[step])
+                samples, *others = rest[step]
+                batch = Batch(pool.x.index_select(0, samples).view(shape), *others)
                 if self.runs is not None:
                     own = self.shared and len(batch.x) > 1  # features of each seed
                     batch = Batch(batch.x if own else self._of_runs(batch.x), *map(self._of_runs, batch[1:]))
@@ -139,10 +142,11 @@ def look_up(order: Tensor, held: Tensor) -> Tensor:
     held : Tensor
         Positions of each client's samples, ``(..., C, N)``; the flattened leading axes are the rows.
     """
-    numbers = order.clamp(min=0).transpose(0, 1).flatten(1)
-    places = held.flatten(0, -2).gather(1, numbers).unflatten(1, order.shape[::2])
-    positions: Tensor = torch.where(order >= 0, places.transpose(0, 1), -1).unflatten(1, held.shape[:-1])
-    return positions
+    rows = held.flatten(0, -2)
+    padding, first = order < 0, torch.arange(len(rows)) * rows.shape[1]
+    places = (order + first[:, None]).masked_fill_(padding, 0)
+    positions = rows.flatten().index_select(0, places.flatten()).view(order.shape)
+    return positions.masked_fill_(padding, -1).unflatten(1, held.shape[:-1])
 
 
 def uneven_batches(counts: Tensor, batch_size: int | None) -> bool:

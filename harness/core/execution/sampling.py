@@ -160,6 +160,10 @@ def _limits(begins: Tensor, lengths: Tensor) -> Tensor:
 def _blocks(lengths: list[int]) -> Iterator[slice]:
     """Cut passes into blocks of at most `BLOCK` entries, each padded to its longest pass."""
     first = widest = 0
+    if len(set(lengths)) == 1:
+        size = max(1, BLOCK // max(1, lengths[0]))
+        yield from (slice(first, first + size) for first in range(0, len(lengths), size))
+        return
     for number, length in enumerate(lengths):
         widest = max(widest, length)
         if number > first and (number + 1 - first) * widest > BLOCK:
@@ -176,19 +180,24 @@ def _shuffled(drawn: Tensor, lengths: Tensor, begins: Tensor, below: Tensor) -> 
     number of random bits must not depend on the other rows.
     """
     width = int(lengths.max())
-    element, row = torch.arange(width), torch.arange(len(lengths))[:, None]
+    element, digits = torch.arange(width), (width - 1).bit_length()
     draws = rng.more_bits(drawn[:, None], element).bitwise_and_((1 << RANDOM_BITS) - 1)
+    if digits <= ELEMENT_BITS and bool(
+        (begins == width).all()
+    ):  # all numbers are sorted, each pass in its row
+        places = draws.bitwise_left_shift_(digits).bitwise_or_(element)
+        places.numpy().sort(-1)
+        return places.bitwise_and_((1 << digits) - 1).flatten(), lengths
     valid = element < lengths[:, None]
     small = (draws < below[:, None]).logical_and_(valid)
     kept = small.sum(-1)
     if bool((kept < begins).any()):  # once in a billion passes
         small, kept = valid, lengths
-    digits = (width - 1).bit_length()
     if digits > ELEMENT_BITS:  # the only pass of its block
         return small.nonzero()[:, 1][draws[small].argsort(stable=True)], kept
-    places = draws.bitwise_left_shift_(digits).bitwise_or_(element).bitwise_or_(row << (RANDOM_BITS + digits))
-    complete = int(kept.sum()) == places.numel()
-    order = torch.from_numpy(np.sort((places.flatten() if complete else places[small]).numpy()))
+    row = torch.arange(len(lengths))[:, None] << (RANDOM_BITS + digits)
+    places = draws.bitwise_left_shift_(digits).bitwise_or_(element).bitwise_or_(row)
+    order = torch.from_numpy(np.sort(places[small].numpy()))
     return order.bitwise_and_((1 << digits) - 1), kept
 
 

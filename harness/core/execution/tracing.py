@@ -5,30 +5,21 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from harness.core.execution.simplify import simplified
+
 CALLS = 20  # calls before a function is recorded: recording costs what 6 to 60 recorded calls save
 KINDS = 16  # recordings kept per function, to bound memory in a sweep over batch sizes
 
 aten = torch.ops.aten
-VIEWS = (
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.expand.default,
-    aten.permute.default,
-    aten.detach.default,
-    aten.alias.default,
-)
-BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 Function = Callable[..., tuple[Tensor, ...]]
 
 
@@ -61,7 +52,7 @@ class Recorded:
 
     def __call__(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Return the function's result."""
-        kind = tuple((part.shape, part.stride(), part.dtype, part.device) for part in parts)
+        kind = tuple([(part.shape, part.stride(), part.dtype, part.device) for part in parts])
         recording = self._recordings.get(kind)
         if recording is None:
             self._calls[kind] += 1
@@ -72,7 +63,7 @@ class Recorded:
                 self._recordings.clear()
                 self._calls.clear()
             try:
-                recording = _simplified(record(self._fn, parts)).forward
+                recording = simplified(record(self._fn, parts)).forward
             except Unrecordable:
                 recording = self._fn
             self._recordings[kind] = recording
@@ -148,73 +139,3 @@ class _Operations(TorchDispatchMode):
             self.know(value, self._graph.get_attr(name))
         found: Node = self._nodes[value]
         return found
-
-
-def _simplified(recording: GraphModule) -> GraphModule:
-    """Remove repeated operations and operations without effect, and call torch's bindings of the others.
-
-    Derivatives of a function at one point share operations: a quarter of them in a Neumann series of ten Hessian
-    products of a linear model.
-    """
-    graph = recording.graph
-    for node in graph.nodes:
-        if node.target is aten.squeeze_.dims and len(node.all_input_nodes[0].users) == 1:
-            node.target = aten.squeeze.dims  # of matrix products; nothing else sees the argument
-        schema, tags = getattr(node.target, "_schema", None), getattr(node.target, "tags", ())
-        if (schema is not None and schema.is_mutable) or torch.Tag.nondeterministic_seeded in tags:
-            return recording  # results of in-place and random operations must not be reused
-    computed: dict[object, Node] = {}
-    for node in graph.nodes:
-        if node.op not in ("call_function", "get_attr"):
-            continue
-        if node.target is aten.ones_like.default:
-            _constant(node)
-        same = _unchanged(node)
-        # As text, because 1 and 1.0 are equal but not the same; node names are unique.
-        what = (node.target, repr(node.args), repr(node.kwargs))
-        same = same or computed.setdefault(what, node)
-        if same is not node:
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
-    for node in graph.nodes:
-        node.target = _binding(node.target)
-    graph.eliminate_dead_code()
-    recording.recompile()
-    return recording
-
-
-def _constant(node: Node) -> None:
-    """Make ones of the shape of a tensor without the tensor: a loss whose gradient is wanted is not computed."""
-    shape, stride, dtype, device = node.meta["value"]
-    if stride != torch.empty(shape, device="meta").stride():
-        return
-    node.target, node.args, node.kwargs = (
-        aten.ones.default,
-        (list(shape),),
-        {"dtype": dtype, "device": device},
-    )
-
-
-def _unchanged(node: Node) -> Node | None:
-    """Return the node whose value an operation makes again, as most of those do that vmap adds to a product."""
-    given = node.args[0] if node.args else None
-    if not isinstance(given, Node):
-        return None
-    if node.target in VIEWS:
-        return given if given.meta["value"][:2] == node.meta["value"][:2] else None
-    back = node.target is given.target is aten.transpose.int and _dims(node) == _dims(given)
-    return given.all_input_nodes[0] if back else None
-
-
-def _dims(node: Node) -> set[int]:
-    """Return the dimensions that a transposition swaps."""
-    return {int(dim) % len(node.meta["value"][0]) for dim in node.args[1:]}  # type: ignore[arg-type]
-
-
-def _binding(target: Any) -> Any:
-    """Return torch's direct binding of an operation, if any: it halves the overhead of a call to 1 microsecond."""
-    if not isinstance(target, OpOverload) or target.namespace != "aten":
-        return target
-    name = target.overloadpacket.__name__
-    bindings = (getattr(place, name, None) for place in (torch, torch.Tensor))
-    return next((binding for binding in bindings if isinstance(binding, BINDINGS)), target)

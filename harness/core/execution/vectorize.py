@@ -159,7 +159,8 @@ class Rows:
             key = (loss, type(batch), len(points), by or tuple(range(len(points))), shared)
             recorded = _kept(self._recorded, key, lambda: Recorded(_gradients(*key), self._to_come))
             gradients = recorded(*points, *batch)
-            return list(gradients) if shared else [part.unflatten(0, lead) for part in gradients]
+            nested = axes > 1 and not shared
+            return [part.unflatten(0, lead) if nested else part for part in gradients]
         flat, batch = _flat(points, axes), _flat(batch, axes)
         one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch), by)  # noqa: E731
         columns = zip(*self.each(one, range(len(flat[0]))), strict=True)
@@ -378,9 +379,10 @@ def _with(points: Sequence[Tensor], places: Points, others: Sequence[Tensor]) ->
 
 
 def _shapes(arguments: Any, axes: int) -> object:
-    if isinstance(arguments, Tensor):
-        return arguments.shape[axes:]
-    return tuple(_shapes(part, axes) for part in arguments)
+    """Return the shapes of tensors, and of tensors in tuples, without their leading axes."""
+    return tuple(
+        [part.shape[axes:] if isinstance(part, Tensor) else _shapes(part, axes) for part in arguments]
+    )
 
 
 def _flat(arguments: Any, axes: int) -> Any:

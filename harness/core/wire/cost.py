@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 MOST = 256  # pieces of work that wait to be added up
+MOST_WEIGHTS = 1 << 20  # weights of samples in them
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples of one batch, to be counted with those of other batches.
+
+    Attributes
+    ----------
+    weight : Tensor
+        Weights of the batch, ``(*lead, C, B)``: 1, or 0 for padding. Runs may share an axis of length 1.
+    members : Tensor
+        How often the samples of each client count, ``(*lead, C)``.
+    """
+
+    weight: Tensor
+    members: Tensor
+
+    def __mul__(self, times: Tensor) -> Samples:
+        """Let the samples of clients count as often as ``times (*lead, C, 1)`` says."""
+        return Samples(self.weight, self.members * times.squeeze(-1))
+
+
+class _Work(NamedTuple):
+    """Operations, how often they were done, in one or several parts, and whether they are oracle calls."""
+
+    flops: float
+    times: Sequence[Tensor | Samples]  # a tensor is summed up already
+    oracle: bool
 
 
 class Cost:
@@ -34,7 +66,8 @@ class Cost:
         self.down = torch.zeros(lead, dtype=torch.int64)
         self._flops = torch.zeros(lead, dtype=torch.int64)
         self._oracle_calls = torch.zeros(lead, dtype=torch.int64)
-        self._work: list[tuple[float, Tensor, bool]] = []  # what is not yet added up
+        self._work: list[_Work] = []  # what is not yet added up
+        self._weights = 0  # in it
         self._lock = threading.Lock()
 
     @property
@@ -57,14 +90,21 @@ class Cost:
             else:
                 self.down = self.down + sizes.sum(-1)
 
-    def work(self, flops: float, times: Tensor, *, oracle: bool = False) -> None:
-        """Count ``flops`` operations, as often as the sum of ``times (*lead, C, n)`` says.
+    def work(self, flops: float, *times: Tensor | Samples, oracle: bool = False) -> None:
+        """Count ``flops`` operations, as often as the sum of all ``times (*lead, C, n)`` says.
 
         With ``oracle`` each time is for a sample, and also counts as an oracle call.
         """
+        parts: list[Tensor | Samples] = []
+        weights = 0
+        for one in times:
+            later = isinstance(one, Samples)
+            parts.append(one if later else one.sum((-2, -1), dtype=torch.int64))
+            weights += one.weight.numel() if later else 0
         with self._lock:
-            self._work.append((flops, times.sum((-2, -1), dtype=torch.int64), oracle))
-        if len(self._work) >= MOST:
+            self._work.append(_Work(flops, parts, oracle))
+            self._weights += weights
+        if len(self._work) >= MOST or self._weights >= MOST_WEIGHTS:
             self._add_up()
 
     def _add_up(self) -> None:
@@ -72,15 +112,20 @@ class Cost:
         with self._lock:
             if not (work := self._work):
                 return
-            self._work = []
+            self._work, self._weights = [], 0
+            found = _totals(work)
             # On the clients' device, so that the round does not wait for a transfer.
-            devices = [self._flops.device, *(count.device for _, count, _ in work)]
+            devices = [self._flops.device, *(totals.device for _, totals in found)]
             where = next((device for device in devices if device.type != "cpu"), devices[0])
-            counts = torch.stack([count.to(where) for _, count, _ in work], -1)
-            flops = torch.tensor([each for each, _, _ in work], dtype=torch.float64).to(where)
-            calls = torch.tensor([oracle for _, _, oracle in work]).to(where)
-            self._flops = self._flops.to(where) + (counts * flops).round().long().sum(-1)
-            self._oracle_calls = self._oracle_calls.to(where) + (counts * calls).sum(-1)
+            counts = torch.zeros(len(work), *self._flops.shape, dtype=torch.int64, device=where)
+            for pieces, totals in found:
+                counts.index_add_(0, torch.tensor(pieces, device=where), totals.to(where))
+            flops, calls = torch.tensor(
+                [(piece.flops, piece.oracle) for piece in work], dtype=torch.float64
+            ).T.to(where)
+            each = counts.movedim(0, -1)
+            self._flops = self._flops.to(where) + (each * flops).round().long().sum(-1)
+            self._oracle_calls = self._oracle_calls.to(where) + (each * calls.long()).sum(-1)
 
     def state(self) -> dict[str, Tensor]:
         """Return the counters for a checkpoint."""
@@ -90,4 +135,29 @@ class Cost:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Restore the counters of a checkpoint."""
         self.up, self.down = state["up"], state["down"]
-        self._work, self._flops, self._oracle_calls = [], state["flops"], state["oracle_calls"]
+        self._work, self._weights = [], 0
+        self._flops, self._oracle_calls = state["flops"], state["oracle_calls"]
+
+
+def _totals(work: Sequence[_Work]) -> list[tuple[list[int], Tensor]]:
+    """Return numbers of pieces of work with how often each was done, ``(pieces, *lead)``.
+
+    Those of one kind are counted together: batches of one shape, and what is summed up already.
+    """
+    alike: dict[object, list[tuple[int, Any]]] = {}
+    for number, piece in enumerate(work):
+        for one in piece.times:
+            tensors = (one.weight, one.members) if isinstance(one, Samples) else (one,)
+            kind = tuple((tensor.shape, tensor.device) for tensor in tensors)
+            alike.setdefault(kind, []).append((number, one))
+    found = []
+    for some in alike.values():
+        numbers, times = [number for number, _ in some], [one for _, one in some]
+        if isinstance(times[0], Samples):
+            weight = torch.stack([one.weight for one in times])
+            members = torch.stack([one.members for one in times]).to(weight.device)
+            totals = (weight.sum(-1).round().long() * members).sum(-1)
+        else:
+            totals = torch.stack(times)
+        found.append((numbers, totals))
+    return found

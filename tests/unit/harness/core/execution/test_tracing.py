@@ -2,17 +2,20 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from harness.core.execution import tracing
+from harness.core.execution import simplify, tracing
+from harness.core.execution.simplify import simplified
 from harness.core.execution.tracing import Recorded, record
 
 
 def operations(fn, *parts):
     """Return how many operations are left of a recording, and what it gives."""
-    found = tracing._simplified(record(fn, parts))
+    found = simplified(record(fn, parts))
     return sum(node.op == "call_function" for node in found.graph.nodes), found(*parts)
 
 
@@ -71,7 +74,7 @@ def test_a_matrix_that_is_transposed_twice_is_the_matrix():
 def test_a_loss_whose_gradient_is_wanted_is_not_computed():
     """Of log(sum exp) only the gradient is left, without the logarithm."""
     x = torch.linspace(-1, 1, 5)
-    found = tracing._simplified(record(lambda x: (torch.func.grad(lambda z: z.exp().sum().log())(x),), (x,)))
+    found = simplified(record(lambda x: (torch.func.grad(lambda z: z.exp().sum().log())(x),), (x,)))
     assert torch.allclose(found(x)[0], x.softmax(0))
     assert "log" not in found.code and "exp" in found.code
 
@@ -102,11 +105,107 @@ def test_operations_are_called_by_torch_names():
         return (x.mul(2).sum([0], True).new_zeros([2]) + x[1:],)
 
     x = torch.tensor([1.0, 2.0, 3.0])
-    found = tracing._simplified(record(fn, (x,)))
+    found = simplified(record(fn, (x,)))
     assert torch.equal(found(x)[0], fn(x)[0])
     targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
     assert torch.mul in targets and torch.sum in targets and torch.Tensor.new_zeros in targets
-    assert torch.ops.aten.slice.Tensor in targets  # has no other name
+    assert torch.narrow in targets  # in place of a slice, which has no binding
+
+
+def test_slices_that_are_no_ranges_stay_slices():
+    x = torch.arange(24.0).view(4, 6)
+    _, found = operations(lambda x: (x[:, 1:4], x[::2], x[-2:], x[:, :9]), x)
+    expected = x[:, 1:4], x[::2], x[-2:], x[:, :9]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_what_depends_on_no_argument_is_computed_once():
+    """Held tensors may change, as the function would notice."""
+    held = torch.tensor([1.0, 2.0])
+
+    def fn(x):
+        return x * torch.ones(2).expand(3, 2) + held * 2, torch.zeros(0)
+
+    x = torch.linspace(0, 1, 6).view(3, 2)
+    made = simplified(record(fn, (x,)))
+    assert sum(node.op == "call_function" for node in made.graph.nodes) == 3  # two products and a sum
+    held.add_(1)
+    assert all(torch.equal(a, b) for a, b in zip(made(x), fn(x), strict=True))
+
+
+def test_large_constants_are_made_when_they_are_needed(monkeypatch):
+    monkeypatch.setattr(simplify, "KEPT_BYTES", 7)
+    count, (found,) = operations(lambda x: (x + torch.ones(2),), torch.zeros(2))
+    assert count == 2 and found.tolist() == [1, 1]
+
+
+def padded_product(x, y):
+    """Return a product with rows of zeros, as it is padded for its kernel."""
+    return (torch.bmm(torch.nn.functional.pad(x, (0, 2, 1, 3)), y)[:, 1:3],)
+
+
+def test_zeros_around_a_factor_stay_in_memory():
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(5, 2, 4, generator=draw), torch.randn(5, 6, 3, generator=draw)
+    made = simplified(record(padded_product, (x, y)))
+    assert "constant_pad_nd" not in made.code.replace("constant_pad_nd_default", "")
+    for factor in (x, -x, x * 2):  # what was there before is overwritten, and the zeros are still there
+        assert torch.equal(made(factor, y)[0], padded_product(factor, y)[0])
+
+
+def test_threads_have_zeros_of_their_own():
+    """Each waits after it has written its factor, until the other has written, too."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 50, 2, 4, generator=draw), torch.randn(50, 6, 3, generator=draw)
+    made = simplified(record(padded_product, (x[0], y)))
+    both = threading.Barrier(2)
+    for node in made.graph.nodes:
+        if getattr(node.target, "__name__", "") == "padded":
+            padded = node.target
+
+            def together(part, padded=padded):
+                whole = padded(part)
+                both.wait()
+                return whole
+
+            node.target = together
+    made.recompile()
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda factor: made(factor, y)[0], x))
+    assert all(torch.equal(a, *padded_product(b, y)) for a, b in zip(found, x, strict=True))
+
+
+@pytest.mark.parametrize("value", [1.0, 0.0])
+def test_padding_that_somebody_else_sees_is_made_anew(value):
+    """Also one with ones."""
+
+    def fn(x):
+        padded = torch.nn.functional.pad(x, (1, 1), value=value)
+        return padded, padded @ padded.mT
+
+    x = torch.linspace(0, 1, 6).view(2, 3)
+    made = simplified(record(fn, (x,)))
+    first, second = made(x), made(-x)
+    assert torch.equal(first[0], fn(x)[0]) and torch.equal(second[1], fn(-x)[1])
+
+
+def test_a_sum_is_written_where_it_would_be_copied():
+    """Not if somebody else sees the sum, and not if the copy keeps the sum's form."""
+    x, y = torch.linspace(0, 1, 6).view(2, 3).mT, torch.linspace(1, 2, 2)
+
+    def fn(x, y):
+        return ((x + y).contiguous(),)
+
+    def seen(x, y):
+        total = x + y
+        return total.contiguous(), total
+
+    for given in (fn, seen):
+        made = simplified(record(given, (x, y)))
+        found = made(x, y)
+        assert "clone" not in made.code.replace("clone_default", "") or given is seen
+        assert all(torch.equal(a, b) for a, b in zip(found, given(x, y), strict=True))
+        assert [a.stride() for a in found] == [b.stride() for b in given(x, y)]
 
 
 def test_foreign_operations_are_not_taken_for_torchs():
