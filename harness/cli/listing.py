@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import out, print_rows, show
 from harness.config.parts import parts
-from harness.core.garbage import first_imports
 
 if TYPE_CHECKING:
     from datasets.catalog import Row
@@ -28,8 +27,7 @@ def list_command(given: argparse.Namespace) -> int:
 
 def list_data(as_json: bool) -> None:
     """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
-    with first_imports():
-        from datasets.catalog import describe
+    from datasets.catalog import describe
 
     rows = describe()
     if as_json:
