@@ -1,4 +1,7 @@
-"""Command ``list``. Lists of parts come from `harness.config.parts`, which need not import them."""
+"""Commands ``list``, ``data list`` and ``data fetch``.
+
+Lists of parts come from `harness.config.parts`, which need not import them.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,18 @@ def list_command(given: argparse.Namespace) -> int:
     else:
         rows = LISTS[given.what]() if given.what in LISTS else parts().rows(given.what)
         show(rows, given.json, given.what)
+    return 0
+
+
+def data_command(given: argparse.Namespace) -> int:
+    """List or fetch data sets."""
+    from datasets.catalog import fetch
+
+    if given.what == "list":
+        list_data(given.json)
+    else:
+        for name in given.names:
+            out.print(f"{name}: {fetch(name)}", markup=False)
     return 0
 
 

@@ -46,6 +46,8 @@ def imported(line):
         "report --help",
         "list suites",
         "list data",
+        "data list",
+        "data fetch digits",
         "leaderbord results",
     ],
 )
