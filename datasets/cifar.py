@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.cache import Found, Source, cache_dir, download, user_folder, verified
+from datasets.cache import Found
 from datasets.dataset import Dataset
 from datasets.errors import DataError
 from datasets.images import Bytes, join_splits
+from datasets.sources import CIFAR_ARCHIVE
 
-CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-CIFAR_ARCHIVE = "cifar-10-python.tar.gz"
-CIFAR_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 CIFAR_MD5 = {  # of the official files; the last is the test split
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -32,22 +30,6 @@ CIFAR_MD5 = {  # of the official files; the last is the test split
 # Digest of decoded pixels and labels of a known copy with JPEG artifacts; pickles differ between NumPy versions.
 CIFAR_JPEG = "10d6657e8791041a7a7810168305ce55903957d6c0fb7bbcb257949078c41bdf"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-def cifar_sources() -> tuple[Source, ...]:
-    """Return the sources of CIFAR-10, in order."""
-    target = cache_dir("cifar10") / CIFAR_ARCHIVE
-    return (
-        user_folder("cifar10"),
-        Source(f"the cache {target.parent}", lambda: verified(target, CIFAR_SHA256)),
-        Source("the official download", lambda: download(CIFAR_URL, CIFAR_SHA256, target), online=True),
-    )
-
-
-CIFAR_REMEDY = (
-    "run `python -m harness data fetch cifar10` where the network is, or give path= "
-    "(or $FEDFRONTIER_DATA/cifar10): cifar-10-python.tar.gz or the extracted folder cifar-10-batches-py"
-)
 
 
 def read_cifar10(found: Found, *, normalize: str = "standard") -> Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,3 +164,33 @@ def group_by(attributes: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:
     labels = np.array([" & ".join(parts) for parts in zip(*attributes, strict=True)])
     names, codes = np.unique(labels, return_inverse=True)
     return torch.from_numpy(codes.astype(np.int64)), tuple(str(name) for name in names)
+
+
+def own_data_set(name: str, read: Callable[..., Dataset], _: object, **options: object) -> Dataset:
+    """Read a data set that is registered as a function, and check its tensors.
+
+    Raises
+    ------
+    DataError
+        If the function raises, or returns other tensors than a `Dataset` holds.
+    """
+    try:
+        data = read(**options)
+        x, y, labels = data.x, data.y, range(len(data.classes))
+    except DataError:
+        raise
+    except Exception as error:  # a user's reader may raise anything
+        raise DataError(f"data set {name!r} cannot be read: {type(error).__name__}: {error}") from error
+    kind = torch.int64 if labels else torch.float32
+    if (x.dtype, y.dtype, y.shape) != (torch.float32, kind, x.shape[:1]) or not len(y):
+        given = f"{x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
+        raise DataError(
+            f"data set {name!r}: x must be float32 (n, ...) and y int64 (n,), or without classes float32, "
+            f"given {given}"
+        )
+    if not labels:
+        if not y.isfinite().all() or y.min() == y.max():
+            raise DataError(f"data set {name!r}: numbers to predict must be finite, and two or more")
+    elif int(y.min()) not in labels or int(y.max()) not in labels:
+        raise DataError(f"data set {name!r}: {len(labels)} classes, but labels from {y.min()} to {y.max()}")
+    return data

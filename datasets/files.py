@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-from urllib.parse import unquote
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from datasets import arrow, csv
 from datasets.dataset import Dataset
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, encoded
 from datasets.errors import DataError, nearest, warn_once
-from datasets.formats import SUFFIXES
+from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, listed
 
 
 class Format(NamedTuple):
@@ -31,66 +30,9 @@ FORMATS = {
     "parquet": Format(arrow.read_parquet, arrow.VERSION, SUFFIXES["parquet"]),
     "arrow": Format(arrow.read_arrow, arrow.VERSION, SUFFIXES["arrow"]),
 }
-POLICIES = ("error", "drop", "fill")
-OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 FEWEST = 20  # rows from which a column that differs in every one is called an identifier
 MANY = 20  # different numbers of a label, above which they look like a quantity
 DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
-
-# Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` besides.
-LISTS = ("sensitive", "drop", "text")
-KEYS = ("label", "client", "user", "keep_sensitive", "missing", "rare", *LISTS)
-
-
-def parse_address(address: str) -> dict[str, Any] | None:
-    """Split ``csv:PATH?label=..&sensitive=..`` into name, path and options; None for any other text.
-
-    The format may be left out where the path's suffix tells it. A repeated key gives a list,
-    ``missing.COLUMN=POLICY`` a mapping. Special characters are percent-encoded (``%26``, ``%3F``).
-
-    Raises
-    ------
-    DataError
-        If an option is unknown, or given twice.
-    """
-    name, colon, rest = address.partition(":")
-    if not colon or name not in FORMATS:
-        suffix, rest = Path(address.partition("?")[0]).suffix.lower(), address
-        name = next((name for name, kind in FORMATS.items() if suffix and suffix in kind.suffixes), "")
-        if not name:
-            return None
-    path, _, query = rest.partition("?")
-    options: dict[str, Any] = {}
-    for part in filter(None, query.split("&")):
-        key, equals, value = part.partition("=")
-        key, dot, column = key.partition(".")
-        if key not in KEYS:
-            raise DataError(f"{address!r}: unknown option {key!r}; {nearest(key, KEYS)}")
-        if not equals or (dot and key != "missing"):
-            raise DataError(f"{address!r}: {part!r} is not {key}=VALUE")
-        value = unquote(value)
-        if key == "missing":
-            given, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
-            if column in given:
-                raise DataError(f"{address!r}: {key} is given twice")
-            given[column] = value
-        elif key in LISTS and key in options:
-            options[key] = [*_listed(options[key]), value]
-        elif key in options:
-            raise DataError(f"{address!r}: {key} is given twice")
-        elif key == "keep_sensitive":
-            if value not in ("true", "false"):
-                raise DataError(f"{address!r}: keep_sensitive is {value!r}; allowed: true, false")
-            options[key] = value == "true"
-        elif key == "rare":
-            if not value.isdecimal():
-                raise DataError(f"{address!r}: rare is {value!r}; give a number of rows, at least 1")
-            options[key] = int(value)
-        else:
-            options[key] = value
-    if (given := options.get("missing")) is not None and set(given) == {OTHERWISE}:
-        options["missing"] = given[OTHERWISE]
-    return {"name": name, "path": unquote(path), **options}
 
 
 def read_table(
@@ -152,7 +94,7 @@ def read_table(
     columns = content.columns
     if content.rows < 2:
         raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
-    attributes, dropped, spelled = _listed(sensitive), _listed(drop), _listed(text)
+    attributes, dropped, spelled = listed(sensitive), listed(drop), listed(text)
     if label is None:
         raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
     for column in (label, *attributes, *dropped, *spelled, *filter(None, (client, user))):
@@ -190,12 +132,6 @@ def read_table(
         rare=rare,
         test=None if content.test is None else content.test[kept],
     )
-
-
-def _listed(given: str | Sequence[str] | None) -> list[str]:
-    if given is None:
-        return []
-    return [given] if isinstance(given, str) else list(given)
 
 
 def _policies(path: Path, missing: str | Mapping[str, str], columns: Mapping[str, object]) -> dict[str, str]:

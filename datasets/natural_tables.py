@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from datasets.encoding import MISSING_CATEGORY
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -109,6 +105,7 @@ def _clean_heart(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _clean_stops(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop stops without a record of searches; take the time apart."""
+    import numpy as np  # as pandas
     import pandas as pd  # slow to import; most data sets do without it
 
     frame = frame.dropna(subset=["personSearch", "vehicleSearch"]).copy()
@@ -141,6 +138,8 @@ def _clean_vote(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _clean_covid(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop invalid tests."""
+    from datasets.encoding import MISSING_CATEGORY  # imports torch
+
     frame = frame[frame["result"] != "invalid"].copy()
     frame["payor_group"] = frame["payor_group"].fillna(MISSING_CATEGORY)
     return frame

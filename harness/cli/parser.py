@@ -48,8 +48,8 @@ LISTS = (
     "suites",
     "topologies",
 )
-#: Commands that read results or list parts, and need no part itself.
-READERS = ("list", "leaderboard", "report", "recommend", "export", "status")
+#: Modules of commands that read results, list parts or fetch data, and need no part itself.
+READERS = ("listing", "report", "status")
 VERBOSE = "report what is loaded; with check: list every check"
 
 
@@ -93,11 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _carry_out(given: argparse.Namespace) -> int:
     """Import the command that was given, and run it."""
     with first_imports():
-        if given.command not in READERS or given.plugin or entry_points(group=PLUGINS):
+        module, name = given.do
+        if module not in READERS or given.plugin or entry_points(group=PLUGINS):
             from harness.config import plugins
 
             plugins.load(given.plugin)
-        module, name = given.do
         command = getattr(import_module(f"harness.cli.{module}"), name)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
@@ -330,7 +330,7 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("what", choices=LISTS)
     listing.add_argument("--json", action="store_true", help="print JSON")
 
-    data = command("data", "catalog", "list and fetch data sets, draw partitions")
+    data = command("data", "listing", "list and fetch data sets, draw partitions")
     what = data.add_subparsers(dest="what", required=True, metavar="list|fetch|draw")
     listed = what.add_parser(
         "list", help="list data sets and whether they can be loaded now", **_with_examples("data list")
@@ -339,6 +339,7 @@ def parser() -> argparse.ArgumentParser:
     fetched = what.add_parser("fetch", help="make data sets available", **_with_examples("data fetch"))
     fetched.add_argument("names", nargs="+", metavar="NAME")
     drawn = what.add_parser("draw", help="draw the classes of every client", **_with_examples("data draw"))
+    drawn.set_defaults(do=("catalog", "draw_command"))
     drawn.add_argument("file", type=Path, metavar="FILE.png|svg")
     spec_options(drawn)
 

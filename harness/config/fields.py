@@ -16,8 +16,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
-from datasets.files import POLICIES, parse_address
-from datasets.formats import name_of_file
+from datasets.formats import POLICIES, name_of_file, parse_address
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of

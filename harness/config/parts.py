@@ -20,6 +20,7 @@ from datasets.cache import cache_dir, source_digest
 from harness.storage.files import Unwritable, make_folder, write_json
 
 PACKAGES = ("harness", "privacy", "compression", "algorithms", "datasets")
+REGISTRIES = {"torch", "datasets.catalog"}  # whoever registers something has imported one of them
 Row = dict[str, Any]
 
 
@@ -48,10 +49,10 @@ class Parts(Protocol):
 def parts() -> Parts:
     """Return the facts about all parts.
 
-    If torch has been imported, they come from the registries, which may hold parts of the user's. Importing ours as
-    well then takes little time.
+    If torch or the catalog of data sets has been imported, they come from the registries, which may hold parts of
+    the user's.
     """
-    return _registered() if "torch" in sys.modules else _recalled()
+    return _registered() if REGISTRIES & sys.modules.keys() else _recalled()
 
 
 @cache
@@ -85,7 +86,7 @@ class Recalled:
 
     def own_version(self, section: str, name: str) -> str | None:
         """See `Parts`."""
-        return None  # a plugin or a notebook that registers something imports torch
+        return None  # `parts` asks the registries where something may be registered
 
     def meta(self, algorithm: str) -> Mapping[str, Any] | None:
         """See `Parts`."""

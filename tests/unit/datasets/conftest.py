@@ -7,7 +7,7 @@ import pooch
 import pytest
 import sklearn.datasets
 
-from datasets import images
+from datasets import sources
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("FEDFRONTIER_CACHE", str(folder))
     monkeypatch.delenv("FEDFRONTIER_DATA", raising=False)
-    monkeypatch.setattr(images, "FASHION_SYSTEM", tmp_path / "no-system-folder")
+    monkeypatch.setattr(sources, "FASHION_SYSTEM", tmp_path / "no-system-folder")
     return folder
 
 

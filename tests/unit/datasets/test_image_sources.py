@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from datasets import DataError, cifar, fetch, images, load
+from datasets import DataError, cifar, fetch, images, load, sources
 
 # Fashion-MNIST ------------------------------------------------------------------------------------
 
@@ -36,7 +36,7 @@ def fashion(tmp_path):
     pixels[0] = [[0, 255], [0, 0]]
     labels = np.array([0, 9, 1, 2, 9], np.uint8)
     arrays = (pixels[:3], labels[:3], pixels[3:], labels[3:])
-    for name, array in zip(images.FASHION_FILES, arrays, strict=True):
+    for name, array in zip(sources.FASHION_FILES, arrays, strict=True):
         (folder / name).write_bytes(idx(array))
     return folder
 
@@ -64,9 +64,11 @@ def test_fashion_mnist_joins_its_splits_and_normalizes(cache, fashion):
 
 
 def test_fashion_mnist_prefers_the_cache_then_the_system_folder(offline, fashion, monkeypatch):
-    known = {name: hashlib.sha256((fashion / name).read_bytes()).hexdigest() for name in images.FASHION_FILES}
-    monkeypatch.setattr(images, "FASHION_FILES", known)
-    monkeypatch.setattr(images, "FASHION_SYSTEM", fashion)
+    known = {
+        name: hashlib.sha256((fashion / name).read_bytes()).hexdigest() for name in sources.FASHION_FILES
+    }
+    monkeypatch.setattr(sources, "FASHION_FILES", known)
+    monkeypatch.setattr(sources, "FASHION_SYSTEM", fashion)
     assert fetch("fashion-mnist").startswith("the system folder")
     (offline / "fashion-mnist").mkdir(parents=True)
     for name in known:
@@ -76,8 +78,10 @@ def test_fashion_mnist_prefers_the_cache_then_the_system_folder(offline, fashion
 
 
 def test_fashion_mnist_is_downloaded_file_by_file(offline, fashion, monkeypatch):
-    known = {name: hashlib.sha256((fashion / name).read_bytes()).hexdigest() for name in images.FASHION_FILES}
-    monkeypatch.setattr(images, "FASHION_FILES", known)
+    known = {
+        name: hashlib.sha256((fashion / name).read_bytes()).hexdigest() for name in sources.FASHION_FILES
+    }
+    monkeypatch.setattr(sources, "FASHION_FILES", known)
     cut = "t10k-images-idx3-ubyte.gz"
 
     def retrieve(url, known_hash, fname, path):

