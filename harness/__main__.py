@@ -6,6 +6,7 @@ import sys
 import threading
 from typing import NoReturn
 
+from harness.executors import local_ray
 from harness.executors.forkserver import likely, start_server
 
 
@@ -14,6 +15,7 @@ def main() -> None:
     try:
         if likely(sys.argv[1:]):
             start_server()  # workers import in parallel
+        local_ray.begin(sys.argv[1:])
 
         from harness.cli import parser
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from harness.cli.console import log, out
 from harness.cli.run import exit_code, given_work
 from harness.config.report import read_stored
 from harness.core.registry import counted
+from harness.executors import local_ray
 from harness.executors.suites import carry_on
 from harness.storage.merge import merge
 from harness.storage.store import Store
@@ -16,6 +17,7 @@ from harness.storage.store import Store
 def resume_command(given: argparse.Namespace) -> int:
     """Finish the runs of a folder that were interrupted or never begun, and write the reports anew."""
     ends, suites = carry_on(given_work(given), given.suite)
+    local_ray.end()
     if not ends:
         what = "failed" if given.retry else "is unfinished"
         log.print(f"nothing in {given.out} {what} that can be run", markup=False)

@@ -64,7 +64,7 @@ class SuiteProgress(Follower):
             self._watch.end(outcome.id)
             self._ends[outcome.status] += 1
             if not log.is_terminal:
-                left = self._left(self._watch.under_way())
+                left = self._left(self._watch.under_way(REFRESH_SECONDS))
                 count = f"{self._ends.total()}/{len(self._runs)}"
                 log.print(f"{count} {label} {outcome.status}{left and ', '}{left}", markup=False)
         if outcome.why:

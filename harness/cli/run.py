@@ -20,6 +20,7 @@ from harness.config.run import RunSpec
 from harness.config.tune import runs_of
 from harness.core.registry import counted
 from harness.core.units import count, duration, size, work
+from harness.executors import local_ray
 from harness.executors.scheduler import run_one
 from harness.executors.suites import Work, run_suite, within_limit
 from harness.simulation.build import identify, prepare
@@ -139,6 +140,7 @@ def suite_command(given: argparse.Namespace) -> int:
         trim=given.trim,
         command=_suite_command(given),
     )
+    local_ray.end()
     from harness.cli.report import write_all  # slow to import
 
     write_all(Store(given.out), suite.name, suite.report, as_json=given.json)

@@ -7,7 +7,6 @@ Ray starts the processes and reports their deaths; runs, claims and checkpoints 
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from harness.config import plugins
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
 from harness.executors.local import Outcome, run_together
+from harness.executors.local_ray import QUIET, LocalRay, code, import_ray, of_command
 from harness.simulation.build import Execution
 from harness.storage.store import Store
 
 Unit = Sequence[int]
-CODE = str(Path(__file__).parents[2])
 PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data are stored
 CONNECT_SECONDS = 10.0
 STOP_SECONDS = 10.0  # for saving checkpoints before Ray ends the workers
@@ -50,33 +49,31 @@ class Cluster:
     def __init__(
         self, address: str | None, size: int | None, root: Path, execution: Execution, retry: bool
     ) -> None:
-        self._ray = ray = _ray()
+        self._ray = ray = import_ray()
         kind, _, index = execution.device.partition(":")
         if index:
             raise UserError(
                 f"device: with executor ray, Ray chooses the GPU; use {kind}, given {execution.device}"
             )
-        if address is not None:
-            _check_address(address)
         self._root, self._execution, self._retry = root.resolve(), execution, retry
         self._made = Store(root).open().made
         self._busy: dict[Any, Unit] = {}
-        code = os.pathsep.join(path for path in (CODE, os.environ.get("PYTHONPATH")) if path)
-        variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        options: dict[str, Any] = {"runtime_env": {"env_vars": {"PYTHONPATH": code, **variables}}}
+        self._own: LocalRay | None = None  # a cluster to end with this object
         if address is None:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            os.environ.setdefault("RAY_worker_niceness", "0")  # do not lower the priority of runs
-            options |= {"include_dashboard": False, "num_cpus": size}
-        self._before = _guarded() if address is None else {}
-        try:
-            ray.init(address or "local", log_to_driver=False, logging_level="error", **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            _restore(self._before)
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"address: no Ray cluster answers at {address or 'this machine'}: {reason}"
-            ) from None
+            started = of_command()
+            if started is None:
+                started = self._own = LocalRay(size)
+            started.ready()
+        else:
+            _check_address(address)
+            variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+            own = {"env_vars": {"PYTHONPATH": code(), **variables}}
+            try:
+                ray.init(address, runtime_env=own, **QUIET)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                reason = " ".join(str(error).split())
+                raise UserError(f"address: no Ray cluster answers at {address}: {reason}") from None
+        self._joined = address is not None
         self.size = size or max(1, int(ray.cluster_resources().get("CPU", 1)))
         # Ray must not retry a task that dies: the scheduler retries its runs one by one and counts the attempts.
         self._task = ray.remote(num_cpus=1, num_gpus=int(kind == "cuda"), max_retries=0)(_work)
@@ -111,48 +108,10 @@ class Cluster:
             self._ray.cancel(task)
         if self._busy:
             self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=STOP_SECONDS)
-        self._ray.shutdown()
-        _restore(self._before)
-
-
-def _guarded() -> dict[str, str | None]:
-    """Let the next cluster on this machine answer to a token of its own only; return the variables as they were.
-
-    Its ports listen on all interfaces, whatever address is asked for. The token is in no file; tasks inherit it.
-    """
-    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-    _read_again()
-    return before
-
-
-def _restore(before: dict[str, str | None]) -> None:
-    """Set variables back."""
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    if before:
-        _read_again()
-
-
-def _read_again() -> None:
-    """Let Ray read its variables, which it does when it is imported."""
-    from ray import _raylet
-
-    compiled: Any = _raylet
-    compiled.Config.initialize("")
-    compiled.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _ray() -> Any:
-    """Import Ray."""
-    try:
-        import ray
-    except ImportError:
-        raise UserError("executor ray needs the extra 'ray': pip install 'fedfrontier[ray]'") from None
-    return ray
+        if self._joined:
+            self._ray.shutdown()
+        elif self._own is not None:
+            self._own.close(wait=True)
 
 
 def _check_address(address: str) -> None:

@@ -108,26 +108,35 @@ class Watch:
         self._folders = {id: store.folder(id) for id in rounds}
         self._rounds = rounds
         self._from: dict[str, int] = {}  # running runs -> round at which they were started or resumed
+        self._read: dict[str, RunStatus] = {}  # their statuses when they were last read
+        self._when = time.monotonic()
         self._ended: set[str] = set()
         self._made = 0  # rounds done by ended runs
         self._done = {
             id for id, folder in self._folders.items() if folder.status == "done"
         }  # before the suite began
+        self._missing = sum(count for id, count in rounds.items() if id not in self._done)  # of unended runs
 
     def begin(self, ids: Iterable[str]) -> None:
         """Record that runs have started."""
         for id in ids:
-            self._from.setdefault(id, run_status(self._folders[id]).round)
+            self._read[id] = run_status(self._folders[id])
+            self._from.setdefault(id, self._read[id].round)
 
     def end(self, id: str) -> None:
         """Record that a run has ended."""
         if id not in self._ended:
             self._ended.add(id)
+            self._read.pop(id, None)
             self._made += max(0, run_status(self._folders[id]).round - self._from.pop(id, 0))
+            self._missing -= 0 if id in self._done else self._rounds[id]
 
-    def under_way(self) -> dict[str, RunStatus]:
-        """Return the status of all running runs."""
-        return {id: run_status(self._folders[id]) for id in self._from}
+    def under_way(self, age: float = 0.0) -> dict[str, RunStatus]:
+        """Return the status of all running runs, as it was at most ``age`` seconds ago."""
+        if time.monotonic() - self._when >= age:
+            self._read = {id: run_status(self._folders[id]) for id in self._from}
+            self._when = time.monotonic()
+        return dict(self._read)
 
     def made(self, now: Mapping[str, RunStatus]) -> float:
         """Return the number of runs done, where running ones count by their share of rounds."""
@@ -136,9 +145,5 @@ class Watch:
     def left(self, now: Mapping[str, RunStatus]) -> float | None:
         """Return the ratio of rounds left to rounds done since the suite began; None at its beginning."""
         made = self._made + sum(max(0, one.round - self._from[id]) for id, one in now.items())
-        missing = sum(
-            count - (now[id].round if id in now else 0)
-            for id, count in self._rounds.items()
-            if id not in self._ended and id not in self._done
-        )
+        missing = self._missing - sum(one.round for id, one in now.items() if id not in self._done)
         return missing / made if made else None

@@ -371,41 +371,6 @@ def test_without_the_extra_ray_is_refused_with_its_name(tmp_path, monkeypatch):
         run_all(LONG, tmp_path, executor="ray")
 
 
-STRANGER = """
-import sys, ray
-try:
-    ray.init(sys.argv[1], logging_level="error", log_to_driver=False)
-except Exception as error:
-    sys.exit(f"refused: {type(error).__name__}")
-print("connected")
-"""
-
-
-@quiet
-@pytest.mark.slow
-def test_a_stranger_cannot_use_a_cluster_on_this_machine(tmp_path, monkeypatch):
-    """Ports listen on all interfaces: without the token of the run, nobody gets in; with it, everybody does."""
-    ray = pytest.importorskip("ray")
-    ray.shutdown()
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    with on_ray.Cluster(None, 1, tmp_path, Execution(), False):
-        address = ray.get_runtime_context().gcs_address
-        own = {name: os.environ[name] for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-        plain = {name: value for name, value in os.environ.items() if name not in own}
-        tried = [plain, plain | own | {"RAY_AUTH_TOKEN": "0" * 64}, plain | own]
-        command = [sys.executable, "-c", STRANGER, address]
-        ends = [
-            subprocess.run(
-                command, env=env | {"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120
-            )
-            for env in tried
-        ]
-    assert [end.returncode for end in ends] == [1, 1, 0], [end.stderr for end in ends]
-    assert ends[2].stdout == "connected\n" and "refused: ConnectionError" in ends[0].stderr
-    assert "RAY_AUTH_TOKEN" not in os.environ
-
-
 def test_what_is_done_meanwhile_is_not_cut_off_when_a_command_ends(tmp_path):
     """Imports in a daemon thread ended an interrupted suite with a crash of the interpreter."""
     called = []

@@ -14,6 +14,7 @@ from harness.cli.parser import main
 from harness.cli.progress import LINES, SuiteProgress
 from harness.config.run import read_spec
 from harness.executors.scheduler import Outcome
+from harness.simulation import status
 from harness.simulation.status import RunStatus, Watch, overview, run_status
 from harness.storage.run_folder import TAIL_BYTES
 from harness.storage.store import Store
@@ -92,6 +93,25 @@ def test_what_is_left_is_told_by_rounds(store):
     watch.end("half")
     assert watch.under_way() == {} and watch.made({}) == 2
     assert watch.left({}) == 40 / 30
+
+
+def test_statuses_of_a_moment_ago_need_not_be_read_again(store, monkeypatch):
+    """A suite asks at every end of a run, of which there are many at once."""
+    reads = []
+    monkeypatch.setattr(
+        status, "run_status", lambda folder: reads.append(folder.path.name) or run_status(folder)
+    )
+    folders = {id: begun(store, id, 0, 10) for id in ("a", "b", "c")}
+    watch = Watch(store, dict.fromkeys(folders, 40))
+    watch.begin(folders)
+    folders["a"].append(line(20))
+    reads.clear()
+    assert {id: one.round for id, one in watch.under_way(3600).items()} == {"a": 10, "b": 10, "c": 10}
+    watch.end("b")
+    assert set(watch.under_way(3600)) == {"a", "c"} and reads == ["b"]
+    assert watch.left(watch.under_way(3600)) is None  # nobody has made a round since the beginning
+    assert {id: one.round for id, one in watch.under_way().items()} == {"a": 20, "c": 10}
+    assert watch.left(watch.under_way(3600)) == (20 + 30) / 10
 
 
 def test_an_overview_lists_every_run_and_changes_nothing(store, tmp_path):
