@@ -196,7 +196,8 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
     """Group runs that can be stacked, in pieces that keep all workers busy.
 
     The runs of a seed share their data and batches. So they are one piece, with those of other seeds if there is
-    room, or pieces of their own if they are too many for one.
+    room, or pieces of their own if they are too many for one. Of runs of one kind the larger pieces are first, so
+    that workers end at about the same time.
     """
     groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
@@ -217,7 +218,8 @@ def units(specs: Sequence[RunSpec], workers: int, most: int | None) -> list[Unit
             seeds.setdefault(specs[number].seed, []).append(number)
         largest = max(map(len, seeds.values()))
         if largest <= most:
-            pieces += [[*chain.from_iterable(some)] for some in parted(list(seeds.values()), largest)]
+            own: list[Unit] = [[*chain.from_iterable(some)] for some in parted(list(seeds.values()), largest)]
         else:
-            pieces += [some for own in seeds.values() for some in parted(own, 1)]
+            own = [some for one in seeds.values() for some in parted(one, 1)]
+        pieces += sorted(own, key=len, reverse=True)
     return pieces

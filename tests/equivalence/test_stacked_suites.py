@@ -587,9 +587,9 @@ def test_the_runs_of_a_seed_are_handed_out_together():
 @pytest.mark.parametrize(
     ("seeds", "budgets", "workers", "sizes"),
     [
-        (10, 16, 1, [48, 64, 48]),
+        (10, 16, 1, [64, 48, 48]),
         (10, 8, 2, [40, 40]),
-        (10, 16, 2, [32, 48, 48, 32]),
+        (10, 16, 2, [48, 48, 32, 32]),
         (3, 80, 1, [40] * 6),
         (1, 160, 2, [40] * 4),
     ],
