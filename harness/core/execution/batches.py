@@ -146,7 +146,8 @@ def look_up(order: Tensor, held: Tensor) -> Tensor:
     padding, first = order < 0, torch.arange(len(rows)) * rows.shape[1]
     places = (order + first[:, None]).masked_fill_(padding, 0)
     positions = rows.flatten().index_select(0, places.flatten()).view(order.shape)
-    return positions.masked_fill_(padding, -1).unflatten(1, held.shape[:-1])
+    shaped: Tensor = positions.masked_fill_(padding, -1).unflatten(1, held.shape[:-1])
+    return shaped
 
 
 def uneven_batches(counts: Tensor, batch_size: int | None) -> bool:

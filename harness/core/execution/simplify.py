@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
@@ -22,7 +23,11 @@ VIEWS = (
     aten.alias.default,
 )
 PRODUCTS = (aten.mm.default, aten.bmm.default)
-ELEMENTWISE = {aten.add.Tensor: torch.add, aten.sub.Tensor: torch.sub, aten.mul.Tensor: torch.mul}
+ELEMENTWISE: dict[Any, Callable[..., Tensor]] = {
+    aten.add.Tensor: torch.add,
+    aten.sub.Tensor: torch.sub,
+    aten.mul.Tensor: torch.mul,
+}
 KEPT_BYTES = 1 << 20  # of a constant, and of a padded factor
 BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 
@@ -33,7 +38,7 @@ def simplified(recording: GraphModule) -> GraphModule:
     Derivatives of a function at one point share operations: a quarter of them in a Neumann series of ten Hessian
     products of a linear model.
     """
-    graph = recording.graph
+    graph: Any = recording.graph
     for node in graph.nodes:
         if node.target is aten.squeeze_.dims and len(node.all_input_nodes[0].users) == 1:
             node.target = aten.squeeze.dims  # of matrix products; nothing else sees the argument
@@ -77,7 +82,7 @@ def _constant(node: Node) -> None:
     )
 
 
-def _fold(recording: GraphModule, node: Node) -> None:
+def _fold(recording: GraphModule, node: Any) -> None:
     """Compute now what depends on no argument, and on no tensor that the function holds, which may change."""
     made = all("folded" in given.meta for given in node.all_input_nodes)
     if node.op != "call_function" or not made or "value" not in node.meta:
@@ -85,7 +90,7 @@ def _fold(recording: GraphModule, node: Node) -> None:
     shape, _, dtype, _ = node.meta["value"]
     if shape.numel() * dtype.itemsize > KEPT_BYTES:
         return
-    args, kwargs = map_arg((node.args, node.kwargs), lambda given: recording.get_buffer(given.target))
+    args, kwargs = map_arg((node.args, node.kwargs), lambda given: recording.get_buffer(str(given.target)))
     name = f"folded_{node.name}"
     recording.register_buffer(name, node.target(*args, **kwargs))
     with recording.graph.inserting_before(node):
@@ -95,7 +100,7 @@ def _fold(recording: GraphModule, node: Node) -> None:
     recording.graph.erase_node(node)
 
 
-def _keep_padding(node: Node) -> None:
+def _keep_padding(node: Any) -> None:
     """Let the zeros around a small factor of a product stay in memory, as filling it takes longer than the rest."""
     part, widths, *value = node.args
     shape, stride, dtype, device = node.meta["value"]
@@ -111,12 +116,13 @@ def _keep_padding(node: Node) -> None:
                 length = shape[-axis] - before - after
                 mine.inner = mine.inner.narrow(-axis, before, length)
         mine.inner.copy_(part)
-        return mine.whole
+        whole: Tensor = mine.whole
+        return whole
 
     node.target, node.args = padded, (part,)
 
 
-def _write_contiguous(node: Node) -> None:
+def _write_contiguous(node: Any) -> None:
     """Let an operation write where its result would be copied to."""
     (given,) = node.args
     operation = ELEMENTWISE.get(given.target)  # whose results do not depend on where they are written
@@ -131,7 +137,7 @@ def _write_contiguous(node: Node) -> None:
     node.target, node.args, node.kwargs = written, given.args, given.kwargs
 
 
-def _narrow(node: Node) -> None:
+def _narrow(node: Any) -> None:
     """Call a slice by the name for which there is a binding."""
     if len(node.args) == 4 and node.args[2] >= 0:
         part, axis, first, _ = node.args

@@ -98,9 +98,11 @@ class Cost:
         parts: list[Tensor | Samples] = []
         weights = 0
         for one in times:
-            later = isinstance(one, Samples)
-            parts.append(one if later else one.sum((-2, -1), dtype=torch.int64))
-            weights += one.weight.numel() if later else 0
+            if isinstance(one, Samples):
+                parts.append(one)
+                weights += one.weight.numel()
+            else:
+                parts.append(one.sum((-2, -1), dtype=torch.int64))
         with self._lock:
             self._work.append(_Work(flops, parts, oracle))
             self._weights += weights
