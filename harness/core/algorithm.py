@@ -264,6 +264,8 @@ class Descent(Algorithm):
         ascend: tuple[bool, ...] = (),
     ) -> tuple[Any, Any]:
         """Return the direction of a local step and its momentum buffers; arguments as in `step`."""
+        if plus is None and correction is None and not self._changes_gradients:
+            return gradient, None
         single = isinstance(x, Tensor)
         directions, m = steps.directions(
             (x,) if single else x,
@@ -315,9 +317,8 @@ class Descent(Algorithm):
             The new ``x``, and the buffers for the next step.
         """
         if isinstance(x, Tensor):
-            if plus is not None or correction is not None or self._changes_gradients:
-                gradient, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction)
-            return steps.moved(x, lr * gradient), m
+            direction, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction)
+            return steps.moved(x, lr * direction), m
         up = tuple(size < 0 for size in lr)
         directions, m = self.direction(x, gradient, batch, m, plus=plus, correction=correction, ascend=up)
         return tuple(

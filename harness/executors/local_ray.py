@@ -1,6 +1,6 @@
 """A Ray cluster on this machine, which starts while the command imports and checks.
 
-The cluster takes seconds to start, and its workers to import. This module must not import torch.
+The cluster takes seconds to start. This module must not import torch.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError
-from harness.executors.forkserver import cores
 
 CODE = str(Path(__file__).parents[2])
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -54,15 +52,13 @@ class LocalRay:
             raise self._error
 
     def close(self, *, wait: bool) -> None:
-        """End the cluster, and wait until it has ended if asked to."""
+        """End the cluster, and wait until it has ended if asked to; this process ends later in any case."""
         self._closing.set()
-        atexit.unregister(self._end)
         if wait:
             self._thread.join()
 
     def _live(self, size: int | None) -> None:
         before: dict[str, str | None] = {}
-        imports: list[Any] = []
         try:
             ray = import_ray()
             atexit.register(self._end)  # before Ray's own function, which waits
@@ -77,18 +73,16 @@ class LocalRay:
                 raise UserError(f"executor ray: Ray does not start: {' '.join(str(error).split())}") from None
             finally:
                 _set(path)
-            task = ray.remote(num_cpus=1, max_retries=0)(_import_all)
-            imports += [task.remote() for _ in range(size or cores())]  # held, or Ray forgets the tasks
         except BaseException as error:
             self._error = error
         self._ready.set()
         if self._error is None:
             self._closing.wait()
-            imports.clear()
             ray.shutdown()
         if before:
             _set(before)
             _read_again()
+        atexit.unregister(self._end)
 
     def _end(self) -> None:
         self.close(wait=True)
@@ -109,7 +103,7 @@ def import_ray() -> Any:
 
 
 def begin(arguments: Sequence[str]) -> None:
-    """Start the cluster that a command line asks for; a wrong guess costs a second."""
+    """Start the cluster that a command line asks for; a wrong guess costs some seconds at the end."""
     line = f" {' '.join(arguments)} "
     made = bool(arguments) and arguments[0] in ("suite", "sweep", "resume", "retry")
     if made and ON_RAY.search(line) and not NOT_HERE.search(line):
@@ -129,12 +123,6 @@ def end() -> None:
 
 
 _of_command: list[LocalRay] = []
-
-
-def _import_all() -> None:
-    """Import in a worker what runs need; tables are mostly kept as they were read, and need no more."""
-    import_module("harness.executors.ray")
-    import_module("scipy.special")  # of noise
 
 
 def _guarded() -> dict[str, str | None]:

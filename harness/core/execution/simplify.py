@@ -28,6 +28,7 @@ ELEMENTWISE: dict[Any, Callable[..., Tensor]] = {
     aten.sub.Tensor: torch.sub,
     aten.mul.Tensor: torch.mul,
 }
+FRESH = (*ELEMENTWISE, aten.div.Tensor, *PRODUCTS)  # whose results share no memory with arguments
 KEPT_BYTES = 1 << 20  # of a constant, and of a padded factor
 BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 
@@ -58,8 +59,13 @@ def simplified(recording: GraphModule) -> GraphModule:
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
+    sure: set[Node] = set()  # whose values nobody outside the recording can see and change
+    for node in reversed(graph.nodes):
+        if node.op != "output" and all(user in sure or user.target in FRESH for user in node.users):
+            sure.add(node)
     for node in graph.nodes:
-        _fold(recording, node)
+        if node in sure:
+            _fold(recording, node)
     for node in graph.nodes:
         if (change := CHEAPER.get(node.target)) is not None:
             change(node)
@@ -105,7 +111,12 @@ def _keep_padding(node: Any) -> None:
     part, widths, *value = node.args
     shape, stride, dtype, device = node.meta["value"]
     small = shape.numel() * dtype.itemsize <= KEPT_BYTES and device.type == "cpu"
-    if any(value) or min(widths) < 0 or not small or any(user.target not in PRODUCTS for user in node.users):
+    if (
+        any(value)
+        or min(widths, default=-1) < 0
+        or not small
+        or any(user.target not in PRODUCTS for user in node.users)
+    ):
         return
     mine = threading.local()  # threads may call a recording at once
 
@@ -129,6 +140,8 @@ def _write_contiguous(node: Any) -> None:
     if operation is None or len(given.users) > 1 or node.kwargs != {"memory_format": torch.contiguous_format}:
         return
     shape, _, dtype, device = node.meta["value"]
+    if dtype not in (torch.float32, torch.float64):  # others round by where they are written
+        return
 
     def written(*args: Any, **kwargs: Any) -> Tensor:
         result: Tensor = operation(*args, **kwargs, out=torch.empty(shape, dtype=dtype, device=device))
@@ -138,9 +151,11 @@ def _write_contiguous(node: Any) -> None:
 
 
 def _narrow(node: Any) -> None:
-    """Call a slice by the name for which there is a binding."""
-    if len(node.args) == 4 and node.args[2] >= 0:
-        part, axis, first, _ = node.args
+    """Call a slice by the name for which there is a binding, if it is a range within the axis."""
+    if len(node.args) != 4 or not isinstance(node.args[2], int):
+        return
+    part, axis, first, _ = node.args
+    if 0 <= first <= part.meta["value"][0][axis]:
         node.target = aten.narrow.default
         node.args = (part, axis, first, node.meta["value"][0][axis])
 

@@ -114,8 +114,8 @@ class Cost:
         with self._lock:
             if not (work := self._work):
                 return
-            self._work, self._weights = [], 0
             found = _totals(work)
+            self._work, self._weights = [], 0
             # On the clients' device, so that the round does not wait for a transfer.
             devices = [self._flops.device, *(totals.device for _, totals in found)]
             where = next((device for device in devices if device.type != "cpu"), devices[0])
@@ -158,7 +158,7 @@ def _totals(work: Sequence[_Work]) -> list[tuple[list[int], Tensor]]:
         if isinstance(times[0], Samples):
             weight = torch.stack([one.weight for one in times])
             members = torch.stack([one.members for one in times]).to(weight.device)
-            totals = (weight.sum(-1).round().long() * members).sum(-1)
+            totals = ((weight > 0.5).sum(-1, dtype=torch.int32) * members).sum(-1)
         else:
             totals = torch.stack(times)
         found.append((numbers, totals))

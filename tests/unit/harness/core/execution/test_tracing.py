@@ -113,9 +113,15 @@ def test_operations_are_called_by_torch_names():
 
 
 def test_slices_that_are_no_ranges_stay_slices():
+    """Also one that begins beyond the axis, which is empty, and a padding by nothing."""
     x = torch.arange(24.0).view(4, 6)
-    _, found = operations(lambda x: (x[:, 1:4], x[::2], x[-2:], x[:, :9]), x)
-    expected = x[:, 1:4], x[::2], x[-2:], x[:, :9]
+
+    def fn(x):
+        last = torch.ops.aten.slice.Tensor(x, 1, None, 2)
+        return x[:, 1:4], x[::2], x[-2:], x[:, :9], x[:, 8:9], x[:, 6:], last, torch.nn.functional.pad(x, ())
+
+    _, found = operations(fn, x)
+    expected = fn(x)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
@@ -128,9 +134,37 @@ def test_what_depends_on_no_argument_is_computed_once():
 
     x = torch.linspace(0, 1, 6).view(3, 2)
     made = simplified(record(fn, (x,)))
-    assert sum(node.op == "call_function" for node in made.graph.nodes) == 3  # two products and a sum
+    assert (
+        sum(node.op == "call_function" for node in made.graph.nodes) == 4
+    )  # two products, a sum, and zeros that the caller may change
     held.add_(1)
     assert all(torch.equal(a, b) for a, b in zip(made(x), fn(x), strict=True))
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_results_are_the_callers(view):
+    """A constant that is returned, also seen in another form, is made anew by every call."""
+
+    def fn(x):
+        ones = torch.ones(4)
+        return x * 2, ones.view(2, 2) if view else ones
+
+    made = simplified(record(fn, (torch.ones(2),)))
+    for _ in range(3):
+        _, ones = made(torch.ones(2))
+        assert ones.sum() == 4
+        ones.add_(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64])
+def test_only_what_rounds_alike_everywhere_is_written_elsewhere(dtype):
+    x, y = (torch.randn(7, 15, generator=torch.Generator().manual_seed(0)).to(dtype).mT for _ in range(2))
+
+    def fn(x, y):
+        return torch.add(x, y, alpha=0.37).contiguous(), torch.mul(x, y).contiguous()
+
+    _, found = operations(fn, x, y)
+    assert all(torch.equal(a, b) for a, b in zip(found, fn(x, y), strict=True))
 
 
 def test_large_constants_are_made_when_they_are_needed(monkeypatch):
