@@ -523,9 +523,9 @@ class Clients(Cohort):
         return self.counts_private if self._records is None else not self._records.public
 
     def _times(self, batch: Batch) -> Tensor | Samples:
-        """Return how often work on one sample is counted for a batch of each client, ``(..., C, 1)``.
+        """Return how often work on one sample is counted for a batch of each client.
 
-        Every sample of a participating client counts. Where the sizes of batches are private, the expected or the
+        Numbers ``(..., C, 1)``, or the samples to count later. Every sample of a participating client counts. Where the sizes of batches are private, the expected or the
         nominal size counts for everybody who takes the step.
         """
         if not self._sizes_private:

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from multiprocessing import forkserver
 
 METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+MAKE_RUNS = ("suite", "sweep", "resume", "retry")  # commands that may use workers
 NO_WORKERS = re.compile(r"\s(-h|--help|--jobs[ =]1|--executor[ =](serial|ray))\s")
 
 
 def likely(arguments: Sequence[str]) -> bool:
     """Guess whether a command line uses worker processes; a wrong guess costs a second."""
     line = f" {' '.join(arguments)} "
-    made = bool(arguments) and arguments[0] in ("suite", "sweep", "resume", "retry")
+    made = bool(arguments) and arguments[0] in MAKE_RUNS
     return made and not NO_WORKERS.search(line) and cores() > 1
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError
+from harness.executors.forkserver import MAKE_RUNS
 
 CODE = str(Path(__file__).parents[2])
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -105,7 +106,7 @@ def import_ray() -> Any:
 def begin(arguments: Sequence[str]) -> None:
     """Start the cluster that a command line asks for; a wrong guess costs some seconds at the end."""
     line = f" {' '.join(arguments)} "
-    made = bool(arguments) and arguments[0] in ("suite", "sweep", "resume", "retry")
+    made = bool(arguments) and arguments[0] in MAKE_RUNS
     if made and ON_RAY.search(line) and not NOT_HERE.search(line):
         jobs = JOBS.search(line)
         _of_command.append(LocalRay(int(jobs[1]) if jobs else None))
