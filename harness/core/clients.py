@@ -525,8 +525,8 @@ class Clients(Cohort):
     def _times(self, batch: Batch) -> Tensor | Samples:
         """Return how often work on one sample is counted for a batch of each client.
 
-        Numbers ``(..., C, 1)``, or the samples to count later. Every sample of a participating client counts. Where the sizes of batches are private, the expected or the
-        nominal size counts for everybody who takes the step.
+        Numbers ``(..., C, 1)``, or the samples to count later. Every sample of a participating client counts. Where
+        the sizes of batches are private, the expected or the nominal size counts for everybody who takes the step.
         """
         if not self._sizes_private:
             weight, shared = batch.weight, self.axes > 1 and batch.weight.stride(0) == 0
