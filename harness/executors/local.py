@@ -13,6 +13,7 @@ from pathlib import Path
 
 from datasets.federation import Federation, standardizes
 from harness.config.run import RunSpec
+from harness.core.interruption import remembered
 from harness.core.registry import UserError
 from harness.simulation.build import Execution, data_key, identify, load_once, prepare, task
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
@@ -69,6 +70,7 @@ def run_one(
     return outcome
 
 
+@remembered()
 def run_together(
     specs: Sequence[RunSpec],
     root: Path,

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness.core import interruption
 from harness.simulation.build import Setup
 from harness.simulation.calibration import calibrate
 from harness.simulation.callbacks import CallbackError
@@ -57,6 +58,7 @@ def simulate(
     return end
 
 
+@interruption.remembered()
 def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     """Carry out one run or a stack of runs, which must have one signature and one `stack_point`.
 
@@ -100,6 +102,7 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
             if run.round == spec.rounds or not live:
                 break
             pending = PendingCheckpoint(live, setup, run.state_dict())
+            interruption.check()
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 pending.save()
                 saved = time.perf_counter()

@@ -1,6 +1,8 @@
 """A run that was interrupted and taken up again ends as one that was not, bit for bit."""
 
 import json
+import signal
+import weakref
 
 import pytest
 import torch
@@ -205,6 +207,28 @@ def test_keyboard_interrupt_saves_the_last_whole_round(tmp_path, monkeypatch):
     found, straight = simulate(setup, folder), simulate(setup)
     assert found["solution"] == straight["solution"]
     assert found["metrics"] == straight["metrics"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_that_python_ignores_ends_the_run_all_the_same(tmp_path):
+    """As in the callback of a weak reference, which torch has many of."""
+    folder, seen = RunFolder(tmp_path / "run"), []
+    folder.path.mkdir()
+    setup = prepare(read_spec(SPECS["bilevel"] | {"rounds": 6}))
+
+    def lose(round, line):
+        seen.append(round)
+        if round == 3:
+            thing = Killed()
+            weakref.finalize(thing, signal.raise_signal, signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulate(setup, folder, lose)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [0, 1, 2, 3] and folder.load()["round"] == 3
 
 
 def test_a_lost_checkpoint_costs_time_only(tmp_path, monkeypatch):
