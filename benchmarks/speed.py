@@ -22,6 +22,7 @@ from benchmarks.mechanisms import MODES, W3, opacus_step, our_step, plain_step, 
 from benchmarks.references import HandBatched, PlainLoop
 from benchmarks.workloads import FAMILY, LOCAL, TENTH, W1, W2, Ours, Workload
 from harness.core import ALGORITHMS
+from harness.core.execution.memory import keep_freed_memory
 
 MEGABYTE = 1e6
 Round = Callable[[], object]
@@ -110,11 +111,28 @@ def compare(seconds: dict[str, list[float]]) -> None:
 
 def w2(options: argparse.Namespace) -> None:
     """Softmax regression over 100 clients: our vectorized round against a hand-batched loop."""
-    torch.set_num_threads(options.threads)
     work = scaled(W2, options)
     title("W2: softmax regression 105 -> 2, batch 32, 5 epochs", work, "target: ratio at most 1.0")
-    candidates = {"hand-batched, closed-form gradient": HandBatched(work), "fedfrontier": Ours(work, "vmap")}
+    hand, ours = partial(HandBatched, work), partial(Ours, work, "vmap")
+    made: dict[str, Candidate] = {
+        "hand-batched, freed memory kept as ours": partial(
+            _prepared, hand, options.threads, keep_freed_memory
+        ),
+        "hand-batched, closed-form gradient": partial(_prepared, hand, options.threads),
+        "fedfrontier": partial(_prepared, ours, options.threads),
+    }
+    candidates = {name: Remote(make) for name, make in made.items()}
     compare(interleaved(candidates, options.repeats or 15, options.rounds or 3))
+    for candidate in candidates.values():
+        candidate.close()
+
+
+def _prepared(make: Candidate, threads: int, *before: Callable[[], object]) -> Round:
+    """Make a candidate in this process, with a number of threads and what is to be done first."""
+    torch.set_num_threads(threads)
+    for do in before:
+        do()
+    return make()
 
 
 def w1(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from datasets.federation import Batch
 from harness.core.public import Public
@@ -142,12 +142,10 @@ def look_up(order: Tensor, held: Tensor) -> Tensor:
     held : Tensor
         Positions of each client's samples, ``(..., C, N)``; the flattened leading axes are the rows.
     """
-    rows = held.flatten(0, -2)
-    padding, first = order < 0, torch.arange(len(rows)) * rows.shape[1]
-    places = (order + first[:, None]).masked_fill_(padding, 0)
-    positions = rows.flatten().index_select(0, places.flatten()).view(order.shape)
-    shaped: Tensor = positions.masked_fill_(padding, -1).unflatten(1, held.shape[:-1])
-    return shaped
+    rows = nn.functional.pad(held.flatten(0, -2), (1, 0), value=-1)  # where padding finds itself
+    first = torch.arange(1, rows.numel(), rows.shape[1])  # sample of each client
+    positions = rows.flatten().index_select(0, (order + first[:, None]).flatten())
+    return positions.view(len(order), *held.shape[:-1], order.shape[-1])
 
 
 def uneven_batches(counts: Tensor, batch_size: int | None) -> bool:

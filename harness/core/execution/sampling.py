@@ -75,9 +75,8 @@ def draw_batches(
         room = torch.where(step < num_steps, counts - within, 0)
     shuffled, first = _passes(counts, used, keys, ids)
     slot = torch.arange(size)
-    padding, where = slot >= room[..., None], (first + start)[..., None] + slot
-    order = shuffled.index_select(0, where.masked_fill_(padding, 0).flatten())
-    return order.view(where.shape).masked_fill_(padding, -1), num_steps
+    where = ((first + start)[..., None] + slot).masked_fill_(slot >= room[..., None], 0)
+    return shuffled.index_select(0, where.flatten()).view(where.shape), num_steps
 
 
 def draw_poisson_batches(
@@ -128,7 +127,7 @@ def _distinct(*columns: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the concatenated shuffled passes of all clients, ``used`` samples each, and each client's offset.
+    """Return -1, then the shuffled passes of all clients, ``used`` samples each, and each client's offset.
 
     Passes are shuffled by sorting keyed random numbers, in blocks that fit into the processor's cache.
     """
@@ -140,12 +139,12 @@ def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Te
     lengths = counts[owner]
     begins = (used[owner] - number * lengths).minimum(lengths)
     drawn, below = rng.bits(keys[owner], ids[owner], number), _limits(begins, lengths)
-    pieces, kept = [torch.empty(0, dtype=torch.int64)], torch.zeros_like(lengths)
+    pieces, kept = [torch.tensor([-1])], torch.zeros_like(lengths)
     for some in _blocks(lengths.tolist()):
         order, kept[some] = _shuffled(drawn[some], lengths[some], begins[some], below[some])
         pieces.append(order)
     totals = torch.zeros_like(counts).index_add(0, owner, kept)
-    return torch.cat(pieces), (totals.cumsum(0) - totals)[which]
+    return torch.cat(pieces), (totals.cumsum(0) - totals + 1)[which]
 
 
 def _limits(begins: Tensor, lengths: Tensor) -> Tensor:

@@ -133,9 +133,12 @@ def _keep_padding(node: Any) -> None:
     node.target, node.args = padded, (part,)
 
 
-def _write_contiguous(node: Any) -> None:
-    """Let an operation write where its result would be copied to."""
+def _copy_less(node: Any) -> None:
+    """Leave out a copy, or let an operation write where its result would be copied to."""
     (given,) = node.args
+    if _needless(node, given):
+        node.replace_all_uses_with(given)
+        return
     operation = ELEMENTWISE.get(given.target)  # whose results do not depend on where they are written
     if operation is None or len(given.users) > 1 or node.kwargs != {"memory_format": torch.contiguous_format}:
         return
@@ -148,6 +151,35 @@ def _write_contiguous(node: Any) -> None:
         return result
 
     node.target, node.args, node.kwargs = written, given.args, given.kwargs
+
+
+def _needless(node: Any, given: Any) -> bool:
+    """Whether a copy is only taken apart for operations that give the same without it, in the same layout."""
+    columns = [column for part in node.users for column in part.users]
+    uses = {use: None for column in columns for use in column.users}  # in order
+    if any(part.target is not aten.unbind.int for part in node.users) or any(
+        use.target not in ELEMENTWISE or use.kwargs for use in uses
+    ):
+        return False
+    if node.meta["value"][2] not in (torch.float32, torch.float64):  # others round by where they are
+        return False
+    apart = {part: _alike(given).unbind(*part.args[1:]) for part in node.users}
+    found = {column: apart[column.args[0]][column.args[1]] for column in columns}
+
+    def operand(one: Any) -> Tensor:
+        return found[one] if one in found else _alike(one)
+
+    if any(use.target(*map_arg(use.args, operand)).stride() != use.meta["value"][1] for use in uses):
+        return False
+    for column, value in found.items():
+        column.meta["value"] = value.shape, value.stride(), value.dtype, node.meta["value"][3]
+    return True
+
+
+def _alike(node: Any) -> Tensor:
+    """Return a tensor of a node's layout, without memory."""
+    shape, stride, dtype, _ = node.meta["value"]
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
 def _narrow(node: Any) -> None:
@@ -186,7 +218,7 @@ def _binding(target: Any) -> Any:
 
 
 CHEAPER = {
-    aten.clone.default: _write_contiguous,
+    aten.clone.default: _copy_less,
     aten.constant_pad_nd.default: _keep_padding,
     aten.slice.Tensor: _narrow,
 }

@@ -242,6 +242,56 @@ def test_a_sum_is_written_where_it_would_be_copied():
         assert [a.stride() for a in found] == [b.stride() for b in given(x, y)]
 
 
+def two_columns(x, y):
+    """Return the difference of two columns of a copy, as of the scores of two classes."""
+    first, second = (x.mT + y).contiguous().unbind(-1)
+    return ((second - first) * first,)
+
+
+def test_a_copy_is_left_out_if_its_columns_are_only_added_and_multiplied():
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(5, 2, 33, generator=draw), torch.randn(2, generator=draw)
+    for given in (x, x.double(), x[:, :, ::2], x[:1], x.mT.contiguous().mT):
+        made = simplified(record(two_columns, (given, y)))
+        assert not {"clone", "written"} & {getattr(node.target, "__name__", "") for node in made.graph.nodes}
+        (found,), (expected,) = made(given, y), two_columns(given, y)
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda parts: parts[1].exp(),  # rounds by where it is in memory
+        lambda parts: torch.sub(parts[1], parts[0], alpha=0.3),  # may be rounded once or twice
+        lambda parts: parts[1],  # is seen outside
+        lambda parts: torch.stack(parts).sum(-1),
+    ],
+)
+def test_other_copies_stay(use):
+    x, y = torch.randn(5, 2, 33, generator=torch.Generator().manual_seed(0)), torch.ones(2)
+
+    def fn(x, y):
+        return (use((x.mT + y).contiguous().unbind(-1)),)
+
+    made = simplified(record(fn, (x, y)))
+    assert any(getattr(node.target, "__name__", "") == "written" for node in made.graph.nodes)
+    (found,), (expected,) = made(x, y), fn(x, y)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+def test_a_copy_that_decides_how_results_lie_in_memory_stays():
+    x, y = torch.randn(2, 4, 3, 2, generator=torch.Generator().manual_seed(0))
+
+    def fn(x, y):
+        copied, other = (part.transpose(0, 1).contiguous().unbind(-1) for part in (x, y))
+        return copied[0] * other[1], other[0] * 2
+
+    made = simplified(record(fn, (x, y)))
+    assert sum("clone" in str(node.target) for node in made.graph.nodes) == 2
+    for found, expected in zip(made(x, y), fn(x, y), strict=True):
+        assert torch.equal(found, expected) and found.stride() == expected.stride() == (4, 1)
+
+
 def test_foreign_operations_are_not_taken_for_torchs():
     @torch.library.custom_op("fedfrontier_test::mul", mutates_args=())
     def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
