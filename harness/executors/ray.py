@@ -7,20 +7,18 @@ Ray starts the processes and reports their deaths; runs, claims and checkpoints 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-
 from harness.config import plugins
 from harness.config.run import RunSpec
 from harness.core.registry import UserError
-from harness.executors.local import Outcome, run_together
+from harness.executors.local import Outcome
 from harness.executors.local_ray import QUIET, LocalRay, code, import_ray, of_command
+from harness.executors.ray_task import work
 from harness.simulation.build import Execution
 from harness.storage.store import Store
 
@@ -76,7 +74,7 @@ class Cluster:
         self._joined = address is not None
         self.size = size or max(1, int(ray.cluster_resources().get("CPU", 1)))
         # Ray must not retry a task that dies: the scheduler retries its runs one by one and counts the attempts.
-        self._task = ray.remote(num_cpus=1, num_gpus=int(kind == "cuda"), max_retries=0)(_work)
+        self._task = ray.remote(num_cpus=1, num_gpus=int(kind == "cuda"), max_retries=0)(work)
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
         """Start a unit; at most ``size`` may be running."""
@@ -125,31 +123,3 @@ def _check_address(address: str) -> None:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"address: no Ray cluster answers at {address}: {error}") from None
-
-
-def _work(
-    specs: list[RunSpec],
-    folder: tuple[str, int | None, str],
-    plugged: Sequence[plugins.Plugin],
-    execution: Execution,
-    retry: bool,
-    patience: float,
-) -> list[Outcome]:
-    """Call `run_together` in a worker of the cluster."""
-    path, made, working_directory = folder
-    host = socket.gethostname()
-    for needed in (path, working_directory):
-        if not Path(needed).is_dir():
-            raise UserError(f"node {host} has no folder {needed}; all nodes need to see the same files")
-    os.chdir(working_directory)  # relative paths of data must have the same meaning
-    root = Path(path)
-    if Store(root).made != made:
-        raise UserError(
-            f"node {host} sees another folder at {root}, without the store.json that was written there; the "
-            "results folder must be one that all nodes share"
-        )
-    # Ray cancels tasks by this signal, which processes ignore if the suite runs in the background of a shell.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    torch.set_num_threads(1)
-    plugins.restore(plugged)
-    return run_together(specs, root, execution, retry=retry, patience=patience)
