@@ -6,53 +6,54 @@ whenever an object ends, it is printed as ignored, and the program goes on. Loop
 
 from __future__ import annotations
 
-import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import NoReturn
+from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-_asked = False
+_lost = False
+_before = sys.unraisablehook
 
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Remember the signals that raise KeyboardInterrupt; also a decorator. Other answers to them stay as they are.
+    """Remember interruptions that Python ignores; also a decorator. What the program catches is its own affair.
 
     Raises
     ------
     KeyboardInterrupt
-        At the end, if a signal was lost.
+        At the end, if an interruption was lost and nobody has asked.
     """
-    global _asked
-    answered = [
-        each for each in SIGNALS if _is_main() and signal.getsignal(each) is signal.default_int_handler
-    ]
-    for each in answered:
-        signal.signal(each, _ask)
+    global _lost, _before
+    if sys.unraisablehook is _note or not _is_main():
+        yield
+        check()
+        return
+    _lost, _before = False, sys.unraisablehook
     try:
+        sys.unraisablehook = _note
         yield
         check()
     finally:
-        for each in answered:
-            signal.signal(each, signal.default_int_handler)
-        if answered:
-            _asked = False
+        sys.unraisablehook = _before
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if this process was interrupted within `remembered`, and has gone on."""
-    if _asked and _is_main():
+    """Raise KeyboardInterrupt if one was lost within `remembered`; signals interrupt the main thread only."""
+    global _lost
+    if _lost and _is_main():
+        _lost = False
         raise KeyboardInterrupt
 
 
-def _ask(number: int, frame: FrameType | None) -> NoReturn:
-    global _asked
-    _asked = True
-    raise KeyboardInterrupt
+def _note(unraisable: Any) -> None:
+    """Note what Python ignores, in place of printing it; print all else."""
+    global _lost
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        _lost = True
+    else:
+        _before(unraisable)
 
 
 def _is_main() -> bool:

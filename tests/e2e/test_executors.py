@@ -22,7 +22,7 @@ from harness.executors import forkserver, scheduler
 from harness.executors import ray as on_ray
 from harness.executors.forkserver import start_server
 from harness.executors.processes import Processes
-from harness.executors.ray import _work
+from harness.executors.ray_task import work
 from harness.executors.scheduler import Outcome, run_all
 from harness.simulation import loop
 from harness.simulation.build import Execution, identify
@@ -347,7 +347,7 @@ def test_a_task_that_sees_another_folder_says_so(cluster, tmp_path, monkeypatch)
 def test_a_node_without_the_folders_says_which(missing, tmp_path):
     folder = {"results": str(tmp_path), "place": str(tmp_path)} | {missing: str(tmp_path / "not here")}
     with pytest.raises(UserError, match=r"has no folder .*not here; all nodes need to see the same files"):
-        _work(tiny(1), (folder["results"], None, folder["place"]), (), Execution(), False, 0.0)
+        work(tiny(1), (folder["results"], None, folder["place"]), (), Execution(), False, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,6 @@ def test_keyboard_interrupt_saves_the_last_whole_round(tmp_path, monkeypatch):
     assert found["metrics"] == straight["metrics"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_that_python_ignores_ends_the_run_all_the_same(tmp_path):
     """As in the callback of a weak reference, which torch has many of."""
     folder, seen = RunFolder(tmp_path / "run"), []

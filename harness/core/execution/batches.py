@@ -143,7 +143,7 @@ def look_up(order: Tensor, held: Tensor) -> Tensor:
         Positions of each client's samples, ``(..., C, N)``; the flattened leading axes are the rows.
     """
     rows = nn.functional.pad(held.flatten(0, -2), (1, 0), value=-1)  # where padding finds itself
-    first = torch.arange(1, rows.numel(), rows.shape[1])  # sample of each client
+    first = torch.arange(len(rows)) * rows.shape[1] + 1  # sample of each client
     positions = rows.flatten().index_select(0, (order + first[:, None]).flatten())
     return positions.view(len(order), *held.shape[:-1], order.shape[-1])
 
