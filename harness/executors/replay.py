@@ -244,6 +244,10 @@ def _execution(final: Mapping[str, Any], device: str) -> Execution:
     return Execution(device, mode if mode in ("vmap", "loop") else "auto", possible, stack=1)
 
 
+DIGITS = 6  # of recorded diagnostics
+BARELY = 1e-15  # what a difference of one unit in the last digit counts as
+
+
 def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     """Return the largest difference between two runs and where it is."""
     found = [difference(timeless(recorded.end()), timeless(repeated.end()), "done.json")]
@@ -273,11 +277,12 @@ def _number(text: str) -> float | str:
         return text
 
 
-def difference(a: Any, b: Any, place: str = "") -> tuple[float, str]:
+def difference(a: Any, b: Any, place: str = "", digits: int | None = None) -> tuple[float, str]:
     """Return the largest difference of two numbers at the same place of two JSON values, and that place.
 
     The difference of a and b is |a - b| / max(1, |a|, |b|): absolute for figures up to one, relative above. Whole
-    numbers are counts: unequal ones, and all else that is not equal, differ by infinity.
+    numbers are counts: unequal ones, and all else that is not equal, differ by infinity. Diagnostics are recorded
+    with six ``digits``, so one unit of the last does not count, but for `BARELY`.
     """
     if isinstance(a, dict) and isinstance(b, dict):
         pairs: Iterator[tuple[Any, Any, Any]] = ((key, a.get(key), b.get(key)) for key in sorted({*a, *b}))
@@ -287,8 +292,15 @@ def difference(a: Any, b: Any, place: str = "") -> tuple[float, str]:
         pairs = ((number, one, other) for number, (one, other) in enumerate(zip(a, b, strict=True)))
     else:
         size = _apart(a, b)
+        if digits and 0 < size < math.inf:
+            most = max(abs(a), abs(b))
+            unit = 10.0 ** (math.floor(math.log10(most)) + 1 - digits) / max(1.0, most)
+            size = max(min(size, BARELY), size - 1.001 * unit)
         return size, f"{place}: {_short(a)}, repeated {_short(b)}" if size else ""
-    found = (difference(one, other, f"{place} {key}") for key, one, other in pairs)
+    found = (
+        difference(one, other, f"{place} {key}", DIGITS if key == "diagnostics" else digits)
+        for key, one, other in pairs
+    )
     return max(found, key=lambda one: one[0], default=(0.0, ""))
 
 

@@ -273,3 +273,21 @@ def test_a_run_of_a_plugin_that_is_not_loaded_is_not_compared(tmp_path):
     told = replay(store, id)
     assert told.state == "not compared"
     assert told.reason == "model mine of a plugin is not loaded; give --plugin FILE.py"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "repeated", "within"),
+    [
+        (7.79981, 7.7998, True),  # one unit of the last of six digits
+        (0.1, 0.099999, True),
+        (123456.0, 123457.0, True),
+        (7.79982, 7.7998, False),
+        (0.1, 0.0, False),
+    ],
+)
+def test_rounded_diagnostics_may_differ_by_a_unit_of_their_last_digit(recorded, repeated, within):
+    """Other machines round sums otherwise. The difference is still told from none."""
+    ends = [{"diagnostics": {"noise_to_signal": value}} for value in (recorded, repeated)]
+    size, place = difference(*ends)
+    assert 0 < size and (size < 1e-12) == within and "noise_to_signal" in place
+    assert difference({"metrics": recorded}, {"metrics": repeated})[0] > 1e-6
