@@ -289,5 +289,5 @@ def test_rounded_diagnostics_may_differ_by_a_unit_of_their_last_digit(recorded, 
     """Other machines round sums otherwise. The difference is still told from none."""
     ends = [{"diagnostics": {"noise_to_signal": value}} for value in (recorded, repeated)]
     size, place = difference(*ends)
-    assert 0 < size and (size < 1e-12) == within and "noise_to_signal" in place
+    assert size > 0 and (size < 1e-12) == within and "noise_to_signal" in place
     assert difference({"metrics": recorded}, {"metrics": repeated})[0] > 1e-6
