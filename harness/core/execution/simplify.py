@@ -156,7 +156,7 @@ def _copy_less(node: Any) -> None:
 def _needless(node: Any, given: Any) -> bool:
     """Whether a copy is only taken apart for operations that give the same without it, in the same layout."""
     columns = [column for part in node.users for column in part.users]
-    uses = {use: None for column in columns for use in column.users}  # in order
+    uses = {use for column in columns for use in column.users}
     if any(part.target is not aten.unbind.int for part in node.users) or any(
         use.target not in ELEMENTWISE or use.kwargs for use in uses
     ):
@@ -172,14 +172,14 @@ def _needless(node: Any, given: Any) -> bool:
     if any(use.target(*map_arg(use.args, operand)).stride() != use.meta["value"][1] for use in uses):
         return False
     for column, value in found.items():
-        column.meta["value"] = value.shape, value.stride(), value.dtype, node.meta["value"][3]
+        column.meta["value"] = value.shape, value.stride(), value.dtype, value.device
     return True
 
 
 def _alike(node: Any) -> Tensor:
-    """Return a tensor of a node's layout, without memory."""
-    shape, stride, dtype, _ = node.meta["value"]
-    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+    """Return a tensor of a node's layout. One on the meta device would import sympy, which takes a second."""
+    shape, stride, dtype, device = node.meta["value"]
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 def _narrow(node: Any) -> None:

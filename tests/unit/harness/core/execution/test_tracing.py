@@ -416,3 +416,17 @@ def test_recording_imports_no_compiler():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.slow
+def test_simplifying_imports_no_compiler():
+    """Operations on torch's meta device import sympy and the compiler."""
+    script = (
+        "import sys, torch; from harness.core.execution.simplify import simplified;"
+        "from harness.core.execution.tracing import record;"
+        "fn = lambda x: (x.mT.contiguous().unbind(-1)[0] * 2,);"
+        "left = simplified(record(fn, (torch.ones(2, 3),))).code;"
+        "print('clone' in left.replace('clone_default', ''), {'torch._dynamo', 'sympy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False set()\n"
