@@ -53,7 +53,7 @@ class LocalRay:
             raise self._error
 
     def close(self, *, wait: bool) -> None:
-        """End the cluster, and wait until it has ended if asked to; this process ends later in any case."""
+        """End the cluster. Without waiting it ends in the background, and at the latest when this process exits."""
         self._closing.set()
         if wait:
             self._thread.join()

@@ -1,14 +1,14 @@
 """What a worker of a Ray cluster does. Ray imports this module in the worker before anything else of ours."""
 
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
 from harness.core.garbage import first_imports
 
 with first_imports():
-    import os
-    import signal
-    import socket
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import torch
 
     from harness.config import plugins

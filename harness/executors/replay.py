@@ -21,6 +21,7 @@ from harness.core.registry import UserError
 from harness.executors.forkserver import cores
 from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
+from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
 from harness.storage.run_folder import ENDS, PREDICTIONS, RunFolder
@@ -31,6 +32,8 @@ from harness.storage.store import RunRecord, Store
 PLACES = ("torch", "numpy", "machine", "cpu", "device")
 #: Sections of a spec that a record holds as objects.
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "compression")
+#: Difference of diagnostics that may have been equal before they were rounded.
+ROUNDED = 1e-15
 
 
 class Replay(NamedTuple):
@@ -244,10 +247,6 @@ def _execution(final: Mapping[str, Any], device: str) -> Execution:
     return Execution(device, mode if mode in ("vmap", "loop") else "auto", possible, stack=1)
 
 
-DIGITS = 6  # of recorded diagnostics
-BARELY = 1e-15  # what a difference of one unit in the last digit counts as
-
-
 def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     """Return the largest difference between two runs and where it is."""
     found = [difference(timeless(recorded.end()), timeless(repeated.end()), "done.json")]
@@ -281,8 +280,9 @@ def difference(a: Any, b: Any, place: str = "", digits: int | None = None) -> tu
     """Return the largest difference of two numbers at the same place of two JSON values, and that place.
 
     The difference of a and b is |a - b| / max(1, |a|, |b|): absolute for figures up to one, relative above. Whole
-    numbers are counts: unequal ones, and all else that is not equal, differ by infinity. Diagnostics are recorded
-    with six ``digits``, so one unit of the last does not count, but for `BARELY`.
+    numbers are counts: unequal ones, and all else that is not equal, differ by infinity. Of numbers that are
+    rounded to ``digits``, as diagnostics are, it is the least difference that they can have had before, and at
+    least `ROUNDED`.
     """
     if isinstance(a, dict) and isinstance(b, dict):
         pairs: Iterator[tuple[Any, Any, Any]] = ((key, a.get(key), b.get(key)) for key in sorted({*a, *b}))
@@ -293,15 +293,19 @@ def difference(a: Any, b: Any, place: str = "", digits: int | None = None) -> tu
     else:
         size = _apart(a, b)
         if digits and 0 < size < math.inf:
-            most = max(abs(a), abs(b))
-            unit = 10.0 ** (math.floor(math.log10(most)) + 1 - digits) / max(1.0, most)
-            size = max(min(size, BARELY), size - 1.001 * unit)
+            size = _before_rounding(size, max(abs(a), abs(b)), digits)
         return size, f"{place}: {_short(a)}, repeated {_short(b)}" if size else ""
     found = (
         difference(one, other, f"{place} {key}", DIGITS if key == "diagnostics" else digits)
         for key, one, other in pairs
     )
     return max(found, key=lambda one: one[0], default=(0.0, ""))
+
+
+def _before_rounding(size: float, largest: float, digits: int) -> float:
+    """Return the least difference of two numbers that were rounded and differ by ``size`` now."""
+    unit = 10.0 ** (math.floor(math.log10(largest)) + 1 - digits) / max(1.0, largest)
+    return max(min(size, ROUNDED), size - 1.001 * unit)  # the numbers themselves are rounded in binary
 
 
 def _apart(a: Any, b: Any) -> float:

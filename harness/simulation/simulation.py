@@ -44,7 +44,7 @@ from harness.simulation.evaluation import (
     measure,
 )
 from harness.simulation.names import default_names
-from harness.simulation.snapshot import Diverged, Evaluation, Snapshot
+from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from privacy import Ledger
 
@@ -323,8 +323,9 @@ class Simulation:
     def snapshot(self, number: int = 0) -> Snapshot:
         """Return the state of one run."""
         cost = {name: int(count.reshape(-1)[number]) for name, count in self.cost.state().items()}
-        # Six digits: the last bits of the norm of an average may differ between a stack and a run alone.
-        values = {name: float(f"{value.reshape(-1)[number]:.6g}") for name, value in self.diagnostics.items()}
+        values = {
+            name: float(f"{value.reshape(-1)[number]:.{DIGITS}g}") for name, value in self.diagnostics.items()
+        }
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         state, errors = self._state_of(number), self._errors_of(number)
         return Snapshot(self.round, state, cost, self.statement(number), errors, finite)

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from harness.metrics import Predictions
 
+#: Digits of diagnostics. The last bits of the norm of an average may differ between a stack and a run alone.
+DIGITS = 6
+
 
 class Diverged(ArithmeticError):
     """A run's state is no longer finite.

@@ -127,7 +127,7 @@ def _distinct(*columns: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def _passes(counts: Tensor, used: Tensor, keys: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return -1, then the shuffled passes of all clients, ``used`` samples each, and each client's offset.
+    """Return the shuffled passes of all clients, ``used`` samples each, after a -1 for padding, and their offsets.
 
     Passes are shuffled by sorting keyed random numbers, in blocks that fit into the processor's cache.
     """
