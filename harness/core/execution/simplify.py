@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
 from types import BuiltinFunctionType, MethodDescriptorType
@@ -22,6 +23,20 @@ VIEWS = (
     aten.detach.default,
     aten.alias.default,
 )
+LAYOUTS = (
+    *VIEWS,
+    aten.transpose.int,
+    aten.t.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.narrow.default,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.unbind.int,
+)  # whose results are views of their first argument
 PRODUCTS = (aten.mm.default, aten.bmm.default)
 ELEMENTWISE: dict[Any, Callable[..., Tensor]] = {
     aten.add.Tensor: torch.add,
@@ -69,6 +84,8 @@ def simplified(recording: GraphModule) -> GraphModule:
     for node in graph.nodes:
         if (change := CHEAPER.get(node.target)) is not None:
             change(node)
+    for node in reversed(graph.nodes):
+        _view_at_once(node)
     for node in graph.nodes:
         node.target = _binding(node.target)
     graph.eliminate_dead_code()
@@ -190,6 +207,29 @@ def _narrow(node: Any) -> None:
     if 0 <= first <= part.meta["value"][0][axis]:
         node.target = aten.narrow.default
         node.args = (part, axis, first, node.meta["value"][0][axis])
+
+
+def _view_at_once(node: Any) -> None:
+    """Make a view of a view of a tensor from the tensor itself, in one call in place of several."""
+    if node.target not in LAYOUTS or "value" not in node.meta:
+        return
+    chain, source = [node], node.args[0]
+    while source.target in LAYOUTS or (
+        source.target is operator.getitem and source.args[0].target in LAYOUTS
+    ):
+        chain.append(source)
+        source = source.args[0]
+    if sum(one.target in LAYOUTS for one in chain) == 1:
+        return
+    view: Any = _alike(source)
+    for one in reversed(chain):
+        view = one.target(view, *one.args[1:], **one.kwargs)
+    shape, stride, offset = view.shape, view.stride(), view.storage_offset()
+
+    def strided(part: Tensor) -> Tensor:
+        return torch.as_strided(part, shape, stride, part.storage_offset() + offset)
+
+    node.target, node.args, node.kwargs = strided, (source,), {}
 
 
 def _unchanged(node: Node) -> Node | None:
