@@ -18,6 +18,13 @@ from harness.executors.forkserver import MAKE_RUNS
 
 CODE = str(Path(__file__).parents[2])
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+DEFAULTS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # do not lower the priority of runs
+    # The node connects to its own store before that listens; it would try again after a second.
+    "RAY_raylet_client_connect_timeout_milliseconds": "50",
+    "RAY_raylet_client_num_connect_attempts": "200",
+}
 ON_RAY = re.compile(r"\s--executor[ =]ray\s")
 NOT_HERE = re.compile(r"\s(-h|--help|--address[ =]\S+)\s")
 JOBS = re.compile(r"\s--jobs[ =](\d+)\s")
@@ -63,8 +70,8 @@ class LocalRay:
         try:
             ray = import_ray()
             atexit.register(self._end)  # before Ray's own function, which waits
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            os.environ.setdefault("RAY_worker_niceness", "0")  # do not lower the priority of runs
+            for name, value in DEFAULTS.items():
+                os.environ.setdefault(name, value)
             before = _guarded()
             # Workers inherit it. A runtime environment would take two more processes and two seconds.
             path = _set({"PYTHONPATH": code()})
