@@ -10,6 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class LocalRay:
         self._ready, self._closing = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._live, args=(size,), daemon=True)
+        with suppress(UserError):  # the thread tells it
+            import_ray()  # takes twice as long beside the imports of the command
         self._thread.start()
 
     def ready(self) -> None:
