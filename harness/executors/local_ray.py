@@ -46,7 +46,7 @@ class LocalRay:
         self._ready, self._closing = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._live, args=(size,), daemon=True)
-        with suppress(UserError):  # the thread tells it
+        with suppress(Exception):  # the thread tells it
             import_ray()  # takes twice as long beside the imports of the command
         self._thread.start()
 

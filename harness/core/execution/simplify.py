@@ -45,6 +45,9 @@ ELEMENTWISE: dict[Any, Callable[..., Tensor]] = {
 }
 FRESH = (*ELEMENTWISE, aten.div.Tensor, *PRODUCTS)  # whose results share no memory with arguments
 KEPT_BYTES = 1 << 20  # of a constant, and of a padded factor
+LARGEST_VIEWED = (
+    1 << 28
+)  # bytes of a tensor whose views are made at once; a call is nothing beside larger ones
 BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 
 
@@ -219,15 +222,26 @@ def _view_at_once(node: Any) -> None:
     ):
         chain.append(source)
         source = source.args[0]
-    if sum(one.target in LAYOUTS for one in chain) == 1:
+    shape, stride, dtype, _ = source.meta["value"]
+    few = sum(one.target in LAYOUTS for one in chain) == 1
+    if few or not dtype.is_floating_point or shape.numel() * dtype.itemsize > LARGEST_VIEWED:
         return
-    view: Any = _alike(source)
-    for one in reversed(chain):
-        view = one.target(view, *one.args[1:], **one.kwargs)
-    shape, stride, offset = view.shape, view.stride(), view.storage_offset()
+    calls = [(one.target, one.args[1:], one.kwargs) for one in reversed(chain)]
+
+    def one_by_one(part: Any) -> Any:
+        for call, args, kwargs in calls:
+            part = call(part, *args, **kwargs)
+        return part
+
+    view = one_by_one(_alike(source))
+    size, steps, offset = view.shape, view.stride(), view.storage_offset()
 
     def strided(part: Tensor) -> Tensor:
-        return torch.as_strided(part, shape, stride, part.storage_offset() + offset)
+        # Layouts may depend on values, and on settings and tensors that are not arguments.
+        if part.shape != shape or part.stride() != stride or part.is_neg():
+            viewed: Tensor = one_by_one(part)
+            return viewed
+        return torch.as_strided(part, size, steps, part.storage_offset() + offset)
 
     node.target, node.args, node.kwargs = strided, (source,), {}
 

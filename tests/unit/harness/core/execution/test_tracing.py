@@ -340,6 +340,38 @@ def test_any_chain_of_views_lies_where_it_did():
             assert found.storage_offset() == expected.storage_offset()
 
 
+def test_views_follow_layouts_that_depend_on_values():
+    def fn(x):
+        return (x[x > 0].unsqueeze(0).mT,)
+
+    made = simplified(record(fn, (torch.tensor([1.0, -1.0, 2.0, -2.0]),)))
+    for given in ([1.0, 2.0, 3.0, -4.0], [-1.0, -2.0, -3.0, 4.0]):
+        x = torch.tensor(given)
+        assert torch.equal(made(x)[0], fn(x)[0])
+
+
+def test_views_follow_a_held_tensor_that_is_laid_out_anew():
+    held = torch.arange(6.0).view(2, 3)
+
+    def fn(x):
+        return (held.unsqueeze(0).mT * x,)
+
+    x = torch.tensor(2.0)
+    made = simplified(record(fn, (x,)))
+    held.data = torch.arange(6.0).view(3, 2).mT
+    assert torch.equal(made(x)[0], fn(x)[0])
+
+
+def test_views_of_negated_views_are_negated():
+    def fn(x):
+        return (x.mT.unsqueeze(0) * 1,)
+
+    x = torch.arange(6.0).view(2, 3)
+    made = simplified(record(fn, (x,)))
+    for given in (x, torch._neg_view(x)):
+        assert torch.equal(made(given)[0], fn(given)[0])
+
+
 def test_foreign_operations_are_not_taken_for_torchs():
     @torch.library.custom_op("fedfrontier_test::mul", mutates_args=())
     def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
