@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,21 @@ def test_a_stranger_cannot_use_a_cluster_on_this_machine(tmp_path, monkeypatch):
     assert [end.returncode for end in ends] == [1, 1, 0], [end.stderr for end in ends]
     assert ends[2].stdout == "connected\n" and "refused: ConnectionError" in ends[0].stderr
     assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+@quiet
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has this kind of process")
+def test_processes_of_ray_do_not_interrupt_runs_when_they_wake_up(tmp_path, monkeypatch):
+    """Nor do workers, which take turns with Ray's own processes; this process stays as it is."""
+    ray = pytest.importorskip("ray")
+    ray.shutdown()
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    with on_ray.Cluster(None, 1, tmp_path, Execution(), False):
+        kinds = {}
+        for one in set(map(int, processes(mark))) - {os.getpid()}:
+            with suppress(ProcessLookupError):  # it has ended
+                kinds[one] = os.sched_getscheduler(one)
+    assert len(kinds) > 5 and set(kinds.values()) == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
