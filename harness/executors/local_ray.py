@@ -150,11 +150,13 @@ def _guarded() -> dict[str, str | None]:
 def _as_batch() -> None:
     """Let this thread, and the processes that it starts, not interrupt others when they wake up; only on Linux.
 
-    Ray has about 15 processes, whose threads wake up hundreds of times a second beside the runs.
+    Ray has over ten processes, whose threads wake up hundreds of times a second beside the runs. A thread whose
+    scheduling is not the usual one stays as it is, as do its processes.
     """
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):  # some containers forbid it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _set(variables: Mapping[str, str | None]) -> dict[str, str | None]:

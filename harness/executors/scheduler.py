@@ -105,7 +105,7 @@ def run_all(
     progress : Callable, optional
         Called after every round; serial executor only.
     meanwhile : Callable, optional
-        Called once, in a thread, while workers start and compute; not with the serial executor.
+        Called once, in a thread, while workers compute; not with the serial executor.
     """
     chosen, execution = choose(executor, jobs, address, len(specs)), execution or Execution()
     size = None if jobs is None else min(jobs, len(specs))
@@ -125,14 +125,14 @@ def run_all(
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
         notebook.require_files(named_parts(spec.model_dump()) for spec in specs)
-        if meanwhile:
-            threading.Thread(target=meanwhile).start()  # waited for at exit: imports must not be cut off
         workers: AbstractContextManager[Workers] = (
             Cluster(address, size, root, execution, retry)
             if chosen == "ray"
             else Processes(size or min(cores(), len(specs)), root, execution, retry)
         )
         with workers as running:
+            if meanwhile:
+                threading.Thread(target=meanwhile).start()  # waited for at exit: imports must not be cut off
             _distribute(specs, root, running, execution, begin, end)
     return [ended[number] for number in range(len(specs))]
 

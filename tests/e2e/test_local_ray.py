@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -174,19 +175,45 @@ def test_a_stranger_cannot_use_a_cluster_on_this_machine(tmp_path, monkeypatch):
     assert "RAY_AUTH_TOKEN" not in os.environ
 
 
-@quiet
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has this kind of process")
-def test_processes_of_ray_do_not_interrupt_runs_when_they_wake_up(tmp_path, monkeypatch):
-    """Nor do workers, which take turns with Ray's own processes; this process stays as it is."""
+def kinds_of_ray(folder, monkeypatch):
+    """Return how the processes of a cluster are scheduled."""
     ray = pytest.importorskip("ray")
     ray.shutdown()
-    mark = uuid.uuid4().hex
+    mark, kinds = uuid.uuid4().hex, {}
     monkeypatch.setenv(MARK, mark)
-    with on_ray.Cluster(None, 1, tmp_path, Execution(), False):
-        kinds = {}
+    with on_ray.Cluster(None, 1, folder, Execution(), False):
+        assert ray.get(ray.remote(lambda: True).remote())  # a worker is there
         for one in set(map(int, processes(mark))) - {os.getpid()}:
             with suppress(ProcessLookupError):  # it has ended
                 kinds[one] = os.sched_getscheduler(one)
-    assert len(kinds) > 5 and set(kinds.values()) == {os.SCHED_BATCH}
+    assert len(kinds) > 5
+    return set(kinds.values())
+
+
+usual = pytest.mark.skipif(
+    not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER, reason="scheduled unusually"
+)
+
+
+@quiet
+@pytest.mark.slow
+@usual
+def test_processes_of_ray_do_not_interrupt_runs_when_they_wake_up(tmp_path, monkeypatch):
+    """Workers are of the same kind, so they take turns with Ray's own processes; this process stays as it is."""
+    assert kinds_of_ray(tmp_path, monkeypatch) == {os.SCHED_BATCH}
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@usual
+def test_a_thread_that_only_takes_idle_time_goes_on_doing_so():
+    kinds = []
+
+    def idle():
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        local_ray._as_batch()
+        kinds.append(os.sched_getscheduler(0))
+
+    thread = threading.Thread(target=idle)
+    thread.start()
+    thread.join()
+    assert kinds == [os.SCHED_IDLE] and os.sched_getscheduler(0) == os.SCHED_OTHER
