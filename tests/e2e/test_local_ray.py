@@ -175,45 +175,39 @@ def test_a_stranger_cannot_use_a_cluster_on_this_machine(tmp_path, monkeypatch):
     assert "RAY_AUTH_TOKEN" not in os.environ
 
 
-def kinds_of_ray(folder, monkeypatch):
-    """Return how the processes of a cluster are scheduled."""
-    ray = pytest.importorskip("ray")
-    ray.shutdown()
-    mark, kinds = uuid.uuid4().hex, {}
-    monkeypatch.setenv(MARK, mark)
-    with on_ray.Cluster(None, 1, folder, Execution(), False):
-        assert ray.get(ray.remote(lambda: True).remote())  # a worker is there
-        for one in set(map(int, processes(mark))) - {os.getpid()}:
-            with suppress(ProcessLookupError):  # it has ended
-                kinds[one] = os.sched_getscheduler(one)
-    assert len(kinds) > 5
-    return set(kinds.values())
-
-
-usual = pytest.mark.skipif(
-    not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER, reason="scheduled unusually"
+usually_scheduled = pytest.mark.skipif(
+    not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER,
+    reason="needs Linux and the usual scheduling policy",
 )
 
 
 @quiet
 @pytest.mark.slow
-@usual
-def test_processes_of_ray_do_not_interrupt_runs_when_they_wake_up(tmp_path, monkeypatch):
-    """Workers are of the same kind, so they take turns with Ray's own processes; this process stays as it is."""
-    assert kinds_of_ray(tmp_path, monkeypatch) == {os.SCHED_BATCH}
+@usually_scheduled
+def test_all_processes_of_ray_are_scheduled_as_batch_and_this_one_is_not(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    ray.shutdown()
+    mark, policies = uuid.uuid4().hex, {}
+    monkeypatch.setenv(MARK, mark)
+    with on_ray.Cluster(None, 1, tmp_path, Execution(), False):
+        assert ray.get(ray.remote(lambda: True).remote())  # a worker is there
+        for one in set(map(int, processes(mark))) - {os.getpid()}:
+            with suppress(ProcessLookupError):  # it has ended
+                policies[one] = os.sched_getscheduler(one)
+    assert len(policies) > 5 and set(policies.values()) == {os.SCHED_BATCH}
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-@usual
+@usually_scheduled
 def test_a_thread_that_only_takes_idle_time_goes_on_doing_so():
-    kinds = []
+    policies = []
 
     def idle():
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         local_ray._as_batch()
-        kinds.append(os.sched_getscheduler(0))
+        policies.append(os.sched_getscheduler(0))
 
     thread = threading.Thread(target=idle)
     thread.start()
     thread.join()
-    assert kinds == [os.SCHED_IDLE] and os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert policies == [os.SCHED_IDLE] and os.sched_getscheduler(0) == os.SCHED_OTHER

@@ -45,9 +45,7 @@ ELEMENTWISE: dict[Any, Callable[..., Tensor]] = {
 }
 FRESH = (*ELEMENTWISE, aten.div.Tensor, *PRODUCTS)  # whose results share no memory with arguments
 KEPT_BYTES = 1 << 20  # of a constant, and of a padded factor
-LARGEST_VIEWED = (
-    1 << 28
-)  # bytes of a tensor whose views are made at once; a call is nothing beside larger ones
+LARGEST_VIEWED = 1 << 28  # bytes; views of larger tensors are made one by one, which costs them little
 BINDINGS = (BuiltinFunctionType, MethodDescriptorType)
 
 
