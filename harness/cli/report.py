@@ -31,6 +31,7 @@ from harness.report import (
 )
 from harness.report.data.best import best_of
 from harness.report.data.clients import clients_table
+from harness.report.data.leaderboard import model_for
 from harness.report.data.recommendation import recommend
 from harness.report.folder import report_folder
 from harness.report.html.page import report_tables
@@ -95,12 +96,25 @@ def _in_bold(results: Results, shown: Sequence[Column], given: argparse.Namespac
     measures = [column.key.removesuffix("_mean") for column in shown if column.key.endswith("_mean")]
     best = best_of(results.cells, [name for name in measures if known(name)])
     if not best:
-        log.print(
-            "--bold-best: nothing is in bold: no shown measure has two rows with the same data, partition, "
-            "privacy and compression to compare",
-            markup=False,
-        )
+        log.print(f"--bold-best: nothing is in bold: {_why_none(results, measures)}", markup=False)
     return best
+
+
+def _why_none(results: Results, measures: Sequence[str]) -> str:
+    """Return why no cell is printed in bold."""
+    if not measures:
+        return "no shown column is a measure"
+    text = (
+        "no shown measure has two rows with the same data, partition, privacy and compression and the same purpose "
+        "(a model for everybody, or one for each client) to compare"
+    )
+    unknown = sorted({cell.algorithm for cell in results.cells if cell.done and model_for(cell) is None})
+    if unknown:
+        text += (
+            f". Of {', '.join(unknown)} it is not recorded whom the model is for, as an earlier version made the "
+            "runs; run them again in another folder"
+        )
+    return text
 
 
 @last_work()

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from datasets.counting import count
 from datasets.topology import directed_edges, spectral_gap
+from harness.config.parts import parts
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
 from harness.core.row_table import RowTable
@@ -105,7 +106,11 @@ class Recorder:
             spec = setup.spec.model_dump(mode="json")
             self._folder.keep(self.lines)
             self._folder.start(
-                {"id": setup.id, **data, "versions": versions_of(spec), "spec": spec, **_held(setup)}
+                {
+                    **{"id": setup.id, **data, "versions": versions_of(spec), "spec": spec},
+                    **_own_meta(spec),
+                    **_held(setup),
+                }
             )
 
     def evaluate(self, run: Simulation, number: int) -> bool:
@@ -296,6 +301,12 @@ def _evaluations(round: int, spec: RunSpec) -> int:
 def _numbers(values: Tensor) -> list[float | None]:
     """Return a list for JSON, which has no infinity."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _own_meta(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return what tables must know of a plugin's or a notebook's algorithm, which readers need not load."""
+    name, known = spec["algorithm"]["name"], parts()
+    return {"meta": dict(known.meta(name) or {})} if known.own_version("algorithm", name) else {}
 
 
 def _held(setup: Setup) -> dict[str, Any]:

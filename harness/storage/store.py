@@ -92,6 +92,8 @@ class RunRecord:
         Sample counts of clients (`datasets.client_statistics`); empty if not recorded.
     versions : dict
         Versions of the code that determined the result (`harness.config.run.versions`); empty if not recorded.
+    meta : dict
+        Family of a plugin's algorithm, and whether it pools data; empty for algorithms of ours.
     search : dict
         The search that chose settings of the run, as in ``suite.json`` (`harness.executors.tuning`), with its
         ``number`` and ``tune``, how it was made; empty if there was none.
@@ -111,6 +113,7 @@ class RunRecord:
     digest: str = ""
     held: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
 
@@ -286,6 +289,7 @@ class Store:
             digest=started.get("digest", ""),
             held=started.get("held", {}),
             versions=started.get("versions", plugins),
+            meta=started.get("meta", {}),
             search=search,
             chosen=chosen,
         )

@@ -339,7 +339,10 @@ def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
     capsys.readouterr()
     assert main(board) == 0
     with_it = capsys.readouterr().out
-    assert [row["rank"] for row in json.loads(with_it)] == [1, 2]
+    assert [(row["rank"], row["model_for"]) for row in json.loads(with_it)] == [
+        (1, "everybody"),
+        (2, "everybody"),
+    ]
     forget()
     for command in (["status"], ["leaderboard"], ["report"], ["report", "--suite", "ours"], ["export"]):
         extra = ["--csv", str(tmp_path / "t.csv")] if command == ["export"] else []
@@ -349,6 +352,9 @@ def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
     assert main(board) == 0
     assert capsys.readouterr().out == with_it
     assert list(harness.leaderboard(out, "ours")["ranked_by"]) == ["median_client"] * 2
+    bold = ["--columns", "algorithm,accuracy", "--bold-best", "--markdown", str(tmp_path / "t.md")]
+    assert main(["leaderboard", out, "--suite", "ours", *bold]) == 0
+    assert "| **" in (tmp_path / "t.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -276,10 +276,12 @@ def _figures(cell: Cell, metrics: Iterable[str], diagnostics: Iterable[str]) -> 
 def model_for(cell: Cell) -> str | None:
     """Return whom the trained model is for, so that rows of other purposes are not taken for rivals.
 
-    None for algorithms of plugins, which need not be loaded when results are read.
+    None if it is not known: for algorithms of plugins in records of earlier versions, and combinations that were
+    refused.
     """
-    meta = parts().meta(cell.algorithm)
-    if meta is None or "algorithm" in plugged(cell.records[0]):
+    record = cell.records[0]
+    meta = record.meta if "algorithm" in plugged(record) else parts().meta(cell.algorithm)
+    if not meta:
         return None
     if meta["pooled"]:
         return "everybody, from pooled data"

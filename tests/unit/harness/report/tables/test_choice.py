@@ -1,5 +1,7 @@
 """Columns that a user names, and what is printed in bold."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.core.registry import UserError
@@ -92,6 +94,23 @@ def test_budgets_and_purposes_are_no_rivals():
     protected = {"privacy": private(2.0)}
     runs = rivals(6, fedavg=(0.1, {}), scaffold=(0.2, {}), ditto=(0.4, {}), fedprox=(0.0, protected))
     assert bold(runs) == {"scaffold"}
+
+
+def plugged(records, name, **meta):
+    """The records with those of one algorithm as if a plugin had brought it."""
+    versions = {"algorithm": 1, "plugins": {"algorithm": "3a"}}
+    return [
+        replace(one, versions=versions, meta=meta) if one.spec["algorithm"]["name"] == name else one
+        for one in records
+    ]
+
+
+def test_an_algorithm_of_a_plugin_has_rivals():
+    """What it is for was recorded with the run, as a reader need not load the plugin."""
+    runs = rivals(6, fedavg=(0.1, {}), mine=(0.2, {}), ditto=(0.4, {}))
+    assert bold(plugged(runs, "mine", family="centralized", pooled=False)) == {"mine"}
+    assert bold(plugged(runs, "mine", family="personalized", pooled=False)) == {"ditto"}
+    assert bold(plugged(runs, "mine")) == set()  # of an earlier version: nobody knows
 
 
 def test_bold_and_chosen_columns_reach_markdown_and_latex(tmp_path):
