@@ -36,13 +36,14 @@ class Identity:
         self.origin = origin(record)
 
     @cached_property
-    def _spec(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """All settings but the seed that are not at their defaults; without the path of data that have a digest."""
         return _essential(self.record, self.record.spec)
 
     @cached_property
     def _given(self) -> dict[str, Any]:
         """The spec without what the run has chosen in a search."""
-        return _essential(self.record, _unchosen(self.record)) if self.record.chosen else self._spec
+        return _essential(self.record, _unchosen(self.record)) if self.record.chosen else self.settings
 
     @cached_property
     def cell(self) -> str:
@@ -61,7 +62,7 @@ class Identity:
     @property
     def spec(self) -> str:
         """The digest of suite, profile and spec without the seed; cells of other data or code may share it."""
-        return digest([self.record.suite, self.record.profile, self._spec])
+        return digest([self.record.suite, self.record.profile, self.settings])
 
     def shared_key(self, without: Collection[str] = ()) -> str:
         """Return the digest of all that determines the run, without its seed and some sections of its spec.
@@ -72,7 +73,7 @@ class Identity:
         spec = (
             {name: part for name, part in self._given.items() if name not in without}
             if without
-            else self._spec
+            else self.settings
         )
         made = {name: value for name, value in self.origin.items() if name.rpartition(".")[2] not in without}
         return digest([self.record.suite, self.record.profile, spec, made])

@@ -7,6 +7,7 @@ never zero.
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +54,7 @@ COLUMNS = (
     "detectable", "eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives", "unranked",
     "bytes_relative", "model_for",
     "system", "system_seconds", "seconds_to_target", "system_joules", "waiting", "dp_mechanism",
-    "noise_cohort",
+    "noise_cohort", "spec", "seed_list", "data_digest", "versions",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
@@ -65,7 +66,7 @@ TEXTS = (
     "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
     "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
     "reasons", "task", "cell", "target", "epsilon_of", "tuned", "compared", "unranked",
-    "model_for", "system", "dp_mechanism",
+    "model_for", "system", "dp_mechanism", "spec", "seed_list", "data_digest", "versions",
 )
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
@@ -133,6 +134,9 @@ def leaderboard(
         finished. ``settings`` holds the hyper-parameters and what else tells the cell from its neighbors; ``task``
         and ``cell`` are digests of what is ranked together and of the row itself. ``bytes_relative`` are the bytes
         both ways over those of the baseline (default: fedavg) without privacy and compression on the same data.
+        ``spec`` holds all settings but the seed that are not at their defaults, as JSON: with a seed of
+        ``seed_list`` it is a run file that repeats a run of the row. A user's file is named by ``data_digest``, the
+        SHA-256 of the data, in place of its path. ``versions`` are those of the code, as JSON.
 
     Raises
     ------
@@ -240,6 +244,7 @@ def _description(cell: Cell) -> dict[str, Any]:
         "reasons": _reasons(cell.records),
         "task": cell.task,
         "cell": cell.key,
+        **_repeatable(cell),
     }
     row["model_for"] = model_for(cell)
     row["epsilon_of"] = most_exposed(given, row["clients"])
@@ -249,6 +254,17 @@ def _description(cell: Cell) -> dict[str, Any]:
         row["tuned"] = f"best of {len(search['trials'])} by selection_{tune['metric']}, seeds {seeds}"
         row["epsilon_with_search"] = math.inf if cost == "inf" else cost
     return row | {name: given.get(name) for name in PRIVACY}
+
+
+def _repeatable(cell: Cell) -> dict[str, str | None]:
+    """Return all that is needed to repeat the runs of a cell."""
+    record = cell.records[0]
+    return {
+        "spec": json.dumps(cell.runs[0].identity.settings, sort_keys=True),
+        "seed_list": " ".join(str(run.seed) for run in cell.runs),
+        "data_digest": record.digest or None,
+        "versions": json.dumps(record.versions, sort_keys=True) if record.versions else None,
+    }
 
 
 def _data(cell: Cell, files: Mapping[str, str]) -> str | None:
