@@ -118,5 +118,5 @@ def index_of(position: Positions, owner: Positions, clients: int) -> Positions:
 def part_of(owner: Positions, strata: Positions, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Choose a share of every client's samples, ``(n,)`` bool."""
     sizes = np.bincount(owner)
-    take = np.minimum(np.maximum(np.rint(sizes * share).astype(np.int64), 1), sizes - 1)
+    take = np.minimum(np.maximum(np.rint(sizes * share).astype(np.int64), 1), np.maximum(sizes - 1, 0))
     return spread(owner, strata, take, rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,14 @@ from torch import Tensor
 from datasets.allocation import Positions, index_of, part_of, spread
 from datasets.errors import FederationError
 from datasets.partition import Partition, Samples
-from datasets.users import grouped, reserved_users, user_numbers, whole_users
+from datasets.users import (
+    grouped,
+    refuse_scattered,
+    refuse_shared,
+    reserved_users,
+    user_numbers,
+    whole_users,
+)
 
 if TYPE_CHECKING:
     from datasets.dataset import Dataset
@@ -105,6 +113,8 @@ class Federation:
         Facts that a privacy claim on these data takes as public, e.g. standardization statistics.
     names : tuple[str, ...]
         Names of the clients; empty if they have none.
+    tested : str
+        Digest of which samples of the data are test samples; empty if unknown.
     mean, std : float
         Of numbers to predict, which are standardized; 0 and 1 if they are not.
     users : Tensor or None
@@ -123,6 +133,7 @@ class Federation:
     digest: str
     public: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    tested: str = ""
     mean: float = 0.0
     std: float = 1.0
     users: Tensor | None = None
@@ -210,6 +221,7 @@ def federate(
     selection: float = 0.0,
     selection_rng: np.random.Generator | None = None,
     user: str | None = None,
+    one_client: bool = False,
 ) -> Federation:
     """Partition a data set among clients and split every client's samples into training and test samples.
 
@@ -247,8 +259,10 @@ def federate(
         Draws the samples of ``selection`` instead of ``rng``: a share of all samples, stratified by class, before
         anything else. Runs with other ``rng`` then hold out the same samples, and train and test on none of them.
     user : str, optional
-        Raw column that names the user of a sample. It is no feature, each user is at one client, and all samples of
-        a user are in one split. Not with ``"official"`` or ``stratify``.
+        Raw column that names the user of a sample. It is no feature, and all samples of a user, at whatever
+        client, are in one split. Shares are then of users, and official test samples must be of users of their own.
+    one_client : bool
+        Whether users with samples at several clients are refused.
 
     Returns
     -------
@@ -266,13 +280,12 @@ def federate(
     """
     if test == "official" and stratify:
         raise FederationError("the official test samples are given: stratify needs test as a share")
-    if user is not None and (test == "official" or stratify):
-        raise FederationError(
-            "users are dealt whole to training and test samples: give test as a share, and no stratify"
-        )
     labels = dataset.strata
     groups = None if dataset.group is None else dataset.group.numpy()
     held_out = _held_out(dataset, test)
+    users = None if user is None else user_numbers(dataset, user)
+    if user is not None and test == "official":
+        refuse_shared(dataset, user, held_out)
     kept = _subset(labels, held_out, limit, rng)
     kept = _uneven(dataset, kept, held_out, drop_negatives, rng)
     rest = kept[~held_out[kept]]
@@ -285,7 +298,8 @@ def federate(
     parts = partition(*samples, clients, rng)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     position = rest[np.concatenate(parts)]
-    users = None if user is None else user_numbers(dataset, user, owner, position)
+    if user is not None and one_client:
+        refuse_scattered(dataset, user, owner, position)
     splits: dict[str, Positions] = {}
     if test == "official":
         splits["test"] = _deal(kept[held_out[kept]], len(parts), rng)
@@ -309,20 +323,23 @@ def federate(
                 "client (at_least), or a smaller selection"
             )
     for name, share in shares.items():
+        strata = _strata(labels, groups, stratify)[position]
         if users is None:
-            chosen = part_of(owner, _strata(labels, groups, stratify)[position], share, rng)
+            chosen = part_of(owner, strata, share, rng)
         else:
-            chosen = whole_users(owner, users[position], share, rng)
+            chosen = whole_users(owner, position, users[position], strata, share, rng)
         splits[name] = index_of(position[chosen], owner[chosen], len(parts))
         position, owner = position[~chosen], owner[~chosen]
     train = index_of(position, owner, len(parts))
     splits = {"train": train, **splits}
     if not (splits["test"] >= 0).any():
         raise FederationError(
-            "no client has a test sample: every one holds a single sample, on which it trains; use fewer clients, "
-            "or group those with few samples (partition.at_least, partition.group)"
+            f"no client has a test sample: every one holds a single {'sample' if users is None else 'user'}, on "
+            "which it trains; use fewer clients, or group those with few samples (partition.at_least, "
+            "partition.group)"
         )
 
+    tested = hashlib.sha256(np.sort(splits["test"][splits["test"] >= 0]).tobytes()).hexdigest()
     held = np.zeros(len(labels), np.bool_)
     for index in splits.values():
         held[index[index >= 0]] = True
@@ -354,6 +371,7 @@ def federate(
         digest=dataset.digest,
         public=(*dataset.public, *partition.public, *public),
         names=partition.names(samples),
+        tested=tested,
         mean=mean,
         std=std,
         users=None if users is None else torch.from_numpy(users),

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from datasets.dataset import Dataset
 
 
-def user_numbers(dataset: Dataset, column: str, owner: Positions, position: Positions) -> NDArray[np.int64]:
-    """Return the number of the user of every sample, ``(n,)``, each of whom is at one client."""
-    if column not in dataset.columns:
-        near = difflib.get_close_matches(column, dataset.columns, n=1, cutoff=0.0)
-        raise FederationError(
-            f"unknown column of users {column!r}; {f'nearest: {near[0]}' if near else 'the data have no columns'}"
-        )
-    names, users = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
+def user_numbers(dataset: Dataset, column: str) -> NDArray[np.int64]:
+    """Return the number of the user of every sample, ``(n,)``."""
+    return _named_users(dataset, column)[1]
+
+
+def refuse_scattered(dataset: Dataset, column: str, owner: Positions, position: Positions) -> None:
+    """Refuse users with samples at several clients, of whom no client's epsilon covers all samples."""
+    names, users = _named_users(dataset, column)
     pairs = np.unique(np.stack([users[position], owner]), axis=1)
     twice = np.flatnonzero(np.diff(pairs[0]) == 0)
     if len(twice):
@@ -34,15 +34,65 @@ def user_numbers(dataset: Dataset, column: str, owner: Positions, position: Posi
             "epsilon of one client covers all of them; use a partition that keeps users together (natural, by a "
             "column of which users are parts)"
         )
-    return users.astype(np.int64)
+
+
+def refuse_shared(dataset: Dataset, column: str, official: NDArray[np.bool_]) -> None:
+    """Refuse official test samples of users who have other samples too."""
+    names, users = _named_users(dataset, column)
+    both = np.intersect1d(users[official], users[~official])
+    if len(both):
+        raise FederationError(
+            f"{len(both)} users of column {column!r}, such as {str(names[both[0]])!r}, are among the official test "
+            "samples and among the others; give test as a share, which keeps users together"
+        )
+
+
+def _named_users(dataset: Dataset, column: str) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    """Return the names of the users, sorted, and the number of the user of every sample."""
+    if column not in dataset.columns:
+        near = difflib.get_close_matches(column, dataset.columns, n=1, cutoff=0.0)
+        raise FederationError(
+            f"unknown column of users {column!r}; {f'nearest: {near[0]}' if near else 'the data have no columns'}"
+        )
+    names, users = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
+    return names, users.astype(np.int64)
 
 
 def whole_users(
-    owner: Positions, users: NDArray[np.int64], share: float, rng: np.random.Generator
+    owner: Positions,
+    position: Positions,
+    users: NDArray[np.int64],
+    strata: Positions,
+    share: float,
+    rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Choose a share of every client's users, and all their samples, ``(n,)`` bool."""
-    _, first, which = np.unique(users, return_index=True, return_inverse=True)
-    return part_of(owner[first], np.zeros(len(first), np.int64), share, rng)[which]
+    """Choose a share of every client's users, and all their samples at every client, ``(n,)`` bool.
+
+    A user counts at the client of the first of its samples in the data, and in the stratum of most of them. A client
+    of which nothing would be left keeps the user of its first sample, who then is not chosen at any client.
+
+    Parameters
+    ----------
+    owner, position, users, strata : ndarray
+        Client, place in the data, user and stratum of every sample, ``(n,)``.
+    share : float
+        In (0, 1).
+    rng : numpy.random.Generator
+        The only source of randomness.
+    """
+    found, which = np.unique(users, return_inverse=True)
+    order = np.lexsort((position, which))
+    first = order[np.searchsorted(which[order], np.arange(len(found)))]
+    pairs, times = np.unique(np.stack([which, strata]), axis=1, return_counts=True)
+    most = np.lexsort((pairs[1], -times, pairs[0]))
+    usual = pairs[1, most[np.searchsorted(pairs[0, most], np.arange(len(found)))]]
+    chosen = part_of(owner[first], usual, share, rng)
+    left = np.bincount(owner[~chosen[which]], minlength=owner.max() + 1)
+    for client in np.setdiff1d(owner, np.flatnonzero(left)):
+        own = which[owner == client]
+        if chosen[own].all():
+            chosen[own[0]] = False
+    return chosen[which]
 
 
 def reserved_users(users: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:

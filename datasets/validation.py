@@ -23,7 +23,8 @@ def balanced(
         A federation with sensitive groups.
     share : float
         Samples to draw from every group present at a client, as a share of its smallest such group, in (0, 1];
-        rounded down, at least one sample.
+        rounded down, at least one sample. Users are drawn one after the other. What is left of those who are drawn
+        is in neither split, without ``keep``.
     rng : numpy.random.Generator
         The only source of randomness.
     keep : bool
@@ -47,11 +48,13 @@ def balanced(
     cell = owner * groups + federation.pool.group.numpy()[position]
     sizes = np.bincount(cell, minlength=len(train) * groups)
     smallest = np.where(sizes > 0, sizes, len(position)).reshape(len(train), groups).min(1)
-    order = np.lexsort((rng.random(len(cell)), cell))
+    users = np.arange(len(cell)) if federation.users is None else federation.users.numpy()[position]
+    drawn = rng.random(users.max() + 1)  # places of users, or of samples, in an order at random
+    order = np.lexsort((users, drawn[users], cell))
     rank = np.empty(len(cell), dtype=np.int64)
     rank[order] = np.arange(len(cell)) - (np.cumsum(sizes) - sizes)[cell[order]]
     chosen = rank < np.maximum(1, np.floor(share * smallest + 1e-9).astype(np.int64))[owner]
-    stays = ~chosen | keep
+    stays = ~np.isin(users, users[chosen]) | keep
     left = np.bincount(owner[stays], minlength=len(train))
     if not left.all():
         raise FederationError(

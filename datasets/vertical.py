@@ -119,7 +119,8 @@ def _deal(whole: Federation, parts: Sequence[Tensor]) -> Federation:
         name: torch.where(index >= 0, place[index.clamp(min=0)] + first, -1)
         for name, index in whole.splits.items()
     }
-    return replace(whole, pool=pool, splits=splits, public=(*whole.public, "labels"))
+    users = None if whole.users is None else whole.users[used].repeat(len(parts))
+    return replace(whole, pool=pool, splits=splits, users=users, public=(*whole.public, "labels"))
 
 
 def _error(kind: str, message: str) -> PartitionError:

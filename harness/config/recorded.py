@@ -28,6 +28,8 @@ PLUGGABLE = (
 )  # besides algorithms; metrics are no part of a run
 #: Version of clipping, noise and accounting; part of the identity of runs with privacy.
 PRIVACY_VERSION = 3
+#: Version of how users are kept together in splits, pairs of attacks and validation data.
+USERS_VERSION = 1
 USUAL_PROBLEM = "classify"
 
 
@@ -50,7 +52,8 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     ``plugins`` holds the versions of the plugins of named parts, and of parts that a notebook defines; it is absent
     without any. ``data`` is the version of the reader of a file's format; other data sets have none, as their
-    digests name what was read.
+    digests name what was read. ``users`` is the version of how users are kept together, without which runs of unit
+    user were split by users already.
     """
     names, known = named_parts(spec), parts()
     names["problem"] = names["problem"] or USUAL_PROBLEM
@@ -65,8 +68,16 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         **found,
         **({"data": data} if data else {}),
         **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
+        **({"users": USERS_VERSION} if _keeps_users(spec) else {}),
         **({"plugins": plugins} if plugins else {}),
     }
+
+
+def _keeps_users(spec: Mapping[str, Any]) -> bool:
+    """Whether users decide splits of a run where they did not before `USERS_VERSION`."""
+    if (spec.get("privacy") or {}).get("unit") == "user":
+        return bool(spec.get("attacks")) or _name("problem", spec.get("problem")) == "fair_weights"
+    return bool((spec.get("data") or {}).get("user"))
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -132,6 +132,12 @@ class RunSpec(Section):
                 "compression.alpha: only parties of a vertical problem have ratios of their own that change; their "
                 "models are not contained in each other"
             )
+        named, protected = self.data and self.data.user, self.privacy and self.privacy.user
+        if named and protected and named != protected:
+            raise UserError(
+                f"privacy.user: the data name {named!r} as the column of users (data.user), given {protected!r}; "
+                "give the same column"
+            )
         if self.privacy is not None:
             if meta.pooled:
                 raise Incompatible(

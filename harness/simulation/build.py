@@ -334,12 +334,15 @@ def identify(spec: RunSpec) -> str:
 
 def data_key(spec: RunSpec) -> str:
     """Return the settings that decide the partitioned data of a run."""
-    return f"{task(spec)} {_user(spec) or ''} {spec.model_dump_json(include={'data', 'partition', 'seed'})}"
+    unit = "" if spec.privacy is None else spec.privacy.unit  # users may have to be at one client
+    fields = spec.model_dump_json(include={"data", "partition", "seed"})
+    return f"{task(spec)} {_user(spec) or ''} {unit == 'user'} {fields}"
 
 
 def _user(spec: RunSpec) -> str | None:
-    """Return the column of users inside clients, if they are protected."""
-    return None if spec.privacy is None else spec.privacy.user
+    """Return the column of users inside clients, whom the data name or privacy protects."""
+    named = None if spec.data is None else spec.data.user
+    return named or (None if spec.privacy is None else spec.privacy.user)
 
 
 def task(spec: RunSpec) -> Literal["classification", "regression"]:
@@ -385,11 +388,12 @@ def _partitioned(spec: RunSpec, data: DataSpec, part: PartitionSpec, dataset: Da
     options["drop_negatives"] = data.drop_negatives
     if part.selection_seed is not None:
         options["selection_rng"] = rng.numpy_stream(part.selection_seed, "selection")
-    options["user"] = _user(spec)
+    options |= {"user": _user(spec), "one_client": spec.privacy is not None and spec.privacy.unit == "user"}
     federation = federate(dataset, deal, 1 if vertical else part.clients, generator, **options)
     if not vertical:
         return federation
-    columns: Federation = part.settings.made(federation, dataset.features, part.clients)
+    features = () if federation.inputs is None else federation.inputs.features
+    columns: Federation = part.settings.made(federation, features, part.clients)
     return columns
 
 
@@ -416,6 +420,7 @@ def _state(path: Path, inside: bool) -> object:
 def _load(
     data: DataSpec, task: Literal["classification", "regression"], state: object, version: str | None
 ) -> Dataset:
-    options = data.model_dump(exclude_none=True, exclude={"binary", "drop_negatives"})
+    beside = {"binary", "drop_negatives", *(() if data.name in FORMATS else ("user",))}
+    options = data.model_dump(exclude_none=True, exclude=beside)
     read = load(**options, task=task)
     return read if data.binary is None else halves(read)

@@ -176,7 +176,7 @@ def test_settings_that_make_no_sense_are_refused(visits, privacy, fields, text):
 def test_users_at_two_clients_and_unknown_columns_are_refused(visits):
     with pytest.raises(FederationError, match=r"'person 0 .' of column 'person' has samples at clients"):
         prepare(spec_of(visits, partition={"kind": "iid", "clients": 3}))
-    with pytest.raises(FederationError, match="unknown column of users 'persn'; nearest: person"):
+    with pytest.raises(UserError, match="as the column of users .data.user., given .persn."):
         prepare(spec_of(visits, {"user": "persn"}))
 
 
