@@ -28,7 +28,7 @@ PLUGGABLE = (
 )  # besides algorithms; metrics are no part of a run
 #: Version of clipping, noise and accounting; part of the identity of runs with privacy.
 PRIVACY_VERSION = 3
-#: Version of how users are kept together in splits, pairs of attacks and validation data.
+#: Version of how users are kept together in validation data and in attacks.
 USERS_VERSION = 1
 USUAL_PROBLEM = "classify"
 
@@ -52,8 +52,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     ``plugins`` holds the versions of the plugins of named parts, and of parts that a notebook defines; it is absent
     without any. ``data`` is the version of the reader of a file's format; other data sets have none, as their
-    digests name what was read. ``users`` is the version of how users are kept together, without which runs of unit
-    user were split by users already.
+    digests name what was read. ``users`` is there where `USERS_VERSION` decides something.
     """
     names, known = named_parts(spec), parts()
     names["problem"] = names["problem"] or USUAL_PROBLEM
@@ -74,10 +73,9 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keeps_users(spec: Mapping[str, Any]) -> bool:
-    """Whether users decide splits of a run where they did not before `USERS_VERSION`."""
-    if (spec.get("privacy") or {}).get("unit") == "user":
-        return bool(spec.get("attacks")) or _name("problem", spec.get("problem")) == "fair_weights"
-    return bool((spec.get("data") or {}).get("user"))
+    """Whether a run has users, and attacks or validation data, with privacy or without."""
+    users = any((spec.get(section) or {}).get("user") for section in ("data", "privacy"))
+    return users and bool(spec.get("attacks") or _name("problem", spec.get("problem")) == "fair_weights")
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:

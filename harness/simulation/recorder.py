@@ -110,6 +110,7 @@ class Recorder:
                     **{"id": setup.id, **data, "versions": versions_of(spec), "spec": spec},
                     **_own_meta(spec),
                     **_held(setup),
+                    **_tested(setup),
                 }
             )
 
@@ -315,6 +316,20 @@ def _held(setup: Setup) -> dict[str, Any]:
         return {}
     held = count(setup.federation)
     return {"held": held.packed()} if held.numbers <= MAX_COUNTS else {}
+
+
+def _tested(setup: Setup) -> dict[str, Any]:
+    """Return the number of test samples, what tells them from others, and which of two classes is the positive one.
+
+    Strict privacy tells no digest: it depends on which samples are of one user.
+    """
+    federation, strict = setup.federation, setup.privacy is not None and setup.privacy.strict
+    if setup.spec.data is None or "test" not in federation.splits:
+        return {}
+    index = federation.splits["test"][:1] if setup.problem.kind == "vertical" else federation.splits["test"]
+    digest = {} if strict or not federation.tested else {"digest": federation.tested}
+    positive = {"positive": federation.classes[1]} if len(federation.classes) == 2 else {}
+    return {"tested": {"samples": int((index >= 0).sum()), **digest, **positive}}
 
 
 def _by_client(setup: Setup, predictions: Predictions | None, secret_parts: bool) -> dict[str, Any]:

@@ -90,6 +90,9 @@ class RunRecord:
         SHA-256 of the data.
     held : dict
         Sample counts of clients (`datasets.client_statistics`); empty if not recorded.
+    tested : dict
+        ``samples``, the number of test samples, ``digest``, of which they are, and ``positive``, the positive one of
+        two classes; each absent if not recorded.
     versions : dict
         Versions of the code that determined the result (`harness.config.run.versions`); empty if not recorded.
     meta : dict
@@ -112,6 +115,7 @@ class RunRecord:
     final: dict[str, Any] = field(default_factory=dict)
     digest: str = ""
     held: dict[str, Any] = field(default_factory=dict)
+    tested: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
@@ -288,6 +292,7 @@ class Store:
             final=end if status == "done" else {},
             digest=started.get("digest", ""),
             held=started.get("held", {}),
+            tested=started.get("tested", {}),
             versions=started.get("versions", plugins),
             meta=started.get("meta", {}),
             search=search,

@@ -10,6 +10,7 @@ from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
 from harness.report.data.results import Cell
 from harness.report.data.statistics import ALPHA, holm, paired, undecidable
+from harness.report.data.tested import pairs
 
 #: Parts of a spec in which rivals may differ: data, partition, privacy and compression are the same.
 OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
@@ -46,10 +47,12 @@ def _best(members: Sequence[Cell], measure: str) -> list[Cell]:
     means = {key: sign * fmean(own.values()) for key, own in values.items()}
     most = max(means.values())
     best = [cell for cell in rivals if means[cell.key] == most]
-    top, rest = values[best[0].key], [cell for cell in rivals if means[cell.key] < most]
-    pairs = [[top[seed] - own for seed, own in values[cell.key].items() if seed in top] for cell in rest]
+    rest = [cell for cell in rivals if means[cell.key] < most]
+    differences = [list(pairs(best[0], cell, measure).differences.values()) for cell in rest]
     tested = [
-        (cell, own) for cell, own in zip(rest, pairs, strict=True) if not undecidable(len(own), len(rest))
+        (cell, own)
+        for cell, own in zip(rest, differences, strict=True)
+        if not undecidable(len(own), len(rest))
     ]
     chances = [found.p or 1.0 for found in paired([own for _, own in tested])]
     unclear = [cell for (cell, _), p in zip(tested, holm(chances), strict=True) if p >= ALPHA]

@@ -23,6 +23,7 @@ from harness.report.data.statistics import (
     paired,
     undecidable,
 )
+from harness.report.data.tested import APART, Pairs, pairs
 
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
 METHOD = (
@@ -49,17 +50,19 @@ def add_comparison(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: st
         if cell.algorithm == baseline and rival in (None, cell):
             row["compared"] = "baseline"
             continue
-        values, reference = cell.values(by), {} if rival is None else rival.values(by)
-        differences = [value - reference[seed] for seed, value in values.items() if seed in reference]
+        values = cell.values(by)
+        found_pairs = Pairs({}, 0) if rival is None else pairs(cell, rival, by)
         if not values:
             row["compared"] = f"not comparable: no finished run with {by}"
         elif rival is None:
             row["compared"] = f"not comparable: no finished run of {baseline} in the same setting"
-        elif not differences:
-            row["compared"] = f"not comparable: no seed in common with {baseline}"
+        elif found_pairs.differences:
+            row["compared"] = _text(cell, rival, found_pairs)
+            compared.append((row, keys[-1], list(found_pairs.differences.values())))
+        elif found_pairs.apart:
+            row["compared"] = f"not comparable: {APART} than those of {baseline}"
         else:
-            row["compared"] = _text(cell, rival, len(differences))
-            compared.append((row, keys[-1], differences))
+            row["compared"] = f"not comparable: no seed in common with {baseline}"
     families: dict[tuple[str, ...], list[tuple[dict[str, Any], Paired]]] = {}
     statistics = paired([differences for _, _, differences in compared])
     for (row, family, _), found_of in zip(compared, statistics, strict=True):
@@ -94,13 +97,15 @@ def _settings(cell: Cell) -> list[tuple[str, ...]]:
     return [(str(len(own)), cell.shared_key(own)) for own in parts[not with_topology :]]
 
 
-def _text(cell: Cell, rival: Cell, seeds: int) -> str:
+def _text(cell: Cell, rival: Cell, found: Pairs) -> str:
     """Return over how many seeds a cell is compared, and with what if not the same problem."""
-    missing = len(cell.runs) - seeds
+    seeds = len(found.differences)
+    missing = len(cell.runs) - seeds - found.apart
     own, other = (part_name(one.spec.get("problem")) for one in (cell, rival))
     facts = [
         counted(seeds, "seed"),
         f"{missing} without a pair" if missing else "",
+        found.remark,
         "" if own == other else f"with {other}",
     ]
     return ", ".join(fact for fact in facts if fact)

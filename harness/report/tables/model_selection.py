@@ -13,10 +13,12 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from harness.config.report import Choice, Published
+from harness.core.registry import counted
 from harness.metrics import better_is_higher
 from harness.report.data.leaderboard import half_width
 from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
+from harness.report.data.tested import paired_values
 from harness.report.tables.pivot import Grid, Place, written
 from harness.report.tables.text import words
 
@@ -98,6 +100,7 @@ def _figures(
     """Return the table of measures, differences to the baseline, a paper's figures, and settings."""
     places: dict[tuple[str, str], Place] = {}
     columns: list[str] = []
+    others: list[str] = []
     values = {
         measure: {name: _values(seeds, measure) for name, seeds in picked.items()} for measure in choice.show
     }
@@ -107,7 +110,8 @@ def _figures(
         reference = values[measure].get(baseline or "", {})
         for name, own in values[measure].items():
             places[name, heading] = Place(_spread(own, measure), own, "")
-            both = {seed: value - reference[seed] for seed, value in own.items() if seed in reference}
+            both, apart = paired_values(own, reference, picked[name], picked.get(baseline or "", {}))
+            others += [f"{name} ({counted(apart, 'seed')})"] if apart and name != baseline else []
             if name != baseline and both:
                 places[name, f"Δ {heading}"] = Place(_difference(list(both.values()), measure), both, "")
         for one in paper:
@@ -128,6 +132,10 @@ def _figures(
     )
     if baseline in picked:
         notes.append(f"Δ: to {baseline}, paired over seeds, ± the half width of a 95 % interval.")
+    if others:
+        notes.append(
+            f"Not paired, as other samples were tested: {', '.join(dict.fromkeys(others))}; see data.user."
+        )
     if paper:
         notes.append("Figures of the paper are as printed there.")
     order = [name for name in (baseline, *sorted(picked)) if name in picked]

@@ -18,6 +18,7 @@ from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, file_name, largest_ratio, part_name, partition_text
 from harness.report.data.statistics import paired
+from harness.report.data.tested import pairs
 from harness.report.tables.privacy import in_words
 from harness.report.tables.rows import Board, rows_of
 from harness.report.tables.text import words
@@ -205,6 +206,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     )
     spread = several if len(plain.done) > 1 else "One seed: no spread."
     _say(console, spread + left)
+    _say(console, _unpaired(comparison))
 
 
 def print_clients(comparison: Comparison, results: Results, console: Console) -> None:
@@ -232,9 +234,13 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
         table.add_column(name, justify="right")
     table.add_row(label(comparison.plain), *(f"{fmean(values.values()):.3f}" for values in plain.values()))
     for text, cell in rows:
-        own = _by_client(cell, measure)
+        own, same = _by_client(cell, measure), pairs(cell, comparison.plain, measure).differences
         changes = [
-            [own[name][seed] - value for seed, value in values.items() if seed in own.get(name, {})]
+            [
+                own[name][seed] - value
+                for seed, value in values.items()
+                if seed in own.get(name, {}) and seed in same
+            ]
             for name, values in plain.items()
         ]
         table.add_row(text, *(f"{100 * fmean(each):+.1f}" if each else "" for each in changes))
@@ -285,9 +291,23 @@ def _say(console: Console, text: str) -> None:
 
 
 def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
-    """Return the differences of a cell to the plain one for their common seeds."""
-    reference = plain.values(measure)
-    return [value - reference[seed] for seed, value in cell.values(measure).items() if seed in reference]
+    """Return the differences of a cell to the plain one for their common seeds with the same test samples."""
+    return list(pairs(cell, plain, measure).differences.values())
+
+
+def _unpaired(comparison: Comparison) -> str:
+    """Say which rows have no change because other samples were tested; empty if none has."""
+    measure, plain, protected = comparison
+    shown = protected[:MOST_ROWS]
+    apart = [
+        text for text, cell in zip(labels(shown), shown, strict=True) if pairs(cell, plain, measure).apart
+    ]
+    if not apart:
+        return ""
+    return (
+        f"Other samples were tested than without protection, so seeds are not paired and no change is told for "
+        f"them: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
+    )
 
 
 def label(cell: Cell) -> str:

@@ -14,6 +14,7 @@ from harness.core.registry import counted
 from harness.report.data.best import RULE
 from harness.report.data.export import without_formulas
 from harness.report.data.leaderboard import COUNTS
+from harness.report.data.tested import APART
 from harness.report.tables.columns import Column, columns
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
@@ -236,4 +237,15 @@ def reasons(frame: pd.DataFrame) -> list[str]:
     for reason, names in given.items():
         rows = f", in {len(names)} rows" if len(names) > len(set(names)) else ""
         lines.append(f"{', '.join(dict.fromkeys(names))}: {reason}{rows}")
+    for text, rows in _apart(frame).items():
+        lines.append(f"{', '.join(rows)}: {text}, so no difference is paired by seed; see data.user")
     return [*lines, *map(str, unranked)]
+
+
+def _apart(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return why rows have no paired difference though they have the baseline's seeds -> their algorithms."""
+    found: dict[str, list[str]] = {}
+    for row in rows_of(frame.dropna(subset="compared")):
+        if APART in row["compared"]:
+            found.setdefault(row["compared"], []).append(row["algorithm"])
+    return found

@@ -89,7 +89,9 @@ def test_no_user_is_in_two_splits(kind, n, users, seed, test, selection, fixed, 
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), share=st.sampled_from([0.2, 1.0]), kind=st.sampled_from([Iid(), Natural()]))
+@given(
+    seed=st.integers(0, 10**6), share=st.sampled_from([0.2, 1.0]), kind=st.sampled_from([Iid(), Natural()])
+)
 def test_no_user_validates_and_trains(seed, share, kind):
     """As many validation samples of every group as without users; the rest of those users is nowhere."""
     federation = federate(table(200, 60, seed), kind, 3, np.random.default_rng(seed), user="person")
