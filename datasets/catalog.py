@@ -247,6 +247,8 @@ def load(
     drop: str | Sequence[str] | None = None,
     text: str | Sequence[str] | None = None,
     rare: int | None = None,
+    positive: str | None = None,
+    labels: Mapping[str, str] | None = None,
     task: Literal["classification", "regression"] | None = None,
 ) -> Dataset:
     """Load a data set from its first available source, which may download it into the cache.
@@ -276,6 +278,10 @@ def load(
         Columns to leave out, and columns of numbers to read as text (files only).
     rare : int, optional
         Values of text features in fewer rows than this become "other" (files only).
+    positive : str, optional
+        The positive one of two classes (files only).
+    labels : mapping of str to str, optional
+        Values of the label to rename (files only).
     task : {"classification", "regression"}, optional
         Whether labels are classes, the default, or numbers.
 
@@ -291,7 +297,7 @@ def load(
     arguments = {
         "path": path, "label": label, "sensitive": sensitive, "client": client, "user": user,
         "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
-        "text": text, "rare": rare, "task": task,
+        "text": text, "rare": rare, "positive": positive, "labels": labels, "task": task,
     }  # fmt: skip
     for key, value in arguments.items():
         if value is not None and given.setdefault(key, value) != value:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from datasets.dataset import EXACT, Column, Dataset, group_by
 from datasets.errors import DataError
+from datasets.labels import checked_spelling, positive_last, relabeled
 
 LARGEST = float(np.finfo(np.float32).max)
 MISSING_CATEGORY = "(missing)"
@@ -78,6 +79,8 @@ def encoded(
     digest: str,
     where: object,
     classes: tuple[str, ...] | None = None,
+    positive: str | None = None,
+    labels: Mapping[str, str] | None = None,
     client: str = "",
     reveals: Mapping[str, tuple[str, ...]] | None = None,
     public: tuple[str, ...] = (),
@@ -102,7 +105,11 @@ def encoded(
     where : object
         What error messages name: a file or a data set.
     classes : tuple of str, optional
-        Values of the label in the order of the classes. Default: sorted.
+        Values of the label in the order of the classes. Default: sorted, the positive one of two last.
+    positive : str, optional
+        The positive one of two classes; see `datasets.labels`.
+    labels : mapping of str to str, optional
+        Values of the label to rename.
     numbers : bool
         Whether the label is a number to predict; then there are no classes.
     rare : int, optional
@@ -115,7 +122,17 @@ def encoded(
     DataError
         If the choice of columns is unusable.
     """
+    if numbers and (positive is not None or labels):
+        raise DataError(
+            f"{where}: positive and labels are for classes, and numbers are predicted; remove them"
+        )
+    if labels:
+        renamed = relabeled(where, label, _text(where, label, table[label]), labels)
+        table = {**table, label: Cells(renamed, table[label].missing)}
     y, found = (_number if numbers else _label)(where, label, table[label])
+    if classes is None and not numbers:
+        checked_spelling(where, label, found, labels or {})
+        classes = positive_last(where, label, found, positive)
     if classes is not None:
         y = torch.tensor([classes.index(value) for value in found])[y]
     groups = [_attribute(where, column, table[column]) for column in sensitive]

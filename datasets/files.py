@@ -15,6 +15,7 @@ from datasets.dataset import Dataset
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, encoded
 from datasets.errors import DataError, nearest, warn_once
 from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, listed
+from datasets.labels import point_out_alike
 
 
 class Format(NamedTuple):
@@ -48,6 +49,8 @@ def read_table(
     drop: str | Sequence[str] = (),
     text: str | Sequence[str] = (),
     rare: int | None = None,
+    positive: str | None = None,
+    labels: Mapping[str, str] | None = None,
     task: Literal["classification", "regression"] = "classification",
 ) -> Dataset:
     """Read a table of a file: numbers are kept, text is one-hot encoded, one column is the label.
@@ -59,7 +62,8 @@ def read_table(
     path : Path
         The file, or a folder of Parquet or Arrow files.
     label : str
-        Column of the label; its two or more values, sorted, become the classes, or it has numbers.
+        Column of the label; its two or more values, sorted, become the classes, or it has numbers. Values that
+        differ in case, spaces or a trailing dot only are refused.
     sensitive : str or sequence of str, optional
         Column of the sensitive attribute; several are crossed.
     client : str
@@ -79,6 +83,11 @@ def read_table(
         Columns of numbers to read as text, such as codes.
     rare : int, optional
         Values of text features in fewer rows than this become "other".
+    positive : str, optional
+        The positive one of two classes. Default: that of an obvious pair (0 and 1, no and yes), else the last, with a
+        warning.
+    labels : mapping of str to str, optional
+        Values of the label to rename, so that several spellings are one class.
     task : {"classification", "regression"}
         Whether the label's values are classes or numbers.
 
@@ -114,6 +123,9 @@ def read_table(
     table, kept = _treat_missing(path, table, label, user, policies)
     hidden = {client, user} | (set() if keep_sensitive else {*attributes})
     _point_out_doubtful(path, {n: table[n] for n in table if n not in hidden | {label, *attributes}})
+    for name in filter(None, (*attributes, client, user)):
+        if not table[name].numeric:
+            point_out_alike(path, name, set(table[name].values.tolist()))
     if task == "classification" and table[label].numeric:
         _point_out_quantity(path, label, table[label])
     some = "" if kept.all() else f", {kept.sum()} of {content.rows} rows"
@@ -130,6 +142,8 @@ def read_table(
         public=("means of columns with missing cells, over all rows",) if "fill" in policies.values() else (),
         numbers=task == "regression",
         rare=rare,
+        positive=positive,
+        labels=labels,
         test=None if content.test is None else content.test[kept],
     )
 

@@ -14,9 +14,10 @@ SUFFIXES = {"csv": (".csv",), "parquet": (".parquet",), "arrow": (".arrow", ".fe
 POLICIES = ("error", "drop", "fill")  # for missing cells
 OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 
-# Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` besides.
+# Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` and ``labels.VALUE`` besides.
 LISTS = ("sensitive", "drop", "text")
-KEYS = ("label", "client", "user", "keep_sensitive", "missing", "rare", *LISTS)
+MAPPINGS = ("missing", "labels")
+KEYS = ("label", "client", "user", "keep_sensitive", "rare", "positive", *MAPPINGS, *LISTS)
 
 
 def name_of_file(name: object, path: object) -> str | None:
@@ -28,7 +29,7 @@ def parse_address(address: str) -> dict[str, Any] | None:
     """Split ``csv:PATH?label=..&sensitive=..`` into name, path and options; None for any other text.
 
     The format may be left out where the path's suffix tells it. A repeated key gives a list,
-    ``missing.COLUMN=POLICY`` a mapping. Special characters are percent-encoded (``%26``, ``%3F``).
+    ``missing.COLUMN=POLICY`` and ``labels.OLD=NEW`` mappings. Special characters are percent-encoded (``%26``, ``%3F``).
 
     Raises
     ------
@@ -48,10 +49,12 @@ def parse_address(address: str) -> dict[str, Any] | None:
         key, dot, column = key.partition(".")
         if key not in KEYS:
             raise DataError(f"{address!r}: unknown option {key!r}; {nearest(key, KEYS)}")
-        if not equals or (dot and key != "missing"):
-            raise DataError(f"{address!r}: {part!r} is not {key}=VALUE")
+        if not equals or (dot and key not in MAPPINGS) or (key == "labels" and not dot):
+            renames = "labels.OLD=NEW; the column of labels is label=COLUMN"
+            wanted = renames if key == "labels" else f"{key}=VALUE"
+            raise DataError(f"{address!r}: {part!r} is not {wanted}")
         value = unquote(value)
-        if key == "missing":
+        if key in MAPPINGS:
             given, column = options.setdefault(key, {}), unquote(column) if dot else OTHERWISE
             if column in given:
                 raise DataError(f"{address!r}: {key} is given twice")

@@ -52,7 +52,7 @@ class Named(dict[str, Any]):
 
 
 class Policies(dict[str, str]):
-    """Column to policy; hashable, as the data sets that were read are kept by their settings."""
+    """Column to policy, or value to name; hashable, as the data sets that were read are kept by their settings."""
 
     def __hash__(self) -> int:  # type: ignore[override] # nobody changes it
         """Return the hash of the content."""
@@ -74,7 +74,7 @@ class DataSpec(Section):
         Sensitive attribute, if there is a choice; several are crossed.
     client, user : str or None
         Columns that say who holds a sample, and which of its users it is about (files); they are no features.
-    keep_sensitive, normalize, missing, drop, text, rare
+    keep_sensitive, normalize, missing, drop, text, rare, positive, labels
         Options of the loader, see `datasets.catalog.load`.
     binary : {"halves"} or None
         Make two classes: the lower half of the labels is negative, the upper half positive.
@@ -95,6 +95,8 @@ class DataSpec(Section):
     drop: str | tuple[str, ...] | None = None
     text: str | tuple[str, ...] | None = None
     rare: int | None = Field(default=None, ge=1)
+    positive: str | None = None
+    labels: Annotated[dict[str, str], AfterValidator(Policies)] | None = None
     binary: Literal["halves"] | None = None
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
@@ -122,6 +124,32 @@ class DataSpec(Section):
         return (
             {str(column): policy for column, policy in given.items()} if isinstance(given, Mapping) else given
         )
+
+    @field_validator("positive", mode="before")
+    @classmethod
+    def _class(cls, given: object) -> object:
+        """Read 1 and true as the text that a file has."""
+        if isinstance(given, bool):
+            return str(given).lower()
+        return f"{given:.15g}" if isinstance(given, int | float) else given
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _renamed(cls, given: object) -> object:
+        """Read numbers as text; refuse what YAML does not read as it is written."""
+        if not isinstance(given, Mapping):
+            return given
+        for part in (part for pair in given.items() for part in pair):
+            if isinstance(part, bool | None):
+                raise UserError(
+                    f"data.labels: YAML reads a word as {shown(part)}; write yes, no and null in quotes"
+                )
+        return {
+            f"{old:.15g}" if isinstance(old, int | float) else old: f"{new:.15g}"
+            if isinstance(new, int | float)
+            else new
+            for old, new in given.items()
+        }
 
     @field_validator("name")
     @classmethod

@@ -156,7 +156,7 @@ def test_readers_of_files_have_versions_of_their_own():
         kind: versions(changed("data.name", kind)).get("data")
         for kind in ("csv", "parquet", "arrow", "adult")
     }
-    assert found == {"csv": 2, "parquet": 1, "arrow": 1, "adult": None}
+    assert found == {"csv": 3, "parquet": 2, "arrow": 2, "adult": None}
 
 
 def test_an_address_may_stand_beside_further_fields():

@@ -1,0 +1,151 @@
+"""Names of classes: which of two is the positive one, and spellings of one name."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.dataset import Column
+from datasets.errors import DataError, nearest, warn_once
+
+#: Pairs of a negative and a positive class that need no setting, as `folded` writes them.
+OBVIOUS = frozenset(
+    [
+        *(("0", "1"), ("-1", "1"), ("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("off", "on")),
+        *(("nein", "ja"), ("n", "j"), ("nee", "ja"), ("nej", "ja"), ("nei", "ja"), ("falsch", "wahr")),
+        *(("non", "oui"), ("faux", "vrai"), ("no", "sí"), ("no", "si"), ("no", "sì"), ("falso", "verdadero")),
+        *(("não", "sim"), ("nao", "sim"), ("falso", "verdadeiro"), ("falso", "vero"), ("nu", "da")),
+        *(("nie", "tak"), ("ne", "ano"), ("nie", "áno"), ("ne", "da"), ("нет", "да"), ("ні", "так")),
+        *(("ei", "kyllä"), ("nem", "igen"), ("hayır", "evet"), ("否", "是"), ("いいえ", "はい")),
+        *(("negative", "positive"), ("neg", "pos"), ("negativ", "positiv"), ("négatif", "positif")),
+        *(("negativo", "positivo"), ("negatief", "positief"), ("absent", "present"), ("absent", "présent")),
+        *(("ausente", "presente"), ("abwesend", "anwesend"), ("afwezig", "aanwezig"), ("control", "case")),
+    ]
+)
+#: What YAML reads as a truth value, where somebody meant a class.
+WORDS = {"true": ("true", "yes", "on"), "false": ("false", "no", "off")}
+SPELLING = "case, spaces or a trailing dot"
+MOST_SHOWN = 20  # values of a label in a message
+
+
+def folded(name: str) -> str:
+    """Return a name without what is mostly a slip: case, surrounding and doubled spaces, trailing dots."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split()).rstrip(". ")
+
+
+def alike(names: Iterable[str]) -> list[list[str]]:
+    """Return the groups of names that `folded` makes equal."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(folded(name), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def point_out_alike(where: object, column: str, names: Iterable[str]) -> None:
+    """Warn of values of a column that may be one: they count as different."""
+    if found := alike(names):
+        shown = "; ".join(", ".join(map(repr, group)) for group in found[:3])
+        warn_once(
+            f"{where}: values of the column {column!r} differ in {SPELLING} only, and count as different: {shown}"
+            + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+        )
+
+
+def relabeled(where: object, label: str, values: NDArray[np.str_], names: Mapping[str, str]) -> Column:
+    """Return the values of a label with some of them renamed.
+
+    Raises
+    ------
+    DataError
+        If one that is to be renamed does not occur.
+    """
+    given: dict[str, str] = {}
+    for old, new in names.items():
+        if given.setdefault(old.strip(), new.strip()) != new.strip():
+            raise DataError(
+                f"{where}: labels names {old.strip()!r} twice, as readers take no spaces around cells"
+            )
+    known, codes = np.unique(values, return_inverse=True)
+    for old in given:
+        if old not in known:
+            raise DataError(
+                f"{where}: labels renames {old!r}, which is no value of {label!r}; "
+                f"{nearest(old, known.tolist()[:MOST_SHOWN])}"
+            )
+    renamed: Column = np.array([given.get(str(name), str(name)) for name in known], dtype=object)
+    return renamed[codes]
+
+
+def checked_spelling(where: object, label: str, classes: Sequence[str], names: Mapping[str, str]) -> None:
+    """Refuse classes that differ in their spelling only, unless ``labels`` names all of them.
+
+    Raises
+    ------
+    DataError
+        With the list of them and what to set.
+    """
+    reviewed = {name.strip() for pair in names.items() for name in pair}
+    found = [group for group in alike(classes) if not reviewed.issuperset(group)]
+    if found:
+        shown = "; ".join(", ".join(map(repr, group)) for group in found)
+        example = ", ".join(f"{name!r}: {found[0][-1]!r}" for name in found[0][:-1])
+        raise DataError(
+            f"{where}: values of the label {label!r} differ in {SPELLING} only: {shown}. Write them alike in the "
+            f"file, or say which are one class with data.labels, as in labels: {{{example}}}; name each as itself "
+            "if they are different classes"
+        )
+
+
+def positive_last(
+    where: object, label: str, classes: tuple[str, ...], positive: str | None
+) -> tuple[str, ...]:
+    """Return the classes with the positive one of two last; more than two as they are.
+
+    Parameters
+    ----------
+    where, label
+        What messages name: a file, and a column.
+    classes : tuple of str
+        Sorted.
+    positive : str, optional
+        The positive class. Default: that of an obvious pair, else the last, with a warning.
+
+    Raises
+    ------
+    DataError
+        If there is no such class, or there are not two.
+    """
+    if positive is not None:
+        place = _place(positive, classes)
+        if len(classes) != 2 or place is None:
+            shown = ", ".join(map(repr, classes[:MOST_SHOWN])) + (" ..." if len(classes) > MOST_SHOWN else "")
+            wrong = (
+                f"positive is for two classes, and the label {label!r} has {len(classes)}"
+                if len(classes) != 2
+                else f"positive is {positive!r}, which is no class of the label {label!r}"
+            )
+            raise DataError(f"{where}: {wrong}: {shown}")
+        return classes if place == 1 else classes[::-1]
+    if len(classes) != 2:
+        return classes
+    for pair in (classes, classes[::-1]):
+        if (folded(pair[0]), folded(pair[1])) in OBVIOUS:
+            return pair
+    one, other = classes
+    warn_once(
+        f"{where}: the label {label!r} has the classes {one!r} and {other!r}; {other!r} counts as the positive one, "
+        f"only because it comes last in sorted order; say which it is with data.positive ({one} or {other})"
+    )
+    return classes
+
+
+def _place(given: str, classes: Sequence[str]) -> int | None:
+    """Return the place of the class that is meant: as it is written, or the only one that is spelled like it."""
+    if given.strip() in classes:
+        return classes.index(given.strip())
+    meant = WORDS.get(folded(given), (folded(given),))
+    found = [number for number, name in enumerate(classes) if folded(name) in meant]
+    return found[0] if len(found) == 1 else None
