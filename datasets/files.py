@@ -84,8 +84,8 @@ def read_table(
     rare : int, optional
         Values of text features in fewer rows than this become "other".
     positive : str, optional
-        The positive one of two classes. Default: that of an obvious pair (0 and 1, no and yes), else the last, with a
-        warning.
+        The positive one of two classes. Default: that of an obvious pair (0 and 1, no and yes), else the last,
+        with a warning.
     labels : mapping of str to str, optional
         Values of the label to rename, so that several spellings are one class.
     task : {"classification", "regression"}

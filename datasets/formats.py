@@ -29,7 +29,8 @@ def parse_address(address: str) -> dict[str, Any] | None:
     """Split ``csv:PATH?label=..&sensitive=..`` into name, path and options; None for any other text.
 
     The format may be left out where the path's suffix tells it. A repeated key gives a list,
-    ``missing.COLUMN=POLICY`` and ``labels.OLD=NEW`` mappings. Special characters are percent-encoded (``%26``, ``%3F``).
+    ``missing.COLUMN=POLICY`` and ``labels.OLD=NEW`` mappings. Special characters are percent-encoded (``%26``,
+    ``%3F``).
 
     Raises
     ------

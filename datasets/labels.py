@@ -19,7 +19,7 @@ OBVIOUS = frozenset(
         *(("non", "oui"), ("faux", "vrai"), ("no", "sí"), ("no", "si"), ("no", "sì"), ("falso", "verdadero")),
         *(("não", "sim"), ("nao", "sim"), ("falso", "verdadeiro"), ("falso", "vero"), ("nu", "da")),
         *(("nie", "tak"), ("ne", "ano"), ("nie", "áno"), ("ne", "da"), ("нет", "да"), ("ні", "так")),
-        *(("ei", "kyllä"), ("nem", "igen"), ("hayır", "evet"), ("否", "是"), ("いいえ", "はい")),
+        *(("ei", "kyllä"), ("nem", "igen"), ("hayir", "evet"), ("否", "是"), ("いいえ", "はい")),
         *(("negative", "positive"), ("neg", "pos"), ("negativ", "positiv"), ("négatif", "positif")),
         *(("negativo", "positivo"), ("negatief", "positief"), ("absent", "present"), ("absent", "présent")),
         *(("ausente", "presente"), ("abwesend", "anwesend"), ("afwezig", "aanwezig"), ("control", "case")),
@@ -136,8 +136,8 @@ def positive_last(
             return pair
     one, other = classes
     warn_once(
-        f"{where}: the label {label!r} has the classes {one!r} and {other!r}; {other!r} counts as the positive one, "
-        f"only because it comes last in sorted order; say which it is with data.positive ({one} or {other})"
+        f"{where}: the label {label!r} has the classes {one!r} and {other!r}; {other!r} counts as the positive "
+        f"one, only because it comes last in sorted order; say which it is with data.positive ({one} or {other})"
     )
     return classes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -68,8 +68,8 @@ def whole_users(
 ) -> NDArray[np.bool_]:
     """Choose a share of every client's users, and all their samples at every client, ``(n,)`` bool.
 
-    A user counts at the client of the first of its samples in the data, and in the stratum of most of them. A client
-    of which nothing would be left keeps the user of its first sample, who then is not chosen at any client.
+    A user counts at the client of the first of its samples in the data, and in the stratum of most of them. A
+    client of which nothing would be left keeps the user of its first sample, who then is not chosen at any client.
 
     Parameters
     ----------
@@ -101,6 +101,15 @@ def reserved_users(users: NDArray[np.int64], share: float, rng: np.random.Genera
     chosen = np.zeros(total, dtype=bool)
     chosen[rng.permutation(total)[: max(1, round(share * total))]] = True
     return chosen[users]
+
+
+def most_of_a_user(users: Tensor, index: Tensor, unit: Literal["record", "client"]) -> int:
+    """Return the largest number of samples in a split ``(C, N)`` of a user, or of clients at which a user is."""
+    client, place = torch.nonzero(index >= 0, as_tuple=True)
+    own = users[index[client, place]]
+    if unit == "client":
+        own = torch.stack([own, client], 1).unique(dim=0)[:, 0]
+    return int(own.unique(return_counts=True)[1].max())
 
 
 def grouped(users: Tensor, most: int) -> Tensor:

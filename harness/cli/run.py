@@ -18,7 +18,7 @@ from harness.cli.progress import SuiteProgress
 from harness.config import builtin
 from harness.config.run import RunSpec
 from harness.config.tune import runs_of
-from harness.core.registry import counted
+from harness.core.registry import Incompatible, counted
 from harness.core.units import count, duration, size, work
 from harness.executors import local_ray
 from harness.executors.scheduler import run_one
@@ -205,6 +205,9 @@ def plan_command(given: argparse.Namespace) -> int:
     cells = [*cells, *runs_of(cells, chosen.tune)]
     with log.status(f"planning {counted(len(cells), 'run')}"):
         rows = plan(cells, timed=not given.untimed)
+    refused = {row["reason"] for row in rows} if given.limit_hours is None else set()
+    if len(refused) == 1 and all(row["status"] == "skipped" for row in rows):
+        raise Incompatible(str(refused.pop()))  # there is nothing to plan
     if given.json:
         print(json.dumps(rows, indent=1))
     else:

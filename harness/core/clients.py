@@ -268,7 +268,8 @@ class Clients(Cohort):
             )
         if work.local_steps is None and self._records is not None and self._records.users:
             raise Incompatible(
-                "local_epochs: under unit user a batch is of users, and an epoch of samples; use local_steps"
+                "algorithm.local_steps: missing; under unit user a batch is of users, and the usual length, an "
+                "epoch, of samples; give a number of steps"
             )
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:

@@ -14,11 +14,13 @@ from torch import Tensor
 from compression import find_codec
 from datasets.catalog import available, load
 from datasets.dataset import Dataset, halves
+from datasets.errors import warn_once
 from datasets.federation import Federation, federate
 from datasets.files import FORMATS
 from datasets.partition import PARTITIONS
 from datasets.stand_in import stand_in
 from datasets.topology import mixing_matrix
+from datasets.users import most_of_a_user
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import DataSpec, PartitionSpec
@@ -226,6 +228,8 @@ def prepare(
         )
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
+    if privacy is not None and federation.users is not None and privacy.unit != "user":
+        _remark_users(spec, federation, privacy.strict or privacy.counts_private)
     # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
     unattacked = spec.model_copy(update={"attacks": None}).identity(federation.digest)
     return Setup(
@@ -317,6 +321,23 @@ def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None
         raise Incompatible(
             f"privacy.strict: the run takes as public: {'; '.join(taken)}; see partition.standardize, "
             "algorithm.local_steps, privacy.unit"
+        )
+
+
+def _remark_users(spec: RunSpec, federation: Federation, private: bool) -> None:
+    """Say that an epsilon of a record, or of a client, is none of a user who has several or is at several."""
+    unit: Literal["record", "client"] = "client"
+    if spec.privacy is not None and spec.privacy.unit == "record":
+        unit = "record"
+    train = federation.splits["train"]
+    if spec.partition is not None and spec.partition.kind in VERTICAL:
+        train = train[:1]  # parties hold columns of the same records
+    assert federation.users is not None
+    if (most := most_of_a_user(federation.users, train, unit)) > 1:
+        where = "training records" if unit == "record" else "clients, with training records at each"
+        warn_once(
+            f"privacy.unit: a user of column {_user(spec)!r} has {'several' if private else f'up to {most}'} "
+            f"{where}, so the epsilon is one of a {unit} and none of a user; unit user protects users at one client"
         )
 
 

@@ -56,6 +56,7 @@ def _facts(record: RunRecord) -> dict[str, str]:
     """Return what one run recorded; nothing of hosts and folders is in it."""
     facts = {"profile": record.profile, "seeds": str(record.spec["seed"])}
     facts["data"] = f"{record.source}, SHA-256 {record.digest}" if record.digest else record.source
+    facts["positive class"] = str(record.tested.get("positive", ""))
     timing: dict[str, Any] = {k: v for k, v in record.final.get("timing", {}).items() if k != "seconds"}
     facts |= {NAMES.get(name, name): str(value) for name, value in timing.items()}
     facts["assumed public"] = "; ".join(record.final.get("public") or [])

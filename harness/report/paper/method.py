@@ -87,13 +87,20 @@ def _data(cells: Sequence[Cell]) -> str:
         verb, whom = ("holds", "it") if number == 1 else ("hold", "them")
         told.setdefault(
             f"{source}{digest}: {counted(number, 'client')} {verb} what the partition "
-            f"{partition_text(partition)} deals {whom}. {_held_out(partition)}"
+            f"{partition_text(partition)} deals {whom}. {_held_out(partition, cell.spec['data'])}{_positive(cell)}"
         )
     return " ".join(told)
 
 
-def _held_out(partition: Mapping[str, Any]) -> str:
+def _positive(cell: Cell) -> str:
+    """Say which of two classes true positive rates, gaps and sensitivities are about."""
+    name = next((run.tested["positive"] for run in cell.records if "positive" in run.tested), None)
+    return "" if name is None else f" Of its two classes {name} is the positive one."
+
+
+def _held_out(partition: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     test: Any = partition.get("test")
+    of = "users" if data.get("user") else "samples"
     alike = (
         f", with the proportions of {' and '.join(partition['stratify'])}"
         if partition.get("stratify")
@@ -102,13 +109,13 @@ def _held_out(partition: Mapping[str, Any]) -> str:
     text = (
         "Test samples are those of the source."
         if test == "official"
-        else f"Of each client's samples {100 * test:g} % are held out for testing{alike}."
+        else f"Of each client's {of} {100 * test:g} % are held out for testing{alike}."
     )
     if share := partition.get("selection"):
         text += (
             f" {100 * share:g} % of the others are held out to choose settings."
             if partition.get("selection_seed") is None
-            else f" Before, {100 * share:g} % of all samples are set aside to choose settings, the same under "
+            else f" Before, {100 * share:g} % of all {of} are set aside to choose settings, the same under "
             "every seed; no run trains or tests on them."
         )
     return text + (

@@ -2,7 +2,8 @@
 
 Shadow runs repeat the run with its settings, mechanism and start, but other draws, on data in which some training
 samples are exchanged for test samples of the same client by chance. So for each sample there are models with and
-without it, and every client keeps its number of samples.
+without it, and every client keeps its number of samples. Where users are told apart, one sample of a user is
+attacked and all of them are exchanged, as others of that user would tell of it.
 
 - LiRA: the likelihood ratio of the sample's log odds under normal distributions fitted to both kinds of models.
 - RMIA (gamma 1): the rank of the sample's probability over its mean in all models.
@@ -96,7 +97,8 @@ def membership(setup: Setup, run: Simulation, number: int, shadows: int, most: i
         scores = {"lira": lira(target, odds, within), "rmia": rmia(target, odds)}
     if (moved := transcript(setup, watched)) is not None:
         scores["transcript"] = moved
-    return {"shadows": len(kept), **_figures(scores, member, run, number)}
+    figures = _figures(scores, member, run, number, whole=setup.federation.users is not None)
+    return {"shadows": len(kept), **figures}
 
 
 def _trained(
@@ -127,14 +129,55 @@ def _stacks(setup: Setup, shadows: int) -> list[Sequence[int]]:
 def draw_pairs(setup: Setup, most: int) -> Pairs:
     """Draw training samples, and for each a test sample of the same client."""
     federation, drawn = setup.federation, rng.numpy_stream(setup.spec.seed, "attack", "pairs")
-    counts = zip(federation.counts("train").tolist(), federation.counts("test").tolist(), strict=True)
+    alone = None if federation.users is None else _at_one_client(federation, federation.users)
     rows = []
-    for client, (train, test) in enumerate(counts):
-        n = min(train, test)
-        places = drawn.permutation(train)[:n], drawn.permutation(test)[:n]
+    for client in range(federation.clients):
+        own = [_attackable(federation, split, client, alone) for split in ("train", "test")]
+        n = min(map(len, own))
+        places = [each[drawn.permutation(len(each))[:n]].tolist() for each in own]
         rows += [(client, one, other) for one, other in zip(*places, strict=True)]
     chosen = sorted(drawn.permutation(len(rows))[:most].tolist())
     return Pairs(*torch.tensor([rows[n] for n in chosen], dtype=torch.int64).view(-1, 3).unbind(1))
+
+
+def _at_one_client(federation: Federation, users: Tensor) -> Tensor:
+    """Return which users have all samples at one client, ``(U,)`` bool."""
+    pairs = [
+        torch.stack([users[index[index >= 0]], torch.nonzero(index >= 0)[:, 0]], 1)
+        for index in federation.splits.values()
+    ]
+    who = torch.cat(pairs).unique(dim=0)[:, 0]
+    return torch.bincount(who, minlength=int(users.max()) + 1) == 1
+
+
+def _attackable(federation: Federation, split: str, client: int, alone: Tensor | None) -> NDArray[np.int64]:
+    """Return places of the samples of a client that may be attacked: of a user the first, if at no other client."""
+    row = federation.splits[split][client]
+    row = row[row >= 0]
+    if alone is None or federation.users is None:
+        return np.arange(len(row))
+    users = federation.users[row].numpy()
+    _, first = np.unique(users, return_index=True)
+    return np.sort(first[alone.numpy()[users[first]]])
+
+
+def _exchanged(federation: Federation, pairs: Pairs) -> Tensor:
+    """Return the training split with the pairs exchanged, with all samples of their users if these are known."""
+    train, test = federation.splits["train"].clone(), federation.splits["test"]
+    if federation.users is None:
+        client, place, other = pairs
+        train[client, place] = test[client, other]
+        return train
+    for client, place, other in zip(*(part.tolist() for part in pairs), strict=True):
+        leaves, comes = (
+            torch.nonzero((row >= 0) & (federation.users[row.clamp(min=0)] == federation.users[row[at]]))[
+                :, 0
+            ]
+            for row, at in ((federation.splits["train"][client], place), (test[client], other))
+        )  # as many come as leave, some twice or not at all
+        comes = torch.cat([comes[comes == other], comes[comes != other]])
+        train[client, leaves] = test[client, comes[torch.arange(len(leaves)) % len(comes)]]
+    return train
 
 
 def shadow(setup: Setup, pairs: Pairs, number: int) -> tuple[Setup, Tensor]:
@@ -142,10 +185,7 @@ def shadow(setup: Setup, pairs: Pairs, number: int) -> tuple[Setup, Tensor]:
     seed, federation = setup.spec.seed, setup.federation
     coin = torch.rand(len(pairs.client), generator=rng.stream(seed, "attack", "shadow", number // 2)) < 0.5
     coin = coin if number % 2 == 0 else ~coin
-    train = federation.splits["train"].clone()
-    test = federation.splits["test"]
-    client, place, other = (part[~coin] for part in pairs)
-    train[client, place] = test[client, other]
+    train = _exchanged(federation, Pairs(*(part[~coin] for part in pairs)))
     spec = setup.spec.model_copy(update={"seed": rng.key(seed, "attack", "seed", number) % 2**31})
     splits = {**federation.splits, "train": train}
     return (
@@ -265,12 +305,13 @@ def _raised(predict: Any, model: Tensor, direction: Tensor, batch: Batch) -> Ten
 
 
 def _figures(
-    scores: dict[str, Array], member: NDArray[np.bool_], run: Simulation, number: int
+    scores: dict[str, Array], member: NDArray[np.bool_], run: Simulation, number: int, *, whole: bool
 ) -> dict[str, Any]:
     """Return areas and rates with intervals, and the bounds on the rates that the guarantee implies.
 
     ``ceiling`` is for the stated false positive rates. Those of a few others are known roughly, and an attacker
-    that accuses none of 80 may have a rate of 4 %: ``ceiling_sampled`` is for the largest that fits.
+    that accuses none of 80 may have a rate of 4 %: ``ceiling_sampled`` is for the largest that fits. An epsilon of
+    a record bounds neither if ``whole`` users are exchanged.
     """
     figures: dict[str, Any] = {"members": int(member.sum()), "others": int((~member).sum())}
     for name, score in scores.items():
@@ -280,7 +321,12 @@ def _figures(
     claim = run.statement(number)
     # A shadow run exchanges samples, so users change and their numbers, which no epsilon for a user is about.
     bounded = claim is not None and claim["epsilon_total"] != "inf" and "noise_cohort" not in claim
-    if claim is not None and bounded and claim["unit"] != "user":
+    if (
+        claim is not None
+        and bounded
+        and claim["unit"] != "user"
+        and not (whole and claim["unit"] == "record")
+    ):
         epsilon = float(claim["epsilon_total"])
         delta, others = claim["delta"], figures["others"]
         if claim["adjacency"] != "replace":  # a sample is exchanged for another: two steps, in and out

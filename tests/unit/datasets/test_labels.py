@@ -8,8 +8,8 @@ from datasets import load
 from datasets.errors import DataError
 from datasets.labels import alike, folded
 from harness.config.fields import DataSpec
-from harness.core.registry import UserError
 from harness.config.settings import checked
+from harness.core.registry import UserError
 
 
 @pytest.fixture

@@ -176,13 +176,15 @@ def test_settings_that_make_no_sense_are_refused(visits, privacy, fields, text):
 def test_users_at_two_clients_and_unknown_columns_are_refused(visits):
     with pytest.raises(FederationError, match=r"'person 0 .' of column 'person' has samples at clients"):
         prepare(spec_of(visits, partition={"kind": "iid", "clients": 3}))
-    with pytest.raises(UserError, match="as the column of users .data.user., given .persn."):
+    with pytest.raises(UserError, match=r"as the column of users .data.user., given .persn."):
         prepare(spec_of(visits, {"user": "persn"}))
 
 
 def test_epochs_are_refused(visits):
     setup = prepare(spec_of(visits, algorithm={"name": "fedavg", "local_epochs": 1, "batch_size": 8}))
-    with pytest.raises(Incompatible, match="an epoch of samples; use local_steps"):
+    with pytest.raises(
+        Incompatible, match=r"algorithm.local_steps: missing; under unit user a batch is of users"
+    ):
         calibrated(setup)
 
 

@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from datasets.errors import warn_once
 from datasets.partition import PARTITIONS
 from harness.config.run import read_spec
 from harness.core.registry import UserError
-from harness.simulation.build import prepare
+from harness.executors.scheduler import run_one
+from harness.simulation.attacks.membership import draw_pairs, shadow
+from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.loop import simulate
+from harness.storage.store import Store
 
 PATIENTS, VISITS = 300, 4
 KINDS = sorted(PARTITIONS)
@@ -92,7 +96,7 @@ def test_privacy_of_whatever_unit_tests_the_same_samples(visits):
 
 
 def test_two_columns_of_users_are_refused(visits):
-    with pytest.raises(UserError, match="name 'person' as the column of users .data.user., given 'site'"):
+    with pytest.raises(UserError, match=r"name 'person' as the column of users .data.user., given 'site'"):
         spec_of(visits, "natural", {"unit": "user", "user": "site", "epsilon": 8.0})
 
 
@@ -105,3 +109,47 @@ def test_parties_share_the_split_of_their_users(visits):
     federation = prepare(spec_of(visits, "columns", partition={"clients": 2}, **fields)).federation
     of = [set(federation.users[index[index >= 0]].tolist()) for index in federation.splits.values()]
     assert sum(map(len, of)) == len(set.union(*of)) == PATIENTS
+
+
+@pytest.mark.parametrize("kind", ["natural", "iid"])
+def test_a_shadow_run_has_all_samples_of_a_user_or_none(visits, kind):
+    """In the natural partition every patient is at one client; of those that iid scatters few are."""
+    setup = calibrated(prepare(spec_of(visits, kind)))
+    pairs, federation = draw_pairs(setup, 100), setup.federation
+    users, train, test = federation.users, federation.splits["train"], federation.splits["test"]
+    assert len(pairs.client) == 90 if kind == "natural" else len(pairs.client) < 30
+    for number in range(4):
+        made, coin = shadow(setup, pairs, number)
+        index = made.federation.splits["train"]
+        assert torch.equal((index >= 0).sum(-1), federation.counts("train"))
+        trained = set(users[index[index >= 0]].tolist())
+        for client, place, other, inside in zip(*(part.tolist() for part in (*pairs, coin)), strict=True):
+            assert (int(users[train[client, place]]) in trained) == inside
+            assert (int(users[test[client, other]]) in trained) == (not inside)
+            assert bool((index == test[client, other]).any()) == (not inside)
+
+
+def test_an_epsilon_of_a_record_or_a_client_is_said_to_be_none_of_a_user(visits, caplog):
+    warn_once.cache_clear()
+    prepare(spec_of(visits, "natural", {"unit": "user", "user": "person", "epsilon": 8.0, "clip": 1.0}))
+    prepare(spec_of(visits, "natural", {"placement": "local", "epsilon": 8.0, "clip": 1.0}))
+    assert not [one for one in caplog.records if "privacy.unit" in one.getMessage()]
+    prepare(spec_of(visits, "natural", {"unit": "record", "epsilon": 8.0, "clip": 1.0}))
+    prepare(spec_of(visits, "iid", {"placement": "local", "epsilon": 8.0, "clip": 1.0}))
+    told = [one.getMessage() for one in caplog.records if "privacy.unit" in one.getMessage()]
+    assert "up to 4 training records" in told[0] and "one of a record and none of a user" in told[0]
+    assert "up to 3 clients" in told[1] and len(told) == 2
+
+
+def test_a_run_records_its_test_samples_and_the_positive_class(visits, tmp_path):
+    """Strict privacy tells their number, not which they are."""
+    strict = {"placement": "local", "epsilon": 8.0, "clip": 1.0, "strict": True}
+    store, found = Store(tmp_path).open(), []
+    for privacy in (None, strict):
+        fields = {"rounds": 1, "partition": {"standardize": False}}
+        spec = spec_of(visits, "natural", privacy, **fields)
+        run_one(spec, tmp_path)
+        found.append(store.record(identify(spec), spec.model_dump(mode="json")).tested)
+    assert found[0]["positive"] == found[1]["positive"] == "1"
+    assert found[0]["samples"] == found[1]["samples"] == 4 * 30 * 3
+    assert len(found[0]["digest"]) == 64 and "digest" not in found[1]
