@@ -237,8 +237,8 @@ def reasons(frame: pd.DataFrame) -> list[str]:
     for reason, names in given.items():
         rows = f", in {len(names)} rows" if len(names) > len(set(names)) else ""
         lines.append(f"{', '.join(dict.fromkeys(names))}: {reason}{rows}")
-    for text, rows in _apart(frame).items():
-        lines.append(f"{', '.join(rows)}: {text}, so no difference is paired by seed; see data.user")
+    for text, affected in _apart(frame).items():
+        lines.append(f"{', '.join(affected)}: {text}, so no difference is paired by seed; see data.user")
     return [*lines, *map(str, unranked)]
 
 
