@@ -22,7 +22,7 @@ from datasets.users import (
     refuse_scattered,
     refuse_shared,
     reserved_users,
-    user_numbers,
+    users_of,
     whole_users,
 )
 
@@ -283,9 +283,9 @@ def federate(
     labels = dataset.strata
     groups = None if dataset.group is None else dataset.group.numpy()
     held_out = _held_out(dataset, test)
-    users = None if user is None else user_numbers(dataset, user)
-    if user is not None and test == "official":
-        refuse_shared(dataset, user, held_out)
+    named = None if user is None else users_of(dataset, user)
+    if named is not None and test == "official":
+        refuse_shared(named, held_out)
     kept = _subset(labels, held_out, limit, rng)
     kept = _uneven(dataset, kept, held_out, drop_negatives, rng)
     rest = kept[~held_out[kept]]
@@ -298,8 +298,9 @@ def federate(
     parts = partition(*samples, clients, rng)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     position = rest[np.concatenate(parts)]
-    if user is not None and one_client:
-        refuse_scattered(dataset, user, owner, position)
+    users = None if named is None else named.number
+    if named is not None and one_client:
+        refuse_scattered(named, owner, position)
     splits: dict[str, Positions] = {}
     if test == "official":
         splits["test"] = _deal(kept[held_out[kept]], len(parts), rng)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,45 +17,46 @@ if TYPE_CHECKING:
     from datasets.dataset import Dataset
 
 
-def user_numbers(dataset: Dataset, column: str) -> NDArray[np.int64]:
-    """Return the number of the user of every sample, ``(n,)``."""
-    return _named_users(dataset, column)[1]
+class Users(NamedTuple):
+    """Who is a sample's user: the column, the names in it, sorted, and the number of every sample's, ``(n,)``."""
+
+    column: str
+    names: NDArray[np.str_]
+    number: NDArray[np.int64]
 
 
-def refuse_scattered(dataset: Dataset, column: str, owner: Positions, position: Positions) -> None:
-    """Refuse users with samples at several clients, of whom no client's epsilon covers all samples."""
-    names, users = _named_users(dataset, column)
-    pairs = np.unique(np.stack([users[position], owner]), axis=1)
-    twice = np.flatnonzero(np.diff(pairs[0]) == 0)
-    if len(twice):
-        (who, one), other = pairs[:, twice[0]], pairs[1, twice[0] + 1]
-        raise FederationError(
-            f"user {str(names[who])!r} of column {column!r} has samples at clients {one} and {other}, so no "
-            "epsilon of one client covers all of them; use a partition that keeps users together (natural, by a "
-            "column of which users are parts)"
-        )
-
-
-def refuse_shared(dataset: Dataset, column: str, official: NDArray[np.bool_]) -> None:
-    """Refuse official test samples of users who have other samples too."""
-    names, users = _named_users(dataset, column)
-    both = np.intersect1d(users[official], users[~official])
-    if len(both):
-        raise FederationError(
-            f"{len(both)} users of column {column!r}, such as {str(names[both[0]])!r}, are among the official test "
-            "samples and among the others; give test as a share, which keeps users together"
-        )
-
-
-def _named_users(dataset: Dataset, column: str) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    """Return the names of the users, sorted, and the number of the user of every sample."""
+def users_of(dataset: Dataset, column: str) -> Users:
+    """Return the users of all samples."""
     if column not in dataset.columns:
         near = difflib.get_close_matches(column, dataset.columns, n=1, cutoff=0.0)
         raise FederationError(
             f"unknown column of users {column!r}; {f'nearest: {near[0]}' if near else 'the data have no columns'}"
         )
-    names, users = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
-    return names, users.astype(np.int64)
+    names, number = np.unique(np.asarray(dataset.columns[column]).astype(str), return_inverse=True)
+    return Users(column, names, number.astype(np.int64))
+
+
+def refuse_scattered(users: Users, owner: Positions, position: Positions) -> None:
+    """Refuse users with samples at several clients, of whom no client's epsilon covers all samples."""
+    pairs = np.unique(np.stack([users.number[position], owner]), axis=1)
+    twice = np.flatnonzero(np.diff(pairs[0]) == 0)
+    if len(twice):
+        (who, one), other = pairs[:, twice[0]], pairs[1, twice[0] + 1]
+        raise FederationError(
+            f"user {str(users.names[who])!r} of column {users.column!r} has samples at clients {one} and {other}, "
+            "so no epsilon of one client covers all of them; use a partition that keeps users together (natural, by "
+            "a column of which users are parts)"
+        )
+
+
+def refuse_shared(users: Users, official: NDArray[np.bool_]) -> None:
+    """Refuse official test samples of users who have other samples too."""
+    both = np.intersect1d(users.number[official], users.number[~official])
+    if len(both):
+        raise FederationError(
+            f"{len(both)} users of column {users.column!r}, such as {str(users.names[both[0]])!r}, are among the "
+            "official test samples and among the others; give test as a share, which keeps users together"
+        )
 
 
 def whole_users(

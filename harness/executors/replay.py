@@ -250,8 +250,10 @@ def _execution(final: Mapping[str, Any], device: str) -> Execution:
 def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     """Return the largest difference between two runs and where it is."""
     found = [difference(timeless(recorded.end()), timeless(repeated.end()), "done.json")]
-    held, again = (read_sealed(run.path / "spec.json")[0].get("held") for run in (recorded, repeated))
-    found.append(difference(held, again, "spec.json held"))
+    began, again = (read_sealed(run.path / "spec.json")[0] for run in (recorded, repeated))
+    found.append(difference(began.get("held"), again.get("held"), "spec.json held"))
+    if "tested" in began:  # earlier versions did not record it
+        found.append(difference(began["tested"], again.get("tested"), "spec.json tested"))
     lines, repetition = ([timeless(line) for line in run.rounds()] for run in (recorded, repeated))
     found.append(difference(lines, repetition, "rounds.jsonl"))
     if recorded.has(PREDICTIONS):

@@ -170,3 +170,12 @@ def test_a_plan_and_a_run_write_costs_as_tables_do(tmp_path, capsys):
     assert f"{size(row['bytes_up'] + row['bytes_down'])} both ways" in said and "ε total" in said
     assert main(["plan", *RUN, "--untimed"]) == 0
     assert "time" not in capsys.readouterr().out
+
+
+def test_a_plan_of_a_run_that_is_refused_says_why(capsys):
+    """It was a row with the reason among bytes and seconds of 0, and exit code 0."""
+    private = ["--set", "privacy={placement: central, noise_multiplier: 1, noise_cohort: 2}"]
+    for more in ([], ["--json"], ["--sweep", "seed=0,1"]):
+        assert main(["plan", *RUN, *private, *more]) == 2
+        said = capsys.readouterr()
+        assert not said.out and "privacy.noise_cohort: at least the 3 clients" in said.err
