@@ -44,8 +44,8 @@ def refuse_scattered(users: Users, owner: Positions, position: Positions) -> Non
         (who, one), other = pairs[:, twice[0]], pairs[1, twice[0] + 1]
         raise FederationError(
             f"user {str(users.names[who])!r} of column {users.column!r} has samples at clients {one} and {other}, "
-            "so no epsilon of one client covers all of them; use a partition that keeps users together (natural, by "
-            "a column of which users are parts)"
+            "so no epsilon of one client covers all of them; use a partition that keeps users together (natural, "
+            "by a column of which users are parts)"
         )
 
 
