@@ -128,9 +128,9 @@ def _check_complete(path: Path, files: Sequence[Path]) -> None:
     for file in files:
         if match := PART.fullmatch(file.stem):
             parts.setdefault((match[1], match[3]), set()).add(int(match[2]))
-    for (name, count), numbers in parts.items():
-        first = 0 if 0 in numbers or int(count) not in numbers else 1
-        if missing := [number for number in range(first, first + int(count)) if number not in numbers]:
+    for (name, count), found in parts.items():
+        first = 0 if 0 in found or int(count) not in found else 1
+        if missing := [number for number in range(first, first + int(count)) if number not in found]:
             some = ", ".join(f"{name}{number:0{len(count)}}-of-{count}" for number in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise DataError(
@@ -232,9 +232,11 @@ def _cells(
         column = column.cast(column.type.value_type)
     kind = column.type
     missing = column.is_null(nan_is_null=True).to_numpy()
+    if kinds.is_null(kind) and asked == "number":
+        return Cells(np.full(len(missing), np.nan), missing)
     if kinds.is_null(kind):
         return Cells(np.full(len(missing), "", dtype=object), missing)
-    if labels is not None and kinds.is_integer(kind):
+    if labels is not None and kinds.is_integer(kind) and asked != "number":
         codes = column.fill_null(-1).to_numpy()
         missing = (codes < 0) | (codes >= len(labels))
         values: Column = np.array([*labels, ""], dtype=object)
@@ -275,6 +277,8 @@ def _texts(column: Any) -> Column:
     """Return values as text; each different one is converted once."""
     import pyarrow as pa
 
+    if not len(column):
+        return np.empty(0, dtype=object)
     coded = column.dictionary_encode()
     merged = pa.concat_arrays(coded.unify_dictionaries().chunks)
     texts = [f"{v:.15g}" if isinstance(v, float) else str(v).strip() for v in merged.dictionary.to_pylist()]

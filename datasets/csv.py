@@ -42,8 +42,8 @@ def read_columns(path: Path, reading: Reading) -> Content:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeError as error:
         raise DataError(
-            f"{path} is not {reading.encoding or 'UTF-8'} text (byte {getattr(error, 'start', 0)}); save it as CSV in UTF-8, or "
-            "name its encoding, as in encoding=cp1252"
+            f"{path} is not {reading.encoding or 'UTF-8'} text (byte {getattr(error, 'start', 0)}); save it as CSV "
+            "in UTF-8, or name its encoding, as in encoding=cp1252"
         ) from error
     except LookupError as error:
         raise DataError(f"encoding: {error}; give one that Python knows, such as utf-8 or cp1252") from error
@@ -120,7 +120,7 @@ def _cut(path: Path, text: str, delimiter: str, width: int) -> NDArray[np.object
         return np.empty((0, 0), dtype=object)
     except (pd.errors.ParserError, csv.Error) as error:
         raise DataError(
-            f"{path} is not a well-formed CSV file whose columns are separated by {delimiter!r} (delimiter): {error}"
+            f"{path} is not a well-formed CSV file with columns separated by {delimiter!r} (delimiter): {error}"
         ) from error
     except MemoryError as error:
         raise DataError(f"{path} needs more memory than there is; take fewer rows or columns") from error

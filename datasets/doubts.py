@@ -38,8 +38,7 @@ NOTHING = frozenset(
         "-",
         "--",
         "---",
-        "–",
-        "—",
+        "\u2013",
         ".",
     )
 )
@@ -60,11 +59,12 @@ UNKNOWN = frozenset(
         "#value!",
     )
 )
-SIGN, UNIT = r"[+\-−–]?", r"[%‰°$€£¥₹]|[A-Za-zµ%°/²³]{1,7}"
+SIGN, UNIT = r"[+\-\u2212\u2013]?", r"[%‰°$€£¥₹]|[A-Za-zµ%°/²³]{1,7}"
+GROUP = r"[.,'\u2019\s_]"  # between groups of three digits
 #: A number as people write it: a currency, groups of digits, decimals, an exponent, a unit.
 WRITTEN = re.compile(
     rf"{SIGN}(?P<currency>[$€£¥₹]|[A-Z]{{3}} )? ?{SIGN}"
-    r"(?P<digits>\d+(?:[.,]\d+)?|\d{1,3}(?:(?P<group>[.,'’   _])\d{3})+(?:[.,]\d+)?|[.,]\d+)"
+    rf"(?P<digits>\d+(?:[.,]\d+)?|\d{{1,3}}(?:{GROUP}\d{{3}})+(?:[.,]\d+)?|[.,]\d+)"
     rf"(?:[eE][+-]?\d+)? ?(?P<unit>{UNIT})?"
 )
 BOUND = re.compile(r"[<>≤≥~±]=? ?(?P<number>.+)")
@@ -144,7 +144,9 @@ def _meant(path: Path, name: str, counts: Counter[str], written: Mapping[str, re
 
 def _marked(value: str, found: re.Match[str]) -> bool:
     """Whether a number has a currency, a unit, or a sign that options cannot read."""
-    return bool(found["unit"] or found["currency"] or BOUND.fullmatch(value) or re.search("[−–]", value))
+    return bool(
+        found["unit"] or found["currency"] or BOUND.fullmatch(value) or re.search(r"[\u2212\u2013]", value)
+    )
 
 
 def _signs(figures: list[str], written: Mapping[str, re.Match[str]]) -> str:
@@ -217,14 +219,15 @@ def _numbers(name: str, cells: Cells, _: bool) -> list[str]:
     if cells.codes:
         both = " as ".join(cells.codes)
         found.append(
-            f"the column {name!r} has numbers with leading zeros, such as {both}; to read codes as text, give text={name}"
+            f"the column {name!r} has numbers with leading zeros, such as {both}; to read codes as text, give "
+            f"text={name}"
         )
     if codes := _sentinels(cells.values):
         shown = " and ".join(f"{code:.15g}" for code in codes)
         count = int(np.isin(cells.values, codes).sum())
         found.append(
-            f"the column {name!r} has {shown} in {count} rows, far from its other numbers; if they stand for missing "
-            f"cells, give {'&'.join(f'na={code:.15g}' for code in codes)}"
+            f"the column {name!r} has {shown} in {count} rows, far from its other numbers; if they stand for "
+            f"missing cells, give {'&'.join(f'na={code:.15g}' for code in codes)}"
         )
     if not (cells.values % 1).any():
         found += _identifier(name, cells.values.tolist())
@@ -258,8 +261,8 @@ def _words(name: str, cells: Cells, asked: bool) -> list[str]:
     if marks := sorted(value for value in different if value.lower() in NOTHING):
         count = sum(value in marks for value in values)
         found.append(
-            f"the column {name!r} has {', '.join(map(repr, marks))} in {count} rows, a category like any other; if it "
-            f"stands for missing cells, give {'&'.join(f'na={quote(mark)}' for mark in marks)}"
+            f"the column {name!r} has {', '.join(map(repr, marks))} in {count} rows, a category like any other; "
+            f"if it stands for missing cells, give {'&'.join(f'na={quote(mark)}' for mark in marks)}"
         )
     if len(different) > WIDE and not asked:
         found.append(

@@ -9,7 +9,7 @@ import torch
 
 import harness
 from harness.cli.parser import main
-from harness.simulation.saved_model import SavedModel, read_rows
+from harness.simulation.saved_model import SavedModel
 from harness.storage.store import Store
 
 RNG = np.random.default_rng(7)
@@ -83,7 +83,7 @@ def test_a_finished_run_writes_its_model_later(table, tmp_path):
     harness.run(run, tmp_path / "out", save_model=True)
     assert (
         Store(tmp_path / "out").folder(first.id).rounds() == before
-        and SavedModel.read(path).about["run"] == first.id
+        and SavedModel.read(path).about.run == first.id
     )
     assert Store(tmp_path / "out").folder(first.id).has("model.safetensors")
 
@@ -93,18 +93,15 @@ def test_numbers_are_predicted_on_their_own_scale(table, tmp_path):
         spec(table, "cost", problem="regression", rounds=60), tmp_path / "out", save_model=True
     )
     model = SavedModel.read(tmp_path / "out" / "runs" / record.id)
-    found = model.predict(read_rows(table)[0])["prediction"]
+    found = model.predict(model.rows(table))["prediction"]
     assert np.abs(found - TABLE["cost"]).max() < 0.2 * TABLE["cost"].std()
 
 
 def test_each_client_has_its_own_model(table, tmp_path, capsys):
     record = harness.run(spec(table, algorithm="ditto"), tmp_path / "out", save_model=True)
     folder = str(tmp_path / "out" / "runs" / record.id)
-    rows = read_rows(table)[0]
-    of = {
-        name: SavedModel.read(tmp_path / "out" / "runs" / record.id).predict(rows, name)["p(yes)"]
-        for name in "ab"
-    }
+    model = SavedModel.read(tmp_path / "out" / "runs" / record.id)
+    of = {name: model.predict(model.rows(table), name)["p(yes)"] for name in "ab"}
     assert not np.allclose(of["a"], of["b"])
     assert main(["predict", folder, str(table)]) == 2
     assert "give one of a, b, c" in capsys.readouterr().err
@@ -124,15 +121,15 @@ def test_models_that_no_budget_protects_are_not_saved(table, tmp_path):
     assert not (tmp_path / "out").exists()
     record = harness.run(spec(table, privacy=private), tmp_path / "out", save_model=True)
     about = SavedModel.read(tmp_path / "out" / "runs" / record.id).about
-    assert about["privacy"]["epsilon_total"] == record.final["privacy"]["epsilon_total"]
+    assert about.privacy.epsilon_total == record.final["privacy"]["epsilon_total"]
 
 
 def test_rows_that_do_not_fit_are_refused_with_their_place(table, tmp_path, capsys):
     record = harness.run(spec(table, rounds=1), tmp_path / "out", save_model=True)
     folder = str(tmp_path / "out" / "runs" / record.id)
     for change, said in (
-        (TABLE.drop(columns="ward"), "unknown column of the table 'ward'"),
-        (TABLE.assign(age=["x"] * ROWS), "column 'age' needs numbers"),
+        (TABLE.drop(columns="ward"), "the table lacks the column 'ward' that the model needs; it has: 'age'"),
+        (TABLE.assign(age=["x"] * ROWS), "the column 'age' needs numbers"),
         (
             TABLE.assign(age=TABLE["age"].where(TABLE.index != 4)),
             "column 'age' has no value in row 5 below",
@@ -156,8 +153,8 @@ def test_a_value_that_training_had_not_is_none_of_the_known(table, tmp_path):
     weights = ravel.parameters(vector)["head.weight"]
     wards = [place for place, name in enumerate(model.inputs.features) if name.startswith("ward=")]
     assert len(wards) == 3 and weights[:, wards].abs().sum() > 0
-    known = model.predict(read_rows(table)[0])["p(yes)"]
-    assert not np.allclose(known, model.predict(read_rows(other)[0])["p(yes)"])
+    known = model.predict(model.rows(table))["p(yes)"]
+    assert not np.allclose(known, model.predict(model.rows(other))["p(yes)"])
 
 
 def test_what_has_no_columns_is_refused_before_a_run(tmp_path):
@@ -179,8 +176,8 @@ def test_a_saved_model_is_plain_data(table, tmp_path):
     """Its metadata is JSON, and names the columns that it reads."""
     record = harness.run(spec(table, rounds=1), tmp_path / "out", save_model=True)
     about = SavedModel.read(tmp_path / "out" / "runs" / record.id).about
-    assert set(about["origins"]) == {"age", "joined", "ward"} and about["classes"] == ["no", "yes"]
-    json.dumps(about)
+    assert set(about.origins) == {"age", "joined", "ward"} and about.classes == ("no", "yes")
+    json.dumps(about.model_dump())
 
 
 def test_a_damaged_model_predicts_nothing(table, tmp_path, capsys):
