@@ -113,10 +113,20 @@ class Reading(NamedTuple):
         DataError
             If a sign is no single character, or two signs are the same.
         """
-        given = {name: options[name] for name in cls._fields if options.get(name) is not None}
+        given: dict[str, Any] = {name: options[name] for name in cls._fields if options.get(name) is not None}
         if given.get("delimiter") in ("tab", "\\t"):
             given["delimiter"] = "\t"
-        made = cls(**given | {"na": tuple(listed(given.get("na")))})
+        codes = given.pop("na", ())
+        given["na"] = (
+            (codes,) if isinstance(codes, str) else tuple(codes) if isinstance(codes, list | tuple) else None
+        )
+        for name, value in given.items():
+            if not (
+                isinstance(value, str)
+                or (name == "na" and value is not None and {*map(type, value)} <= {str})
+            ):
+                raise DataError(f"{name}: a text is needed, given {options[name]!r}")
+        made = cls(**given)
         for name, sign in (
             ("delimiter", made.delimiter),
             ("decimal", made.decimal),

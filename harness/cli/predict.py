@@ -23,9 +23,12 @@ def predict_command(given: argparse.Namespace) -> int:
     found = pd.DataFrame({**rows.kept, **predicted})
     without_formulas(found).to_csv(given.csv or sys.stdout, index=False)
     claim = model.about.privacy
+    source = "".join(
+        sign if sign.isprintable() else "?" for sign in model.about.source
+    )  # the file may be anybody's
     budget = f"; ε {claim.epsilon_total:.4g}" if claim else ""
     log.print(
-        f"{counted(rows.count, 'row')} by run {model.about.run}, trained on {model.about.source}{budget}",
+        f"{counted(rows.count, 'row')} by run {model.about.run}, trained on {source}{budget}",
         markup=False,
     )
     return 0

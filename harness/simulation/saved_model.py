@@ -153,7 +153,7 @@ class About(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
-    run: str
+    run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     spec: Trained
     features: Annotated[Texts, Field(min_length=1)]
     origins: Texts
