@@ -128,17 +128,18 @@ def _meant(path: Path, name: str, counts: Counter[str], written: Mapping[str, re
     others = [value for value in odd if value not in written]
     advice = []
     if figures:
-        advice.append(_signs(figures, written))
+        advice.append(f"set {_signs(figures, written)}")
     if others:
         listed = "&na=".join(map(quote, others[:5]))
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        advice.append(f"na={listed}{more} if these cells are missing")
+        advice.append(f"set na={listed}{more} if these cells are missing")
     if signs:
         advice.append(f"take signs such as that of {signs[0]!r} out of the file")
     shown = ", ".join(map(repr, [*others[:2], *figures[:2], *signs[:2]][:4] or list(counts)[:3]))
     return (
-        f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {shown}): set "
-        f"{'; '.join(advice) or 'decimal and thousands as these are written'}; or text={name} if it really is text"
+        f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {shown}): "
+        f"{'; '.join(advice) or 'set decimal and thousands as these are written'}; or set text={name} if it really "
+        "is text"
     )
 
 
@@ -180,7 +181,13 @@ def _spelled(sign: str) -> str:
 
 
 def point_out(
-    path: Path, features: Mapping[str, Cells], spelled: Collection[str], label: str | None, labels: Cells
+    path: Path,
+    features: Mapping[str, Cells],
+    spelled: Collection[str],
+    label: str,
+    labels: Cells,
+    *,
+    quantity: bool,
 ) -> None:
     """Warn of features that may not be meant as they are read, and of a label of many numbers.
 
@@ -192,16 +199,15 @@ def point_out(
         Columns that become features.
     spelled : collection of str
         Columns that were asked to be text.
-    label : str or None
-        The label if its values are classes, and its cells.
+    label, labels : str, Cells
+        The label and its cells.
+    quantity : bool
+        Whether the label is a number to predict, not a class.
     """
-    lines = [
-        line
-        for name, cells in features.items()
-        for about in (_numbers if cells.numeric else _words)(name, cells, name in spelled)
-        if (line := about)
-    ]
-    if label is not None and labels.numeric and (many := len(np.unique(labels.values))) > MANY:
+    lines = _sentinel(label, labels) if quantity else []
+    for name, cells in features.items():
+        lines += _numbers(name, cells) if cells.numeric else _words(name, cells, name in spelled)
+    if not quantity and labels.numeric and (many := len(np.unique(labels.values))) > MANY:
         lines.insert(
             0,
             f"the label {label!r} has {many} different numbers, and each is a class; to predict the number, give "
@@ -213,25 +219,30 @@ def point_out(
         warn_once(f"{path}: {len(lines) - LINES} more columns are like these")
 
 
-def _numbers(name: str, cells: Cells, _: bool) -> list[str]:
+def _numbers(name: str, cells: Cells) -> list[str]:
     """Return what is unusual about a column of numbers."""
-    found = []
+    found = _sentinel(name, cells)
     if cells.codes:
         both = " as ".join(cells.codes)
         found.append(
             f"the column {name!r} has numbers with leading zeros, such as {both}; to read codes as text, give "
             f"text={name}"
         )
-    if codes := _sentinels(cells.values):
-        shown = " and ".join(f"{code:.15g}" for code in codes)
-        count = int(np.isin(cells.values, codes).sum())
-        found.append(
-            f"the column {name!r} has {shown} in {count} rows, far from its other numbers; if they stand for "
-            f"missing cells, give {'&'.join(f'na={code:.15g}' for code in codes)}"
-        )
-    if not (cells.values % 1).any():
-        found += _identifier(name, cells.values.tolist())
-    return found
+    return found if (cells.values % 1).any() else found + _identifier(name, cells.values.tolist())
+
+
+def _sentinel(name: str, cells: Cells) -> list[str]:
+    """Return a line about numbers that may stand for missing cells."""
+    if not (codes := _sentinels(cells.values)):
+        return []
+    shown, ways = (
+        sign.join(f"{way}{code:.15g}" for code in codes) for sign, way in ((" and ", ""), ("&", "na="))
+    )
+    count = int(np.isin(cells.values, codes).sum())
+    return [
+        f"the column {name!r} has {shown} in {count} rows, far from its other numbers; if they stand for missing "
+        f"cells, give {ways}"
+    ]
 
 
 def _sentinels(values: NDArray[np.float64]) -> list[float]:

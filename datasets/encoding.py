@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from datasets.dataset import EXACT, Column, Dataset, group_by
 from datasets.errors import DataError
+from datasets.limits import check_cells
 
 LARGEST = float(np.finfo(np.float32).max)
 MISSING_CATEGORY = "(missing)"
@@ -265,6 +266,7 @@ def _encode(
                 f"{where}: the text column {name!r} has {len(values)} different values "
                 f"(at most {MAX_CATEGORIES}); leave it out with drop, or join rare values with rare"
             )
+        check_cells(where, len(codes), len(names) + len(values), "features")
         blocks.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
         names += [f"{name}={value}" for value in values]
         continuous += [False] * len(values)

@@ -116,8 +116,8 @@ def read_table(
     check_meant(path, {n: table[n] for n in table if n not in {user, *spelled}}, told, typed=content.typed)
     table, kept = _treat_missing(path, table, label, user, policies)
     hidden = {client, user} | (set() if keep_sensitive else {*attributes})
-    quantity = label if task == "classification" else None
-    point_out(path, {n: table[n] for n in table if n not in hidden | told}, spelled, quantity, table[label])
+    features = {name: cells for name, cells in table.items() if name not in hidden | told}
+    point_out(path, features, spelled, label, table[label], quantity=task == "regression")
     some = "" if kept.all() else f", {kept.sum()} of {content.rows} rows"
     return encoded(
         f"{kind}:{path.name}",
@@ -174,7 +174,10 @@ def _treat_missing(
         warn_once(
             f"{path}: {len(kept) - kept.sum()} of {len(kept)} rows are left out, in which {listed} is missing"
         )
-    left = {name: Cells(cells.values[kept], cells.missing[kept]) for name, cells in table.items()}
+    left = {
+        name: cells._replace(values=cells.values[kept], missing=cells.missing[kept])
+        for name, cells in table.items()
+    }
     if empty := [name for name, cells in left.items() if cells.missing.all()]:
         raise DataError(
             f"{path}: the column {empty[0]!r} is empty in the rows that are left; leave it out with drop"
@@ -186,4 +189,4 @@ def _fill(cells: Cells) -> Cells:
     if not cells.missing.any():
         return cells
     filling = cells.values[~cells.missing].mean() if cells.numeric else MISSING_CATEGORY
-    return Cells(np.where(cells.missing, filling, cells.values), cells.missing)
+    return cells._replace(values=np.where(cells.missing, filling, cells.values))

@@ -10,7 +10,8 @@ from datasets.errors import DataError
 MOST_BYTES = 2**31  # of a file; text takes several times as much when it is read
 MOST_LINE = 2**25  # bytes of a line of a CSV file
 MOST_COLUMNS = 200_000
-MOST_CELLS = 400_000_000  # of a table, and of its features; 3.2 GB in double precision
+MOST_ROWS = 50_000_000
+MOST_CELLS = 200_000_000  # of a table, and of its features; about 6 GB with all that is made of them
 PIECE = 2**20
 
 
@@ -59,22 +60,29 @@ def content(path: Path, line: int | None = None) -> bytes:
     return b"".join(pieces)
 
 
-def check_shape(where: object, rows: int, columns: int, what: str = "columns") -> None:
-    """Refuse tables that no memory holds.
+def check_shape(where: object, rows: int, columns: int) -> None:
+    """Refuse tables of more rows, columns or cells than the limits, before they are read.
 
     Raises
     ------
     DataError
-        If there are more columns or cells than the limits.
+        If it is one.
     """
     if columns > MOST_COLUMNS:
         raise DataError(
-            f"{where} has {columns:,} {what} (at most {MOST_COLUMNS:,}); leave some out before it is read"
+            f"{where} has {columns:,} columns (at most {MOST_COLUMNS:,}); leave some out of the file"
         )
-    if rows * columns > MOST_CELLS:
+    if rows > MOST_ROWS:
+        raise DataError(f"{where} has {rows:,} rows (at most {MOST_ROWS:,}); take fewer")
+    check_cells(where, rows, columns, "columns")
+
+
+def check_cells(where: object, rows: int, width: int, what: str) -> None:
+    """Refuse more rows of columns or features than `MOST_CELLS` allows; raise `DataError`."""
+    if rows * width > MOST_CELLS:
         raise DataError(
-            f"{where} has {rows:,} rows of {columns:,} {what}, {rows * columns:,} cells (at most {MOST_CELLS:,}); "
-            "take fewer rows or columns"
+            f"{where} has {rows:,} rows of {width:,} {what}, {rows * width:,} cells (at most {MOST_CELLS:,}); take "
+            "fewer rows or columns"
         )
 
 
