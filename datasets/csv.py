@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,21 +99,25 @@ def _cut(path: Path, text: str, delimiter: str, width: int) -> NDArray[np.object
     import pandas as pd  # slow to import; most data sets do without it
 
     # Read all cells as text and the header as an ordinary row, so that pandas infers nothing.
-    read = partial(
-        pd.read_csv,
-        sep=delimiter,
-        header=None,
-        dtype=object,  # as text; pandas' own type of text takes longer
-        keep_default_na=False,
-        skipinitialspace=True,
-    )
+    def read(**names: Any) -> NDArray[np.object_]:
+        frame = pd.read_csv(
+            io.StringIO(text),
+            sep=delimiter,
+            header=None,
+            dtype=object,  # as text; pandas' own type of text takes longer
+            keep_default_na=False,
+            skipinitialspace=True,
+            **names,
+        )
+        return np.asarray(frame.to_numpy(object))
+
     try:
         if width > WIDE:
             return _wide(text, delimiter)
         try:
-            return read(io.StringIO(text)).to_numpy(object)
+            return read()
         except pd.errors.ParserError:  # rows may end with a separator that the header lacks
-            longer = read(io.StringIO(text), names=range(width + 1), index_col=False).to_numpy(object)
+            longer = read(names=range(width + 1), index_col=False)
             if any(map(str.strip, longer[:, -1].tolist())):
                 raise
             return longer[:, :-1]

@@ -51,7 +51,6 @@ UNKNOWN = frozenset(
         "unknown",
         "missing",
         "not available",
-        "nd",
         "n.d.",
         "k.a.",
         "k. a.",

@@ -17,14 +17,13 @@ FIRST = 100  # cells of a column that are looked at before the others
 MISSING_MARKS = frozenset(("", "?", "NA", "NaN", "nan"))
 
 
-def values_of(texts: Sequence[object], reading: Reading) -> NDArray[np.float64]:
+def values_of(texts: Sequence[object] | Column, reading: Reading) -> NDArray[np.float64]:
     """Return texts as numbers, NaN where one is no number."""
     import pandas as pd  # slow to import; most data sets do without it
 
     if not reading.usual:
         texts = [_plain(text, reading) if isinstance(text, str) else text for text in texts]
-    found: NDArray[np.float64] = pd.to_numeric(np.array(texts, dtype=object), errors="coerce")
-    return found.astype(np.float64, copy=False)
+    return pd.to_numeric(np.array(texts, dtype=object), errors="coerce").astype(np.float64, copy=False)
 
 
 def _plain(text: str, reading: Reading) -> str:

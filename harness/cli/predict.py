@@ -28,7 +28,7 @@ def predict_command(given: argparse.Namespace) -> int:
     )  # the file may be anybody's
     budget = f"; ε {claim.epsilon_total:.4g}" if claim else ""
     log.print(
-        f"{counted(rows.count, 'row')} by run {model.about.run}, trained on {source}{budget}",
+        f"{counted(rows.length, 'row')} by run {model.about.run}, trained on {source}{budget}",
         markup=False,
     )
     return 0

@@ -38,14 +38,14 @@ class Rows(NamedTuple):
     ----------
     columns : dict[str, Cells]
         The columns that a model needs.
-    count : int
+    length : int
         How many rows there are.
     kept : dict[str, ndarray]
         Columns that are to stand beside the predictions, as text.
     """
 
     columns: dict[str, Cells]
-    count: int
+    length: int
     kept: dict[str, Column]
 
 
@@ -87,8 +87,8 @@ def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: 
     for origin, places in categories(inputs).items():
         features = [inputs.features[place] for place in places.values()]
         if origin in content.columns:
-            kind = "number" if _is_number(inputs, origin, places) else "text"
-            columns[origin] = content.columns[origin](kind)
+            number = _is_number(inputs, origin, places)
+            columns[origin] = content.columns[origin]("number" if number else "text")
         elif all(name in content.columns for name in features):  # they are one-hot in the table, too
             columns |= {name: content.columns[name]("number") for name in features}
         else:

@@ -303,7 +303,7 @@ class SavedModel:
             If a cell is missing.
         """
         ravel, model = self.function(client)
-        x = features(self.inputs, rows.columns, rows.count, fill=fill).to(model.dtype)
+        x = features(self.inputs, rows.columns, rows.length, fill=fill).to(model.dtype)
         whole = torch.nn.functional.pad(x, (0, 0, 0, -len(x) % CHUNK))
         outputs = torch.cat([ravel(model, piece) for piece in whole.split(CHUNK)]).double()[: len(x)]
         if self.about.spec.problem["kind"] in SCORED:
