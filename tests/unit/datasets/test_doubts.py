@@ -1,5 +1,9 @@
 """Text that is numbers but for how some are written, codes of missing cells, and what a file says unusually."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -172,3 +176,23 @@ def test_a_run_file_says_numbers_as_they_are(tmp_path):
     assert DataSpec.model_validate("csv:a.csv?na=[n/a,-999]").na == ("n/a", "-999")
     with pytest.raises(ValueError, match="give one character"):
         DataSpec.model_validate({"name": "csv", "path": "a.csv", "decimal": "comma"})
+
+
+@pytest.mark.slow
+def test_workers_do_not_say_it_again(tmp_path, capfd):
+    """Every worker reads the data; the command has read them before."""
+    path = tmp_path / "told.csv"
+    path.write_text("x,y\n" + "".join(f"{n % 7 if n else -999},{n % 2}\n" for n in range(40)))
+    run = {
+        "data": f"csv:{path}?label=y",
+        "partition": {"kind": "iid", "clients": 2},
+        "model": "logistic",
+        "algorithm": "fedavg",
+        "rounds": 1,
+    }
+    (tmp_path / "told.yaml").write_text(
+        json.dumps({"suite": "told", "base": run, "sweep": {"seed": [0, 1, 2, 3]}})
+    )
+    command = [sys.executable, "-m", "harness", "suite", str(tmp_path / "told.yaml"), "--jobs", "2"]
+    subprocess.run([*command, "--out", str(tmp_path / "out")], check=True)
+    assert capfd.readouterr().err.count("far from its other numbers") == 1
