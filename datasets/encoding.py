@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from datasets.dataset import EXACT, Column, Dataset, group_by
 from datasets.errors import DataError
 from datasets.labels import checked_spelling, positive_last, relabeled
+from datasets.limits import check_cells
 
 LARGEST = float(np.finfo(np.float32).max)
 MISSING_CATEGORY = "(missing)"
@@ -21,12 +22,19 @@ MAX_GROUPS = 20  # more numbers in a sensitive column: a quantity, which needs c
 LEAST_STEPS = 1000  # of float32 in a standard deviation of numbers to predict
 OTHER = "other"
 
+#: How a column is to be read: as its cells suggest, as text, or as numbers, as a trained model needs them.
+Kind = Literal["guess", "text", "number"]
+
 
 class Cells(NamedTuple):
-    """A column of numbers (float64, NaN where missing) or text (object), and its missing cells."""
+    """A column of numbers (float64, NaN where missing) or text (object), and its missing cells.
+
+    ``codes`` is a text with leading zeros that was read as a number, and another text of the same number, if any.
+    """
 
     values: Column
     missing: NDArray[np.bool_]
+    codes: tuple[str, ...] = ()
 
     @property
     def numeric(self) -> bool:
@@ -39,20 +47,26 @@ class Content(NamedTuple):
 
     Attributes
     ----------
-    columns : Mapping[str, Callable[[bool], Cells]]
-        Name to what makes a column's cells; True asks for text, also of numbers.
+    columns : Mapping[str, Callable[[Kind], Cells]]
+        Name to what makes a column's cells: as they suggest, as text (also of numbers), or as numbers.
     rows : int
         Number of rows.
     digest : str
         SHA-256 of what was read.
     test : ndarray or None
         ``(rows,)`` bool, True on the rows of the source's own test split; None where it has none.
+    typed : bool
+        Whether the file says which columns are text.
+    taken : str
+        How the file was cut into columns, for messages.
     """
 
-    columns: Mapping[str, Callable[[bool], Cells]]
+    columns: Mapping[str, Callable[[Kind], Cells]]
     rows: int
     digest: str
     test: NDArray[np.bool_] | None = None
+    typed: bool = False
+    taken: str = ""
 
 
 def numbers(what: str, values: NDArray[np.float64], missing: NDArray[np.bool_]) -> Cells:
@@ -66,6 +80,29 @@ def numbers(what: str, values: NDArray[np.float64], missing: NDArray[np.bool_]) 
     if (np.abs(values) > LARGEST).any():
         raise DataError(f"{what} holds an infinite number, or one above {LARGEST:.2g}")
     return Cells(values, missing)
+
+
+def named(where: object, header: Sequence[str], is_empty: Callable[[int], bool]) -> dict[str, int]:
+    """Return the names of columns and their places; one without a name has its place, if it holds something.
+
+    Raises
+    ------
+    DataError
+        If two have the same name.
+    """
+    places: dict[str, int] = {}
+    twice = []
+    for place, given in enumerate(header):
+        name = given.strip() or f"column {place + 1}"
+        if not given.strip() and is_empty(place):
+            continue
+        if name in places:
+            twice.append(name)
+        places[name] = place
+    if twice:
+        shown = ", ".join(map(repr, sorted({*twice})))
+        raise DataError(f"{where}: the header names {shown} more than once")
+    return places
 
 
 def encoded(
@@ -246,6 +283,7 @@ def _encode(
                 f"{where}: the text column {name!r} has {len(values)} different values "
                 f"(at most {MAX_CATEGORIES}); leave it out with drop, or join rare values with rare"
             )
+        check_cells(where, len(codes), len(names) + len(values), "features")
         blocks.append((codes[:, None] == np.arange(len(values))).astype(np.float32))
         names += [f"{name}={value}" for value in values]
         continuous += [False] * len(values)
@@ -257,7 +295,7 @@ def _encode(
 
 def _is_continuous(cells: Cells) -> bool:
     """Whether a column holds numbers other than 0 and 1."""
-    return cells.numeric and not np.isin(cells.values, (0.0, 1.0)).all()
+    return cells.numeric and not ((cells.values == 0) | (cells.values == 1)).all()
 
 
 def _exact(table: Mapping[str, Cells]) -> torch.Tensor | None:

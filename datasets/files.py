@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -12,16 +11,17 @@ from numpy.typing import NDArray
 
 from datasets import arrow, csv
 from datasets.dataset import Dataset
+from datasets.doubts import check_meant, point_out
 from datasets.encoding import MISSING_CATEGORY, Cells, Content, encoded
 from datasets.errors import DataError, nearest, warn_once
-from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, listed
+from datasets.formats import OTHERWISE, POLICIES, SUFFIXES, Reading, listed
 from datasets.labels import point_out_alike
 
 
 class Format(NamedTuple):
     """A format: its reader, the version of it, and the suffixes of its files."""
 
-    read: Callable[[Path], Content]
+    read: Callable[[Path, Reading], Content]
     version: int
     suffixes: tuple[str, ...]
 
@@ -31,9 +31,6 @@ FORMATS = {
     "parquet": Format(arrow.read_parquet, arrow.VERSION, SUFFIXES["parquet"]),
     "arrow": Format(arrow.read_arrow, arrow.VERSION, SUFFIXES["arrow"]),
 }
-FEWEST = 20  # rows from which a column that differs in every one is called an identifier
-MANY = 20  # different numbers of a label, above which they look like a quantity
-DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
 
 
 def read_table(
@@ -52,6 +49,7 @@ def read_table(
     positive: str | None = None,
     labels: Mapping[str, str] | None = None,
     task: Literal["classification", "regression"] = "classification",
+    **marks: object,
 ) -> Dataset:
     """Read a table of a file: numbers are kept, text is one-hot encoded, one column is the label.
 
@@ -90,6 +88,8 @@ def read_table(
         Values of the label to rename, so that several spellings are one class.
     task : {"classification", "regression"}
         Whether the label's values are classes or numbers.
+    **marks
+        Fields of `Reading`: how the file is cut into cells, and what is written in them.
 
     Raises
     ------
@@ -99,16 +99,17 @@ def read_table(
     path = path.expanduser()
     if rare is not None and rare < 1:
         raise DataError(f"rare is {rare}; give a number of rows, at least 1")
-    content = FORMATS[kind].read(path)
+    content = FORMATS[kind].read(path, Reading.of(marks))
     columns = content.columns
     if content.rows < 2:
         raise DataError(f"{path} has {content.rows} rows of data; at least 2 are needed")
     attributes, dropped, spelled = listed(sensitive), listed(drop), listed(text)
+    taken = f" ({content.taken})" if content.taken else ""
     if label is None:
         raise DataError(f"{path}: say which column is the label; {nearest('', columns)}")
     for column in (label, *attributes, *dropped, *spelled, *filter(None, (client, user))):
         if column not in columns:
-            raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}")
+            raise DataError(f"{path} has no column {column!r}; {nearest(column, columns)}{taken}")
     if label in (*attributes, client, user) or {label, *attributes, client, user} & set(dropped):
         raise DataError(
             f"{path}: the label cannot be sensitive, the client or the user, and none of them can be dropped"
@@ -117,17 +118,18 @@ def read_table(
     table = {}
     for name, cells in columns.items():
         if name not in dropped:
-            table[name] = cells(name == user or name in spelled)
+            table[name] = cells("text" if name == user or name in spelled else "guess")
             if table[name].missing.all():
                 raise DataError(f"{path}: the column {name!r} is empty; leave it out with drop")
+    told = {label, client, *attributes}
+    check_meant(path, {n: table[n] for n in table if n not in {user, *spelled}}, told, typed=content.typed)
     table, kept = _treat_missing(path, table, label, user, policies)
     hidden = {client, user} | (set() if keep_sensitive else {*attributes})
-    _point_out_doubtful(path, {n: table[n] for n in table if n not in hidden | {label, *attributes}})
+    features = {name: cells for name, cells in table.items() if name not in hidden | told}
+    point_out(path, features, spelled, label, table[label], quantity=task == "regression")
     for name in filter(None, (*attributes, client, user)):
         if not table[name].numeric:
             point_out_alike(path, name, set(table[name].values.tolist()))
-    if task == "classification" and table[label].numeric:
-        _point_out_quantity(path, label, table[label])
     some = "" if kept.all() else f", {kept.sum()} of {content.rows} rows"
     return encoded(
         f"{kind}:{path.name}",
@@ -186,7 +188,10 @@ def _treat_missing(
         warn_once(
             f"{path}: {len(kept) - kept.sum()} of {len(kept)} rows are left out, in which {listed} is missing"
         )
-    left = {name: Cells(cells.values[kept], cells.missing[kept]) for name, cells in table.items()}
+    left = {
+        name: cells._replace(values=cells.values[kept], missing=cells.missing[kept])
+        for name, cells in table.items()
+    }
     if empty := [name for name, cells in left.items() if cells.missing.all()]:
         raise DataError(
             f"{path}: the column {empty[0]!r} is empty in the rows that are left; leave it out with drop"
@@ -198,33 +203,4 @@ def _fill(cells: Cells) -> Cells:
     if not cells.missing.any():
         return cells
     filling = cells.values[~cells.missing].mean() if cells.numeric else MISSING_CATEGORY
-    return Cells(np.where(cells.missing, filling, cells.values), cells.missing)
-
-
-def _point_out_quantity(path: Path, label: str, cells: Cells) -> None:
-    """Warn of a label of so many numbers that they may be meant as numbers."""
-    if (many := len(np.unique(cells.values))) > MANY:
-        warn_once(
-            f"{path}: the label {label!r} has {many} different numbers, and each is a class; to predict the "
-            "number, give --problem regression"
-        )
-
-
-def _point_out_doubtful(path: Path, features: Mapping[str, Cells]) -> None:
-    """Warn of features that are dates in text, or text or whole numbers that differ in every row."""
-    for name, cells in features.items():
-        values = cells.values.tolist()
-        if not cells.numeric and all(map(DATE.fullmatch, cells.values[~cells.missing].tolist())):
-            warn_once(
-                f"{path}: the column {name!r} holds dates as text, and each of its {len(set(values))} values "
-                f"becomes a feature; leave it out with drop={name}, or save the table as Parquet, where dates are "
-                "numbers"
-            )
-            continue
-        if len(set(values[:FEWEST])) < FEWEST or (cells.numeric and (cells.values % 1).any()):
-            continue
-        if len(set(values)) == len(values):
-            warn_once(
-                f"{path}: the column {name!r} is a feature and differs in every row; if it is an identifier, leave "
-                f"it out with drop={name}"
-            )
+    return cells._replace(values=np.where(cells.missing, filling, cells.values))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from datasets.errors import DataError, nearest
@@ -15,9 +15,10 @@ POLICIES = ("error", "drop", "fill")  # for missing cells
 OTHERWISE = "*"  # in a mapping of policies: columns that it does not name
 
 # Query keys of an address ``FORMAT:PATH?KEY=VALUE&...``; ``missing.COLUMN`` and ``labels.VALUE`` besides.
-LISTS = ("sensitive", "drop", "text")
+LISTS = ("sensitive", "drop", "text", "na")
 MAPPINGS = ("missing", "labels")
-KEYS = ("label", "client", "user", "keep_sensitive", "rare", "positive", *MAPPINGS, *LISTS)
+MARKS = ("delimiter", "encoding", "decimal", "thousands")
+KEYS = ("label", "client", "user", "keep_sensitive", "rare", "positive", *MAPPINGS, *MARKS, *LISTS)
 
 
 def name_of_file(name: object, path: object) -> str | None:
@@ -60,6 +61,8 @@ def parse_address(address: str) -> dict[str, Any] | None:
             if column in given:
                 raise DataError(f"{address!r}: {key} is given twice")
             given[column] = value
+        elif key == "na" and value.startswith("[") and value.endswith("]"):  # as in a run file
+            options[key] = [*listed(options.get(key)), *map(str.strip, value[1:-1].split(","))]
         elif key in LISTS and key in options:
             options[key] = [*listed(options[key]), value]
         elif key in options:
@@ -84,3 +87,66 @@ def listed(given: str | Sequence[str] | None) -> list[str]:
     if given is None:
         return []
     return [given] if isinstance(given, str) else list(given)
+
+
+class Reading(NamedTuple):
+    """How the cells of a file are read.
+
+    Attributes
+    ----------
+    delimiter, encoding : str or None
+        What separates the columns of a CSV file, and its encoding. None: as its header suggests; UTF-8.
+    decimal, thousands : str
+        The decimal sign, and what separates groups of three digits, if anything.
+    na : tuple[str, ...]
+        Further texts, or numbers, that stand for a missing cell.
+    """
+
+    delimiter: str | None = None
+    encoding: str | None = None
+    decimal: str = "."
+    thousands: str = ""
+    na: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Reading:
+        """Return what some options say, of which others than these are ignored.
+
+        Raises
+        ------
+        DataError
+            If a sign is no single character, or two signs are the same.
+        """
+        given: dict[str, Any] = {name: options[name] for name in cls._fields if options.get(name) is not None}
+        if given.get("delimiter") in ("tab", "\\t"):
+            given["delimiter"] = "\t"
+        codes = given.pop("na", ())
+        given["na"] = (
+            (codes,) if isinstance(codes, str) else tuple(codes) if isinstance(codes, list | tuple) else None
+        )
+        for name, value in given.items():
+            if not (
+                isinstance(value, str)
+                or (name == "na" and value is not None and {*map(type, value)} <= {str})
+            ):
+                raise DataError(f"{name}: a text is needed, given {options[name]!r}")
+        made = cls(**given)
+        for name, sign in (
+            ("delimiter", made.delimiter),
+            ("decimal", made.decimal),
+            ("thousands", made.thousands),
+        ):
+            if sign and (len(sign) != 1 or sign.isalnum() or sign in '"+\r\n'):
+                raise DataError(
+                    f"{name} is {sign!r}; give one character that is no letter, digit, quote or plus"
+                )
+        if made.decimal == "-" or made.thousands == "-" or made.decimal in (made.thousands, ""):
+            raise DataError(
+                f"decimal is {made.decimal!r} and thousands {made.thousands!r}; give two different signs, no minus"
+            )
+        return made
+
+    @property
+    def usual(self) -> bool:
+        """Whether numbers are written as Python writes them."""
+        return self.decimal == "." and not self.thousands

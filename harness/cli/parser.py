@@ -262,10 +262,20 @@ def parser() -> argparse.ArgumentParser:
     predicted = command("predict", "predict", "apply the saved model of a run to a table")
     predicted.add_argument("model", type=Path, metavar="RUN", help="folder of a run, or a file .safetensors")
     predicted.add_argument(
-        "data", type=Path, metavar="TABLE", help="CSV, Parquet or Arrow file with its columns"
+        "data", metavar="TABLE", help="CSV, Parquet or Arrow file with its columns, or csv:FILE?decimal=,"
     )
     predicted.add_argument("--client", metavar="NAME", help="whose model, if every client has its own")
     predicted.add_argument("--csv", type=Path, metavar="FILE", help="write predictions here (default: print)")
+    predicted.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="also write this column; may be repeated",
+    )
+    predicted.add_argument(
+        "--fill", action="store_true", help="write the training mean where a number is missing"
+    )
 
     diagnosed = command("doctor", "doctor", "say what this machine lacks, and the mend")
     diagnosed.add_argument(

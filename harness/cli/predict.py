@@ -8,21 +8,27 @@ import sys
 import pandas as pd
 
 from harness.cli.console import log
-from harness.core.registry import counted
+from harness.core.registry import UserError, counted
 from harness.report.data.export import without_formulas
-from harness.simulation.saved_model import SavedModel, read_rows
+from harness.simulation.saved_model import SavedModel
 
 
 def predict_command(given: argparse.Namespace) -> int:
     """Apply a saved model to a table, and write a row of predictions for each of its rows."""
     model = SavedModel.read(given.model)
-    columns, rows = read_rows(given.data)
-    found = pd.DataFrame(model.predict(columns, given.client))
+    rows = model.rows(given.data, given.keep)
+    predicted = model.predict(rows, given.client, fill=given.fill)
+    if clash := sorted(rows.kept.keys() & predicted.keys()):
+        raise UserError(f"--keep {clash[0]}: the predictions have a column of this name")
+    found = pd.DataFrame({**rows.kept, **predicted})
     without_formulas(found).to_csv(given.csv or sys.stdout, index=False)
-    claim = model.about["privacy"]
-    budget = f"; ε {claim['epsilon_total']}" if claim else ""
+    claim = model.about.privacy
+    source = "".join(
+        sign if sign.isprintable() else "?" for sign in model.about.source
+    )  # the file may be anybody's
+    budget = f"; ε {claim.epsilon_total:.4g}" if claim else ""
     log.print(
-        f"{counted(rows, 'row')} by run {model.about['run']}, trained on {model.about['source']}{budget}",
+        f"{counted(rows.length, 'row')} by run {model.about.run}, trained on {source}{budget}",
         markup=False,
     )
     return 0

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from datasets import catalog
-from datasets.formats import POLICIES, name_of_file, parse_address
+from datasets.formats import POLICIES, Reading, name_of_file, parse_address
 from datasets.partition import PARTITIONS
 from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
@@ -76,6 +76,8 @@ class DataSpec(Section):
         Columns that say who holds a sample, and which of its users it is about (files); they are no features.
     keep_sensitive, normalize, missing, drop, text, rare, positive, labels
         Options of the loader, see `datasets.catalog.load`.
+    delimiter, encoding, decimal, thousands, na
+        How a file is read, see `datasets.formats.Reading`.
     binary : {"halves"} or None
         Make two classes: the lower half of the labels is negative, the upper half positive.
     drop_negatives : float
@@ -97,6 +99,11 @@ class DataSpec(Section):
     rare: int | None = Field(default=None, ge=1)
     positive: str | None = None
     labels: Annotated[dict[str, str], AfterValidator(Policies)] | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    na: str | tuple[str, ...] | None = None
     binary: Literal["halves"] | None = None
     drop_negatives: float = Field(default=0.0, ge=0, lt=1)
 
@@ -150,6 +157,18 @@ class DataSpec(Section):
             else new
             for old, new in given.items()
         }
+    @field_validator("na", mode="before")
+    @classmethod
+    def _codes(cls, given: object) -> object:
+        """Read numbers such as -999 as what is written in a cell."""
+        if isinstance(given, (list, tuple)):
+            return [cls._codes(code) for code in given]
+        return f"{given:.15g}" if isinstance(given, (int, float)) and not isinstance(given, bool) else given
+
+    @model_validator(mode="after")
+    def _signs(self) -> DataSpec:
+        Reading.of(self.model_dump())
+        return self
 
     @field_validator("name")
     @classmethod

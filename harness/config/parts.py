@@ -16,8 +16,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, cast
 
-from datasets.cache import cache_dir, source_digest
-from harness.storage.files import Unwritable, make_folder, write_json
+from datasets.cache import cache_dir, make_cache_folder, source_digest, trusted
+from harness.storage.files import Unwritable, read_json, write_json
 
 PACKAGES = ("harness", "privacy", "compression", "algorithms", "datasets")
 REGISTRIES = {"torch", "datasets.catalog"}  # whoever registers something has imported one of them
@@ -107,16 +107,22 @@ def _recalled() -> Parts:
     place = hashlib.sha256(str(folders).encode(errors="surrogateescape")).hexdigest()[:16]
     with suppress(OSError, ValueError, KeyError, TypeError, RuntimeError):  # the last: no home for the cache
         path = cache_dir("parts") / f"{place}.json"
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["source"] == source:
+        content = read_json(path, "source", "seal", "parts") if path.exists() and trusted(path.parent) else {}
+        if content and content["source"] == source and content["seal"] == _seal(content["parts"]):
             return Recalled(content["parts"])
-    content = {"source": source, "parts": import_module("harness.config.registered").written_down()}
+    known = import_module("harness.config.registered").written_down()
     with suppress(OSError, Unwritable, RuntimeError):  # it is found out again next time
         path = cache_dir("parts") / f"{place}.json"
         if source_digest(folders) == source:  # or what was imported may be other code
-            make_folder(path.parent)
-            write_json(path, content)
+            make_cache_folder(path.parent)
+            if trusted(path.parent):
+                write_json(path, {"source": source, "seal": _seal(known), "parts": known})
     return _registered()
+
+
+def _seal(known: object) -> str:
+    """Return the checksum of what is kept: a file that was damaged is written again."""
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
 def _folders() -> list[str]:

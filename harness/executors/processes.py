@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -106,6 +107,7 @@ def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> N
     Workers ignore Ctrl-C, which reaches every process of a terminal; the parent stops them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("datasets").setLevel(logging.ERROR)  # the parent has read the data, and warned
     torch.set_num_threads(1)
     os.environ.clear()
     os.environ.update(variables)

@@ -9,32 +9,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from datasets.dataset import Column
-from datasets.encoding import MISSING_CATEGORY, OTHER, Cells
 from datasets.federation import Inputs
-from datasets.files import FORMATS
+from datasets.limits import check_regular
 from harness import models
+from harness.config.settings import checked
 from harness.core.flat_model import Ravel
 from harness.core.registry import UserError, unknown
 from harness.simulation.build import Setup
+from harness.simulation.saved_columns import Rows, features, read_rows
 from harness.simulation.simulation import Simulation
 from harness.storage import seals
 from harness.storage.files import Damaged, replacing, writing
 
 FORMAT = "fedfrontier 1"
 SCORED = ("auroc",)  # problems whose models score, without a class
-CHUNK = 65_536  # rows at once
+CHUNK = 1024  # rows at once, always as many: a sum may be rounded otherwise among other numbers of rows
 
 
 def check_savable(setup: Setup) -> None:
@@ -106,6 +106,84 @@ def save_model(setup: Setup, run: Simulation, number: int, line: Mapping[str, An
         temporary.write_bytes(save(tensors, {name: json.dumps(value) for name, value in about.items()}))
 
 
+class Trained(BaseModel):
+    """What of a run's spec is needed to apply its model."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    model: dict[str, Any]
+    problem: dict[str, Any]
+    algorithm: dict[str, Any]
+    data: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        latent = self.algorithm.get("latent", 1)
+        if not isinstance(self.model.get("name"), str) or not isinstance(self.problem.get("kind"), str):
+            raise UserError("spec: model and problem need names")
+        if not isinstance(latent, int) or latent < 1:
+            raise UserError(f"spec.algorithm.latent: a number of features is needed, given {latent!r}")
+        return self
+
+
+class Claim(BaseModel):
+    """The privacy statement of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    epsilon_total: float
+
+
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class About(BaseModel):
+    """The metadata of a model.
+
+    Attributes
+    ----------
+    run, spec, source, digest, metrics, privacy
+        The run, its spec, its data, its last metrics and its privacy statement.
+    features, origins, shift, scale
+        As in `Inputs`.
+    classes : tuple[str, ...]
+        Names of the labels; empty for numbers.
+    label : tuple[float, float]
+        Mean and standard deviation of a number to predict.
+    clients : tuple[str, ...]
+        Their names, if each has a model.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    spec: Trained
+    features: Annotated[Texts, Field(min_length=1)]
+    origins: Texts
+    shift: Annotated[tuple[FiniteFloat, ...], Field(strict=False)]
+    scale: Annotated[tuple[Annotated[FiniteFloat, Field(gt=0)], ...], Field(strict=False)]
+    classes: Texts
+    label: Annotated[tuple[FiniteFloat, FiniteFloat], Field(strict=False)]
+    clients: Texts
+    source: str
+    digest: str
+    metrics: dict[str, Any]
+    privacy: Claim | None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """Refuse columns that do not go together."""
+        if not len(self.features) == len(self.origins) == len(self.shift) == len(self.scale):
+            raise UserError("features, origins, shift and scale differ in length")
+        if len({*self.features}) < len(self.features) or len({*self.classes}) < len(self.classes):
+            raise UserError("two features or two classes have one name")
+        for name, origin in zip(self.features, self.origins, strict=True):
+            if name != origin and not (
+                name.startswith(origin) and name[len(origin) : len(origin) + 1] in "=_"
+            ):
+                raise UserError(f"feature {name!r} is none of the column {origin!r}")
+        if len(self.classes) == 1:
+            raise UserError("there is one class only")
+        return self
+
+
 @dataclass(frozen=True)
 class SavedModel:
     """A model read from a file.
@@ -114,12 +192,12 @@ class SavedModel:
     ----------
     tensors : dict[str, Tensor]
         Parameters by name; with a leading axis of clients if each has a model.
-    about : dict
+    about : About
         The metadata.
     """
 
     tensors: dict[str, Tensor]
-    about: dict[str, Any]
+    about: About
 
     @classmethod
     def read(cls, path: Path) -> SavedModel:
@@ -135,24 +213,27 @@ class SavedModel:
             raise UserError(
                 f"{path} does not exist; give the folder of a run, DIR/runs/ID, that was made with --save-model"
             )
+        check_regular(path)
         _check_sealed(path)
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = {name: json.loads(value) for name, value in metadata.items()}
-        except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        except (SafetensorError, OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
-        if about.get("format") != FORMAT:
-            raise UserError(f"{path} holds no model of this version: format {about.get('format')!r}")
-        return cls(tensors, about)
+        if about.pop("format", None) != FORMAT:
+            raise UserError(f"{path} holds no model of this version: its format is not {FORMAT!r}")
+        if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
+            raise UserError(f"{path} holds parameters that are no finite numbers")
+        return cls(tensors, checked(str(path), lambda: About.model_validate(about)))
 
     @property
     def inputs(self) -> Inputs:
         """The features."""
         about = self.about
-        shift, scale = (torch.tensor(about[name], dtype=torch.float64) for name in ("shift", "scale"))
-        return Inputs(tuple(about["features"]), tuple(about["origins"]), shift, scale)
+        shift, scale = (torch.tensor(values, dtype=torch.float64) for values in (about.shift, about.scale))
+        return Inputs(about.features, about.origins, shift, scale)
 
     def function(self, client: str | None = None) -> tuple[Ravel, Tensor]:
         """Return the network and its parameters as a vector, of one client if each has a model.
@@ -162,23 +243,30 @@ class SavedModel:
         UserError
             If a client is needed, not needed, or unknown.
         """
-        spec = self.about["spec"]
-        part, kind = dict(spec["model"]), spec["problem"]["kind"]
-        outputs = 1 if kind in SCORED or not self.about["classes"] else len(self.about["classes"])
-        net = models.build(part.pop("name"), (len(self.about["features"]),), outputs, part)
-        if "latent" in spec["algorithm"] and isinstance(net, models.Net):
-            net = models.encoder(net, spec["algorithm"]["latent"])
+        spec = self.about.spec
+        part, kind = dict(spec.model), spec.problem["kind"]
+        outputs = 1 if kind in SCORED or not self.about.classes else len(self.about.classes)
+        net = models.build(part.pop("name"), (len(self.about.features),), outputs, part)
+        if "latent" in spec.algorithm and isinstance(net, models.Net):
+            net = models.encoder(net, spec.algorithm["latent"])
         ravel = Ravel(net)
         shapes = dict(zip(ravel.names, ravel.shapes, strict=True))
-        own = {name: tensor.ndim - len(shapes.get(name, ())) for name, tensor in self.tensors.items()}
-        if self.tensors.keys() != shapes.keys() or len({*own.values()}) != 1:
+        # Every parameter may have an axis of clients in front, of the same length.
+        fronts = {name: tuple(self.tensors[name].shape) for name in self.tensors.keys() & shapes.keys()}
+        own = {shape[: len(shape) - len(shapes[name])] for name, shape in fronts.items()}
+        ends = all(
+            shape[len(shape) - len(shapes[name]) :] == tuple(shapes[name]) for name, shape in fronts.items()
+        )
+        if self.tensors.keys() != shapes.keys() or len(own) != 1 or not ends or len(front := own.pop()) > 1:
             raise UserError("the file's parameters are not those of the model that its spec names")
-        if not own[ravel.names[0]]:
+        if not front:
             if client is not None:
                 raise UserError(f"--client {client}: all clients have one model")
             return ravel, torch.cat([self.tensors[name].flatten() for name in ravel.names])
         count = len(self.tensors[ravel.names[0]])
-        names = self.about["clients"] or [str(number) for number in range(count)]
+        names = list(self.about.clients) or [str(number) for number in range(count)]
+        if len(names) != count or not count:
+            raise UserError(f"the file names {len(names)} clients and holds models of {count}")
         if client is None:
             raise UserError(f"--client: every client has a model; give one of {', '.join(names[:10])}")
         if client not in names:
@@ -186,16 +274,22 @@ class SavedModel:
         place = names.index(client)
         return ravel, torch.cat([self.tensors[name][place].flatten() for name in ravel.names])
 
+    def rows(self, table: str | Path, keep: Sequence[str] = ()) -> Rows:
+        """Return the rows of a table, read by the types of this model's columns; see `read_rows`."""
+        return read_rows(table, self.inputs, self.about.spec.data, keep)
+
     @torch.no_grad()
-    def predict(self, columns: Mapping[str, Cells], client: str | None = None) -> dict[str, np.ndarray]:
+    def predict(self, rows: Rows, client: str | None = None, *, fill: bool = False) -> dict[str, np.ndarray]:
         """Apply the model to the rows of a table.
 
         Parameters
         ----------
-        columns : Mapping[str, Cells]
-            The raw columns that it was trained on; others are ignored.
+        rows : Rows
+            The rows, of `rows`.
         client : str, optional
             Whose model, if every client has one.
+        fill : bool
+            Whether the mean of the training samples is written where a number is missing.
 
         Returns
         -------
@@ -206,18 +300,19 @@ class SavedModel:
         Raises
         ------
         UserError
-            If a column is missing or has a missing cell or text where numbers were.
+            If a cell is missing.
         """
         ravel, model = self.function(client)
-        x = ((_features(self.inputs, columns) - self.inputs.shift) / self.inputs.scale).to(model.dtype)
-        outputs = torch.cat([ravel(model, rows) for rows in x.split(CHUNK)]).double()
-        if self.about["spec"]["problem"]["kind"] in SCORED:
+        x = features(self.inputs, rows.columns, rows.length, fill=fill).to(model.dtype)
+        whole = torch.nn.functional.pad(x, (0, 0, 0, -len(x) % CHUNK))
+        outputs = torch.cat([ravel(model, piece) for piece in whole.split(CHUNK)]).double()[: len(x)]
+        if self.about.spec.problem["kind"] in SCORED:
             return {"score": outputs.squeeze(-1).numpy()}
-        if not self.about["classes"]:
-            mean, std = self.about["label"]
+        if not self.about.classes:
+            mean, std = self.about.label
             return {"prediction": (outputs.squeeze(-1) * std + mean).numpy()}
         shares = outputs.softmax(-1).numpy()
-        classes = np.array(self.about["classes"])
+        classes = np.array(self.about.classes)
         return {
             "prediction": classes[shares.argmax(-1)],
             **{f"p({name})": shares[:, place] for place, name in enumerate(classes)},
@@ -225,62 +320,19 @@ class SavedModel:
 
 
 def _check_sealed(path: Path) -> None:
-    """Raise Damaged if a model is beside the end of its run and is not what that run has written."""
-    with suppress(FileNotFoundError):
+    """Refuse a model in the folder of a run that has not written it, or not so."""
+    try:
         _, seal = seals.read_sealed(path.parent / "done.json")
-        if seal.get(path.name, digest := seals.checksum(path)) != digest:
-            raise Damaged(path)
-
-
-def _features(inputs: Inputs, columns: Mapping[str, Cells]) -> Tensor:
-    """Return the features ``(n, F)`` of raw columns, before they are shifted and scaled."""
-    found: list[Tensor] = []
-    for name, origin in zip(inputs.features, inputs.origins, strict=True):
-        if origin not in columns:
-            raise unknown("column of the table", origin, columns)
-        if name == origin:
-            found.append(_numbers(origin, columns[origin]))
-        else:
-            known = [other for other, of in zip(inputs.features, inputs.origins, strict=True) if of == origin]
-            found.append(torch.from_numpy(_values(origin, columns[origin], known) == name).double())
-    return torch.stack(found, -1)
-
-
-def _numbers(name: str, cells: Cells) -> Tensor:
-    """Return a column of numbers."""
-    if cells.missing.any():
+    except FileNotFoundError:
+        if (path.parent / "spec.json").exists():
+            raise UserError(
+                f"{path} is in the folder of a run that has not ended, so nothing vouches for it"
+            ) from None
+        return
+    if path.name not in seal:
         raise UserError(
-            f"column {name!r} has no value in row {int(cells.missing.argmax()) + 1} below the header; fill it"
+            f"{path} is not of the run in its folder, whose done.json names no such file; make the model anew with "
+            "--save-model"
         )
-    if not cells.numeric:
-        raise UserError(f"column {name!r} needs numbers, as in training; given {cells.values[0]!r}")
-    return torch.from_numpy(cells.values.astype(np.float64))
-
-
-def _values(name: str, cells: Cells, known: Sequence[str]) -> Column:
-    """Return the feature for each cell; of a value that training had not, "other", which may be none."""
-    texts = [f"{value:.15g}" for value in cells.values] if cells.numeric else cells.values.tolist()
-    made = [
-        f"{name}={MISSING_CATEGORY if gone else text}"
-        for text, gone in zip(texts, cells.missing, strict=True)
-    ]
-    gone = next((row for row, one in enumerate(made) if cells.missing[row] and one not in known), None)
-    if gone is not None:
-        raise UserError(f"column {name!r} has no value in row {gone + 1} below the header; fill it")
-    return np.array([one if one in known else f"{name}={OTHER}" for one in made], dtype=object)
-
-
-def read_rows(path: Path) -> tuple[dict[str, Cells], int]:
-    """Return the columns of a table in a file, CSV, Parquet or Arrow by its suffix, and the number of rows.
-
-    Raises
-    ------
-    UserError
-        If the suffix is none of theirs; DataError if the file cannot be read.
-    """
-    for kind in FORMATS.values():
-        if path.suffix.lower() in kind.suffixes:
-            content = kind.read(path)
-            return {name: make(False) for name, make in content.columns.items()}, content.rows
-    every = [suffix for kind in FORMATS.values() for suffix in kind.suffixes]
-    raise unknown("kind of table", path.suffix, every)
+    if seal[path.name] != seals.checksum(path):
+        raise Damaged(path)

@@ -254,7 +254,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
 def test_shards_that_do_not_go_together_are_refused(tmp_path):
     parquet.write_table(pa.table({"x": [1, 2], "y": [0, 1]}), tmp_path / "a.parquet")
     parquet.write_table(pa.table({"z": ["u", "v"], "y": [0, 1]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match="cannot be read as parquet"):
+    with pytest.raises(DataError, match=r"b\.parquet lacks the column 'x', which a\.parquet has"):
         load("parquet", path=tmp_path, label="y")
 
 
@@ -293,3 +293,28 @@ def test_without_pyarrow_the_message_names_the_extra(tmp_path, monkeypatch):
     for kind in ("parquet", "arrow"):
         with pytest.raises(DataError, match=r"need pyarrow, .*pip install 'fedfrontier\[export\]'"):
             load(kind, path=path, label="y")
+
+
+@pytest.mark.parametrize(
+    "name", ["train-{:05}-of-00003.parquet", "{}-of-3.parquet", "t-{:05}-of-00003-ab{}.parquet"]
+)
+def test_missing_shards_are_named(tmp_path, name):
+    for number in (0, 2):
+        table = pa.table({"x": [1, 2], "y": [0, 1]})
+        parquet.write_table(table, tmp_path / name.format(number, number))
+    with pytest.raises(DataError, match=r"lacks .*0*1-of-0*3 .*its names say 3 files"):
+        load("parquet", path=tmp_path, label="y")
+    parquet.write_table(table, tmp_path / name.format(1, 1))
+    assert len(load("parquet", path=tmp_path, label="y")) == 6
+
+
+def test_shards_of_other_types_name_file_and_column(tmp_path):
+    parquet.write_table(pa.table({"x": [1, 2], "y": [0, 1]}), tmp_path / "a.parquet")
+    for other, said in (
+        ({"x": ["1", "2"], "y": [0, 1]}, "'x' holds string in b.parquet and int64 in a.parquet"),
+        ({"x": [1, 2], "y": [0, 1], "z": [0, 1]}, "b.parquet has a column 'z', which a.parquet lacks"),
+        ({"y": [0, 1], "x": [1, 2]}, "another order than a.parquet"),
+    ):
+        parquet.write_table(pa.table(other), tmp_path / "b.parquet")
+        with pytest.raises(DataError, match=said):
+            load("parquet", path=tmp_path, label="y")

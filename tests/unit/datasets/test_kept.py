@@ -1,5 +1,7 @@
 """A table that was kept is the one that was read, and no other."""
 
+import io
+import os
 import re
 import shutil
 import subprocess
@@ -118,7 +120,7 @@ def test_other_bytes_options_code_or_packages_are_read_anew(found, monkeypatch):
 def test_a_damaged_file_is_read_anew(found, remains):
     read = Reader()
     kept("table", found, {}, read)
-    (file,) = cache_dir("tables").glob("*.npz")
+    (file,) = cache_dir("tables").glob("*.table")
     whole = file.read_bytes()
     middle = len(whole) // 2
     file.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :] if remains is None else remains)
@@ -246,3 +248,60 @@ def test_a_change_of_any_source_file_is_noticed(tmp_path):
     (tmp_path / ".#two.py").symlink_to(tmp_path / "nowhere")  # the lock of an editor
     assert source_digest([str(tmp_path)]) is None
     assert source_digest([str(tmp_path / "package.zip")]) is None
+
+
+@pytest.mark.parametrize("at", range(0, 1000, 90))
+def test_zeros_anywhere_in_the_file_are_read_anew(found, at):
+    """They raised TokenError, TypeError, IndexError or MemoryError, and the file stayed."""
+    read = Reader()
+    kept("table", found, {}, read)
+    (file,) = cache_dir("tables").glob("*")
+    whole = file.read_bytes()
+    place = at * len(whole) // 1000
+    file.write_bytes(whole[:place] + bytes(512) + whole[place + 512 :])
+    same(kept("table", found, {}, read), table())
+    assert read.times == 2 and file.read_bytes() == whole
+
+
+def test_other_labels_in_the_file_are_not_believed(found):
+    """Whoever writes the arrays anew, and not the checksum, is noticed."""
+    kept("table", found, {}, Reader())
+    (file,) = cache_dir("tables").glob("*")
+    with np.load(io.BytesIO(file.read_bytes()[65:])) as arrays:
+        changed = {**arrays, "y": 1 - arrays["y"]}
+    for head in (b"", file.read_bytes()[:65]):
+        forged = io.BytesIO()
+        np.savez(forged, **changed)
+        file.write_bytes(head + forged.getvalue())
+        same(kept("table", found, {}, Reader()), table())
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+@pytest.mark.parametrize("which", ["tables", ""])
+def test_a_cache_that_others_can_write_is_not_used(found, mode, which, caplog):
+    read = Reader()
+    kept("table", found, {}, read)
+    (cache_dir("tables").parent / which).chmod(mode)
+    for _ in range(2):
+        kept("table", found, {}, read)
+    assert read.times == 3
+    assert len([one for one in caplog.records if "others than you can write it" in one.getMessage()]) == 1
+
+
+def test_a_cache_of_somebody_else_is_not_used(found, monkeypatch):
+    read = Reader()
+    kept("table", found, {}, read)
+    monkeypatch.setattr("os.getuid", lambda: 4711)
+    monkeypatch.setattr("datasets.cache.ROOT", 4712)
+    kept("table", found, {}, read)
+    assert read.times == 2
+
+
+def test_folders_of_the_cache_are_the_users_own(found):
+    before = os.umask(0)
+    try:
+        kept("table", found, {}, Reader())
+    finally:
+        os.umask(before)
+    folder = cache_dir("tables")
+    assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]

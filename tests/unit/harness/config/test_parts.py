@@ -130,3 +130,33 @@ def test_without_source_nothing_is_kept(tmp_path):
     none = "import datasets.cache\ndatasets.cache.source_digest = lambda folders: None\n"
     assert said_by(tmp_path, none).endswith("True\n")
     assert not (tmp_path / "parts").exists()
+
+
+READ_AGAIN = """
+import sys
+from pathlib import Path
+from harness.config import parts
+known = parts.parts()
+print(type(known).__name__, known.version("algorithm", "fedavg"))
+"""
+
+
+def told(cache):
+    """Return what another process says of the parts, with a cache of its own."""
+    environment = {**os.environ, "FEDFRONTIER_CACHE": str(cache)}
+    command = [sys.executable, "-c", READ_AGAIN]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.slow
+def test_parts_that_were_changed_in_the_cache_are_not_believed(tmp_path):
+    first, again = told(tmp_path / "cache"), told(tmp_path / "cache")
+    assert again == ["Recalled", first[1]]
+    (file,) = (tmp_path / "cache" / "parts").glob("*.json")
+    content = json.loads(file.read_text())
+    content["parts"]["versions"]["algorithm"]["fedavg"] = 4711
+    file.write_text(json.dumps(content))
+    assert told(tmp_path / "cache")[1] == first[1]
+    assert told(tmp_path / "cache")[0] == "Recalled"
+    (tmp_path / "cache").chmod(0o777)
+    assert told(tmp_path / "cache")[0] != "Recalled"

@@ -1,0 +1,295 @@
+"""Columns that may not be what they look like: numbers that would be categories, codes, identifiers, dates."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.encoding import Cells
+from datasets.errors import DataError, warn_once
+from datasets.formats import Reading
+from datasets.numerals import values_of
+
+FEWEST = 20  # rows from which a column that differs in every one is called an identifier
+MANY = 20  # different numbers of a label, above which they look like a quantity
+WIDE = 50  # values of a text column, above which the number of its features is said
+FEW_UNITS = 10  # different numbers with one unit, below which they look like categories
+LINES = 10  # about one file
+DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
+#: What people write where they have no value; in text the marks of the second kind are values of their own.
+NOTHING = frozenset(
+    (
+        "n/a",
+        "n.a.",
+        "n. a.",
+        "na",
+        "nan",
+        "null",
+        "#n/a",
+        "#na",
+        "#null!",
+        "<na>",
+        "-",
+        "--",
+        "---",
+        "\u2013",
+        ".",
+    )
+)
+UNKNOWN = frozenset(
+    (
+        "",
+        "?",
+        "none",
+        "nil",
+        "unknown",
+        "missing",
+        "not available",
+        "n.d.",
+        "k.a.",
+        "k. a.",
+        "..",
+        "#value!",
+    )
+)
+SIGN, UNIT = r"[+\-\u2212\u2013]?", r"[%‰°$€£¥₹]|[A-Za-zµ%°/²³]{1,7}"
+GROUP = r"[.,'\u2019\s_]"  # between groups of three digits
+#: A number as people write it: a currency, groups of digits, decimals, an exponent, a unit.
+WRITTEN = re.compile(
+    rf"{SIGN}(?P<currency>[$€£¥₹]|[A-Z]{{3}} )? ?{SIGN}"
+    rf"(?P<digits>\d+(?:[.,]\d+)?|\d{{1,3}}(?:{GROUP}\d{{3}})+(?:[.,]\d+)?|[.,]\d+)"
+    rf"(?:[eE][+-]?\d+)? ?(?P<unit>{UNIT})?"
+)
+BOUND = re.compile(r"[<>≤≥~±]=? ?(?P<number>.+)")
+SENTINELS = frozenset(
+    sign * float(str(digit) * length) for sign in (1, -1) for digit in (7, 8, 9) for length in range(2, 9)
+) | {-9.0, -8.0, -7.0, -998.0, -9998.0}
+
+
+def check_meant(path: Path, table: Mapping[str, Cells], told: Collection[str], *, typed: bool) -> None:
+    """Refuse text that is numbers but for how some are written, and codes that merge as numbers.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    table : Mapping[str, Cells]
+        Columns that may be text or numbers.
+    told : collection of str
+        Columns that tell samples apart.
+    typed : bool
+        Whether the file itself says what is text. Then a column of plain numbers may be.
+
+    Raises
+    ------
+    DataError
+        If there is such a column.
+    """
+    for name, cells in table.items():
+        if cells.numeric:
+            if len(cells.codes) > 1 and name in told:
+                raise DataError(
+                    f"{path}: in the column {name!r}, {cells.codes[0]} and {cells.codes[1]} would be one number; "
+                    f"read it as text with text={name}"
+                )
+            continue
+        counts = Counter(cells.values[~cells.missing].tolist())
+        rest = {value: count for value, count in counts.items() if value.lower() not in NOTHING | UNKNOWN}
+        written = {value: found for value in rest if (found := _written(value))}
+        units = Counter(found["unit"] or "" for found in written.values())
+        unit, alike = units.most_common(1)[0] if units else ("", 0)
+        if unit.isalpha() and alike < FEW_UNITS:  # categories such as 1a, 2b
+            written = {value: found for value, found in written.items() if not found["unit"]}
+        most = 2 * sum(rest[value] for value in written) > sum(rest.values()) or 2 * len(written) > len(rest)
+        plain = typed and len(written) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
+        if most and not plain:
+            raise DataError(_meant(path, name, counts, written))
+
+
+def _written(value: str) -> re.Match[str] | None:
+    """Return a number as people write it, also after a sign such as "<"."""
+    bound = BOUND.fullmatch(value)
+    return None if DATE.fullmatch(value) else WRITTEN.fullmatch(bound["number"] if bound else value)
+
+
+def _meant(path: Path, name: str, counts: Counter[str], written: Mapping[str, re.Match[str]]) -> str:
+    """Return what to set so that a column of text becomes numbers."""
+    plain = dict(zip(counts, ~np.isnan(values_of([*counts], Reading())), strict=True))
+    odd = [value for value, _ in counts.most_common() if not plain[value]]
+    signs = [value for value in odd if value in written and _marked(value, written[value])]
+    figures = [value for value in odd if value in written and value not in signs]
+    others = [value for value in odd if value not in written]
+    advice = []
+    if figures:
+        advice.append(f"set {_signs(figures, written)}")
+    if others:
+        listed = "&na=".join(map(quote, others[:5]))
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        advice.append(f"set na={listed}{more} if these cells are missing")
+    if signs:
+        advice.append(f"take signs such as that of {signs[0]!r} out of the file")
+    shown = ", ".join(map(repr, [*others[:2], *figures[:2], *signs[:2]][:4] or list(counts)[:3]))
+    return (
+        f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {shown}): "
+        f"{'; '.join(advice) or 'set decimal and thousands as these are written'}; or set text={name} if it really "
+        "is text"
+    )
+
+
+def _marked(value: str, found: re.Match[str]) -> bool:
+    """Whether a number has a currency, a unit, or a sign that options cannot read."""
+    return bool(
+        found["unit"] or found["currency"] or BOUND.fullmatch(value) or re.search(r"[\u2212\u2013]", value)
+    )
+
+
+def _signs(figures: list[str], written: Mapping[str, re.Match[str]]) -> str:
+    """Return the options that read numbers with commas, points or spaces in them."""
+    digits = [written[value]["digits"] for value in figures]
+    groups = {sign for text in digits if re.search(r"\d", text) and (sign := _group(text))}
+    commas = [
+        text for text in digits if re.fullmatch(r"\d*,\d+", text) and not re.fullmatch(r"\d{1,3},\d{3}", text)
+    ]
+    if any(re.search(r"\.\d{3}.*,", text) for text in digits):
+        return "decimal=,&thousands=."
+    if any(re.search(r",\d{3}.*\.", text) for text in digits):
+        return "thousands=,"
+    if commas:
+        other = next((sign for sign in groups if sign not in ",."), "")
+        return "decimal=," + (f"&thousands={_spelled(other)}" if other else "")
+    if "," in groups:
+        return f"thousands=, if {figures[0]!r} has groups of three digits, or decimal=, if it has decimals"
+    return f"thousands={_spelled(next(iter(sorted(groups)), ','))}"
+
+
+def _group(text: str) -> str | None:
+    """Return what separates groups of three digits."""
+    found = re.match(r"\d{1,3}([^\d])\d{3}(?!\d)", text)
+    return found[1] if found else None
+
+
+def _spelled(sign: str) -> str:
+    """Return a sign as an address spells it."""
+    return quote(sign, safe=",'")
+
+
+def point_out(
+    path: Path,
+    features: Mapping[str, Cells],
+    spelled: Collection[str],
+    label: str,
+    labels: Cells,
+    *,
+    quantity: bool,
+) -> None:
+    """Warn of features that may not be meant as they are read, and of a label of many numbers.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    features : Mapping[str, Cells]
+        Columns that become features.
+    spelled : collection of str
+        Columns that were asked to be text.
+    label, labels : str, Cells
+        The label and its cells.
+    quantity : bool
+        Whether the label is a number to predict, not a class.
+    """
+    lines = _sentinel(label, labels) if quantity else []
+    for name, cells in features.items():
+        lines += _numbers(name, cells) if cells.numeric else _words(name, cells, name in spelled)
+    if not quantity and labels.numeric and (many := len(np.unique(labels.values))) > MANY:
+        lines.insert(
+            0,
+            f"the label {label!r} has {many} different numbers, and each is a class; to predict the number, give "
+            "--problem regression",
+        )
+    for line in lines[:LINES]:
+        warn_once(f"{path}: {line}")
+    if len(lines) > LINES:
+        warn_once(f"{path}: {len(lines) - LINES} more columns are like these")
+
+
+def _numbers(name: str, cells: Cells) -> list[str]:
+    """Return what is unusual about a column of numbers."""
+    found = _sentinel(name, cells)
+    if cells.codes:
+        both = " as ".join(cells.codes)
+        found.append(
+            f"the column {name!r} has numbers with leading zeros, such as {both}; to read codes as text, give "
+            f"text={name}"
+        )
+    return found if (cells.values % 1).any() else found + _identifier(name, cells.values.tolist())
+
+
+def _sentinel(name: str, cells: Cells) -> list[str]:
+    """Return a line about numbers that may stand for missing cells."""
+    if not (codes := _sentinels(cells.values)):
+        return []
+    shown, ways = (
+        sign.join(f"{way}{code:.15g}" for code in codes) for sign, way in ((" and ", ""), ("&", "na="))
+    )
+    count = int(np.isin(cells.values, codes).sum())
+    return [
+        f"the column {name!r} has {shown} in {count} rows, far from its other numbers; if they stand for missing "
+        f"cells, give {ways}"
+    ]
+
+
+def _sentinels(values: NDArray[np.float64]) -> list[float]:
+    """Return numbers such as -999 and 9999 that lie further from the others than these from each other."""
+    if not len(values) or not {float(values.min()), float(values.max())} & SENTINELS:
+        return []
+    others = np.array([value for value in np.unique(values).tolist() if value not in SENTINELS])
+    if len(others) < 2:
+        return []
+    low, high = others.min(), others.max()
+    present = {float(values.min()), float(values.max())} & SENTINELS
+    return sorted(code for code in present if max(low - code, code - high) > high - low)
+
+
+def _words(name: str, cells: Cells, asked: bool) -> list[str]:
+    """Return what is unusual about a column of text."""
+    values = cells.values.tolist()
+    different = {*values}
+    if all(map(DATE.fullmatch, cells.values[~cells.missing].tolist())):
+        return [
+            f"the column {name!r} holds dates as text, and each of its {len(different)} values becomes a feature; "
+            f"leave it out with drop={name}, or save the table as Parquet, where dates are numbers"
+        ]
+    if found := _identifier(name, values):
+        return found
+    found = []
+    if marks := sorted(value for value in different if value.lower() in NOTHING):
+        count = sum(value in marks for value in values)
+        found.append(
+            f"the column {name!r} has {', '.join(map(repr, marks))} in {count} rows, a category like any other; "
+            f"if it stands for missing cells, give {'&'.join(f'na={quote(mark)}' for mark in marks)}"
+        )
+    if len(different) > WIDE and not asked:
+        found.append(
+            f"the column {name!r} is text, and each of its {len(different)} values becomes a feature"
+        )
+    elif not asked and not np.isnan(values_of([*different], Reading())).any():
+        found.append(
+            f"the column {name!r} is text of digits, and each of its {len(different)} values becomes a feature"
+        )
+    return found
+
+
+def _identifier(name: str, values: list[object]) -> list[str]:
+    """Return a line about a column that differs in every row."""
+    if len({*values[:FEWEST]}) < FEWEST or len({*values}) < len(values):
+        return []
+    return [
+        f"the column {name!r} is a feature and differs in every row; if it is an identifier, leave it out with "
+        f"drop={name}"
+    ]

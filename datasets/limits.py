@@ -1,0 +1,100 @@
+"""What is read at all: regular files, up to a size that a computer can hold."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from datasets.errors import DataError
+
+MOST_BYTES = 2**31  # of a file; text takes several times as much when it is read
+MOST_LINE = 2**25  # bytes of a line of a CSV file
+MOST_COLUMNS = 200_000
+MOST_ROWS = 50_000_000
+MOST_CELLS = 200_000_000  # of a table, and of its features; about 6 GB with all that is made of them
+PIECE = 2**20
+
+
+def check_regular(path: Path) -> None:
+    """Refuse devices, pipes and sockets, which have no end, or wait for somebody to write.
+
+    Raises
+    ------
+    DataError
+        If it is one; OSError if there is nothing.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(f"{path} is a device, a pipe or a socket; data are read from regular files only")
+
+
+def content(path: Path, line: int | None = None) -> bytes:
+    """Return the bytes of a file.
+
+    Parameters
+    ----------
+    path : Path
+        A regular file.
+    line : int, optional
+        The most bytes between two ends of lines.
+
+    Raises
+    ------
+    DataError
+        If it is no regular file, or larger than `MOST_BYTES`; OSError if it cannot be read.
+    """
+    check_regular(path)
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise _too_large(path, f"{size / 1e9:.1f} GB")
+    pieces, last, length = [], 0, 0
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE):
+            pieces.append(piece)
+            length += len(piece)
+            if length > MOST_BYTES:
+                raise _too_large(path, "more than its size says")
+            end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+            last = length - len(piece) + end + 1 if end >= 0 else last
+            if line is not None and length - last > line:
+                raise DataError(f"{path} has a line of more than {line // 2**20} MiB, which no table has")
+    return b"".join(pieces)
+
+
+def check_shape(where: object, rows: int, columns: int) -> None:
+    """Refuse tables of more rows, columns or cells than the limits, before they are read.
+
+    Raises
+    ------
+    DataError
+        If it is one.
+    """
+    if columns > MOST_COLUMNS:
+        raise DataError(
+            f"{where} has {columns:,} columns (at most {MOST_COLUMNS:,}); leave some out of the file"
+        )
+    if rows > MOST_ROWS:
+        raise DataError(f"{where} has {rows:,} rows (at most {MOST_ROWS:,}); take fewer")
+    check_cells(where, rows, columns, "columns")
+
+
+def check_cells(where: object, rows: int, width: int, what: str) -> None:
+    """Refuse more rows of columns or features than `MOST_CELLS` allows; raise `DataError`."""
+    if rows * width > MOST_CELLS:
+        raise DataError(
+            f"{where} has {rows:,} rows of {width:,} {what}, {rows * width:,} cells (at most {MOST_CELLS:,}); take "
+            "fewer rows or columns"
+        )
+
+
+def check_size(where: object, size: int) -> None:
+    """Refuse what is larger than `MOST_BYTES` when it is unpacked; raise `DataError`."""
+    if size > MOST_BYTES:
+        raise DataError(
+            f"{where} unpacks to {size / 1e9:.1f} GB (at most {MOST_BYTES / 1e9:.1f} GB); take fewer rows"
+        )
+
+
+def _too_large(path: Path, size: str) -> DataError:
+    return DataError(
+        f"{path} has {size} (at most {MOST_BYTES / 1e9:.1f} GB); take fewer rows or columns, or save it as Parquet"
+    )

@@ -1,0 +1,102 @@
+"""Cells of text as numbers: decimal commas, thousands, and codes for what is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.dataset import Column
+from datasets.encoding import Cells, Kind, numbers
+from datasets.errors import DataError
+from datasets.formats import Reading
+
+FIRST = 100  # cells of a column that are looked at before the others
+MISSING_MARKS = frozenset(("", "?", "NA", "NaN", "nan"))
+
+
+def values_of(texts: Sequence[object] | Column, reading: Reading) -> NDArray[np.float64]:
+    """Return texts as numbers, NaN where one is no number."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    if not reading.usual:
+        texts = [_plain(text, reading) if isinstance(text, str) else text for text in texts]
+    return pd.to_numeric(np.array(texts, dtype=object), errors="coerce").astype(np.float64, copy=False)
+
+
+def _plain(text: str, reading: Reading) -> str:
+    """Return a number as Python writes it; no number if its signs are elsewhere than they should be."""
+    decimal, group = re.escape(reading.decimal), re.escape(reading.thousands)
+    grouped = rf"|\d{{1,3}}(?:{group}\d{{3}})+" if group else ""
+    if not re.fullmatch(rf"[+-]?(?:\d*{grouped})(?:{decimal}\d*)?(?:[eE][+-]?\d+)?", text):
+        return "none"
+    text = text.replace(reading.thousands, "") if reading.thousands else text
+    return text.replace(reading.decimal, ".")
+
+
+def read_texts(
+    what: str, texts: Sequence[str], reading: Reading, kind: Kind, marks: frozenset[str] = MISSING_MARKS
+) -> Cells:
+    """Return a column of texts: numbers if every one that is not missing is a number, or else text.
+
+    Parameters
+    ----------
+    what : str
+        Names the column in messages.
+    texts : sequence of str
+        The cells, stripped.
+    reading : Reading
+        How numbers are written, and what else is missing.
+    kind : Kind
+        What is wanted.
+    marks : frozenset[str]
+        Texts of missing cells, besides those of ``reading``.
+
+    Raises
+    ------
+    DataError
+        If numbers are wanted and a cell is none, or one is beyond single precision.
+    """
+    gone = marks.union(reading.na)
+    missing = np.array([text in gone for text in texts], dtype=bool)
+    values: Column = np.array(texts, dtype=object)
+    if kind == "text":
+        return Cells(values, missing)
+    given = np.where(missing, np.nan, values)
+    # Most text is known by its first cells.
+    found = values_of(given[~missing][:FIRST] if kind == "guess" else given, reading)
+    if kind == "guess" and np.isnan(found).any():
+        return Cells(values, missing)
+    found = found if len(found) == len(given) else values_of(given, reading)
+    wrong = np.isnan(found) & ~missing
+    if wrong.any():
+        if kind == "guess":
+            return Cells(values, missing)
+        row = int(wrong.argmax())
+        raise DataError(
+            f"{what} needs numbers, as in training; row {row + 1} below the header has {texts[row]!r}"
+        )
+    made = without(numbers(what, found, missing), reading)
+    return made._replace(codes=_codes(texts))
+
+
+def without(cells: Cells, reading: Reading) -> Cells:
+    """Return a column of numbers in which those that stand for nothing are missing."""
+    if not reading.na:
+        return cells
+    codes = values_of(reading.na, reading)
+    missing = cells.missing | np.isin(cells.values, codes[~np.isnan(codes)])
+    return Cells(np.where(missing, np.nan, cells.values), missing)
+
+
+def _codes(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return a whole number with leading zeros, and another text of the same number if there is one."""
+    if not (zeros := {text for text in texts if text[:1] == "0" and text[1:].isdecimal()}):
+        return ()
+    first: dict[str, str] = {}
+    for text in sorted(filter(str.isdecimal, {*texts})):
+        if (other := first.setdefault(text.lstrip("0"), text)) != text:
+            return (other, text)
+    return (min(zeros),)

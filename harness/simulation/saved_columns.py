@@ -1,0 +1,220 @@
+"""The columns of a table as a saved model reads them: types, categories and their order are the model's."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datasets.dataset import Column
+from datasets.encoding import MISSING_CATEGORY, OTHER, Cells, Content
+from datasets.federation import Inputs
+from datasets.files import FORMATS
+from datasets.formats import MARKS, Reading, parse_address
+from datasets.limits import check_regular
+from datasets.numerals import MISSING_MARKS
+from harness.core.registry import UserError, unknown
+
+log = logging.getLogger(__name__)
+
+PLAIN = re.compile(
+    r"-?(0|[1-9]\d{0,14})(\.\d+)?"
+)  # a number that has one spelling but for the zeros at its end
+SHOWN = 5  # values, columns
+READ_BY = (*MARKS, "na")
+
+
+class Rows(NamedTuple):
+    """The rows of a table.
+
+    Attributes
+    ----------
+    columns : dict[str, Cells]
+        The columns that a model needs.
+    length : int
+        How many rows there are.
+    kept : dict[str, ndarray]
+        Columns that are to stand beside the predictions, as text.
+    """
+
+    columns: dict[str, Cells]
+    length: int
+    kept: dict[str, Column]
+
+
+def categories(inputs: Inputs) -> dict[str, dict[str, int]]:
+    """Return for each raw column the places of its features: by value, or a single one, "", for numbers."""
+    found: dict[str, dict[str, int]] = {}
+    for place, (name, origin) in enumerate(zip(inputs.features, inputs.origins, strict=True)):
+        found.setdefault(origin, {})["" if name == origin else name[len(origin) + 1 :]] = place
+    return found
+
+
+def _is_number(inputs: Inputs, origin: str, places: Mapping[str, int]) -> bool:
+    """Whether a raw column is a feature itself."""
+    return len(places) == 1 and inputs.features[next(iter(places.values()))] == origin
+
+
+def read_rows(table: str | Path, inputs: Inputs, data: Mapping[str, Any], keep: Sequence[str] = ()) -> Rows:
+    """Read the columns of a table that a model needs.
+
+    Parameters
+    ----------
+    table : str or Path
+        A CSV, Parquet or Arrow file, or an address of one as in a run file, with options that say how it is read.
+    inputs : Inputs
+        The features of the model.
+    data : Mapping
+        The data section of its run, whose options hold unless the address says otherwise.
+    keep : sequence of str
+        Columns to keep as text.
+
+    Raises
+    ------
+    UserError
+        If a column is missing or the address names other options; DataError if the file cannot be read.
+    """
+    content = _opened(str(table), data)
+    columns: dict[str, Cells] = {}
+    lacking = []
+    for origin, places in categories(inputs).items():
+        features = [inputs.features[place] for place in places.values()]
+        if origin in content.columns:
+            number = _is_number(inputs, origin, places)
+            columns[origin] = content.columns[origin]("number" if number else "text")
+        elif all(name in content.columns for name in features):  # they are one-hot in the table, too
+            columns |= {name: content.columns[name]("number") for name in features}
+        else:
+            lacking.append(origin)
+    if wanted := [*lacking, *(name for name in keep if name not in content.columns)]:
+        some = ", ".join(map(repr, wanted[:SHOWN])) + (" and others" if len(wanted) > SHOWN else "")
+        what = f"the column{'s' if len(wanted) > 1 else ''} {some}"
+        needed = "that the model needs" if lacking else "(--keep)"
+        has = ", ".join(map(repr, list(content.columns)[:20])) or "no column"
+        more = f" and {len(content.columns) - 20} more" if len(content.columns) > 20 else ""
+        raise UserError(
+            f"the table lacks {what} {needed}; it has: {has}{more}"
+            + (f" ({content.taken})" if content.taken and len(content.columns) == 1 else "")
+        )
+    return Rows(columns, content.rows, {name: content.columns[name]("text").values for name in keep})
+
+
+def _opened(table: str, data: Mapping[str, Any]) -> Content:
+    """Return the content of a table in a file."""
+    given = {"path": table} if Path(table).exists() else parse_address(table) or {"path": table}
+    path = Path(given.pop("path"))
+    every = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
+    name = given.pop("name", every.get(path.suffix.lower()))
+    if name is None:
+        raise unknown("kind of table", path.suffix, every)
+    for option in given:
+        if option not in READ_BY:
+            raise unknown("option of a table to predict", option, READ_BY)
+    if not path.exists():
+        raise UserError(f"the table {path} does not exist")
+    check_regular(path)
+    return FORMATS[name].read(path, Reading.of({**data, **given}))
+
+
+def features(inputs: Inputs, columns: Mapping[str, Cells], rows: int, *, fill: bool = False) -> Tensor:
+    """Return the features of raw columns, shifted and scaled, ``(n, F)`` float64.
+
+    Values of text columns that training had not are told in a warning.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        The features.
+    columns : Mapping[str, Cells]
+        The columns, of `read_rows`.
+    rows : int
+        Their length.
+    fill : bool
+        Whether the mean of the training samples is written where a number is missing.
+
+    Raises
+    ------
+    UserError
+        If a cell is missing that cannot be filled.
+    """
+    x = torch.zeros(rows, len(inputs.features), dtype=torch.float64)
+    for origin, places in categories(inputs).items():
+        if origin in columns and not _is_number(inputs, origin, places):
+            own = _places(origin, columns[origin], places)
+            seen = np.flatnonzero(own >= 0)
+            x[torch.from_numpy(seen), torch.from_numpy(own[seen])] = 1.0
+            continue
+        for place in places.values():
+            name = inputs.features[place]
+            plain = not inputs.shift[place] and inputs.scale[place] == 1  # no mean is known
+            mean = None if plain else float(inputs.shift[place])
+            x[:, place] = torch.from_numpy(_numbers(name, columns[name], mean, fill=fill))
+    return (x - inputs.shift) / inputs.scale
+
+
+def _numbers(name: str, cells: Cells, mean: float | None, *, fill: bool) -> Column:
+    """Return a column of numbers, whose missing cells are filled with the mean of training if there is one."""
+    if not cells.missing.any():
+        return cells.values
+    if fill and mean is not None:
+        return np.where(cells.missing, mean, cells.values)
+    row = int(cells.missing.argmax()) + 1
+    way = "fill it or leave the row out"
+    if mean is not None:
+        way += f", or give --fill, which writes the mean of the training samples, {mean:.6g}"
+    elif fill:
+        way += "; the model knows no mean of this column"
+    raise UserError(f"column {name!r} has no value in row {row} below the header; {way}")
+
+
+def _places(name: str, cells: Cells, known: Mapping[str, int]) -> Column:
+    """Return the place of the feature for each cell, -1 for a value that training had not."""
+    alike = _numerals(known)
+    found: dict[tuple[str, bool], int] = {}
+    unseen: Counter[str] = Counter()
+    made = np.empty(len(cells.values), dtype=np.int64)
+    for row, (text, gone) in enumerate(zip(cells.values.tolist(), cells.missing.tolist(), strict=True)):
+        if (place := found.get((text, gone))) is None:
+            place = known.get(text, -1) if text else -1  # a mark of a missing cell may have been a value
+            if place < 0 and (gone or text in MISSING_MARKS):
+                if (place := known.get(MISSING_CATEGORY, -1)) < 0:
+                    raise UserError(
+                        f"column {name!r} has no value in row {row + 1} below the header, and none was missing in "
+                        f"training; fill it, with one of {_listed(known)}, or leave the row out"
+                    )
+            elif place < 0 and (place := alike.get(_numeral(text), -1)) < 0:
+                unseen[text] += 1
+                made[row] = known.get(OTHER, -1)
+                continue
+            found[text, gone] = place
+        made[row] = place
+    if unseen:
+        taken = f"as {OTHER!r}" if OTHER in known else "as none of them"
+        log.warning(
+            "column %r: %d of %d rows have values that training had not, %s; they are taken %s (known: %s)",
+            *(name, unseen.total(), len(made), _listed(unseen), taken, _listed(known)),
+        )
+    return made
+
+
+def _numeral(text: str) -> str:
+    """Return a number in one spelling: a column of 1 and 2 with a hole is written as 1.0 and 2.0 by some."""
+    return f"{float(text):.15g}" if PLAIN.fullmatch(text) else text
+
+
+def _numerals(known: Mapping[str, int]) -> dict[str, int]:
+    """Return the places of values by `_numeral`, without those that two values share."""
+    counts = Counter(map(_numeral, known))
+    return {_numeral(text): place for text, place in known.items() if counts[_numeral(text)] == 1}
+
+
+def _listed(values: Mapping[str, int]) -> str:
+    """Return the first of some values, in quotes."""
+    return ", ".join(map(repr, list(values)[:SHOWN])) + (" and others" if len(values) > SHOWN else "")
