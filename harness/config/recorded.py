@@ -30,6 +30,8 @@ PLUGGABLE = (
 PRIVACY_VERSION = 3
 #: Version of how users are kept together in validation data and in attacks.
 USERS_VERSION = 1
+#: Version of adaptive clipping; part of the identity of runs with such a clip.
+ADAPTIVE_CLIP_VERSION = 2
 USUAL_PROBLEM = "classify"
 
 
@@ -68,6 +70,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         **({"data": data} if data else {}),
         **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
         **({"users": USERS_VERSION} if _keeps_users(spec) else {}),
+        **({"adaptive_clip": ADAPTIVE_CLIP_VERSION} if _adaptive(spec) else {}),
         **({"plugins": plugins} if plugins else {}),
     }
 
@@ -76,6 +79,11 @@ def _keeps_users(spec: Mapping[str, Any]) -> bool:
     """Whether a run has users, and attacks or validation data, with privacy or without."""
     users = any((spec.get(section) or {}).get("user") for section in ("data", "privacy"))
     return users and bool(spec.get("attacks") or _name("problem", spec.get("problem")) == "fair_weights")
+
+
+def _adaptive(spec: Mapping[str, Any]) -> bool:
+    privacy = spec.get("privacy")
+    return isinstance(privacy, Mapping) and privacy.get("clip") == "adaptive"
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:
