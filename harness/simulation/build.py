@@ -23,7 +23,7 @@ from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import DataSpec, PartitionSpec
 from harness.config.registered import own_version
-from harness.config.run import RunSpec
+from harness.config.run import RunSpec, refuse_too_many
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.execution.vectorize import Rows
@@ -173,10 +173,8 @@ def prepare(
         )
     problem = _cached_problem(spec, kind, problem, federation.digest)
     viewed = algorithm.view(problem)
-    if spec.cohort is not None and spec.cohort.size > federation.clients:
-        raise UserError(
-            f"cohort.size: at most the {federation.clients} clients there are, given {spec.cohort.size}"
-        )
+    if spec.cohort is not None and spec.cohort.size is not None:
+        refuse_too_many(spec.cohort.size, federation.clients)
     if algorithm.meta.groups and len(federation.groups) < 2:
         raise Incompatible(
             f"algorithm {algorithm.meta.name} compares sensitive groups, and the data have "
@@ -203,6 +201,12 @@ def prepare(
             else []
         )
         for each in (step for step in steps if isinstance(step, tuple)):  # one ratio per client
+            if spec.cohort is not None and spec.cohort.rate is not None:
+                raise Incompatible(
+                    f"compression.{name}: a ratio for each client tells how many there are, which cohort.rate "
+                    f"hides; "
+                    "give one for all"
+                )
             if len(each) != federation.clients:
                 raise Incompatible(
                     f"compression.{name}: {len(each)} ratios for {federation.clients} clients; give one each"
@@ -249,9 +253,9 @@ def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
     if given is None:
         return None
     secret = given.unit == "client" and given.sampling in SECRET and spec.cohort is not None
-    rate = spec.cohort.size / total if secret and spec.cohort is not None else 1.0
+    rate = spec.cohort.share(total) if secret and spec.cohort is not None else 1.0
     multiplier = 1.0 if given.noise_multiplier is None else given.noise_multiplier
-    cohort = total if spec.cohort is None else spec.cohort.size
+    cohort = total if spec.cohort is None else spec.cohort.expected
     if given.noise_cohort is not None and given.noise_cohort < cohort:
         raise Incompatible(
             f"privacy.noise_cohort: at least the {cohort} clients of a round, given {given.noise_cohort}"
@@ -263,7 +267,8 @@ def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
 
 def _bands(spec: RunSpec, privacy: PrivacySpec, total: int) -> int:
     """Return over how many rounds banded noise is correlated: nobody may take part twice within them."""
-    apart = 1 if spec.cohort is None or spec.cohort.kind != "balanced" else total // spec.cohort.size
+    turns = spec.cohort is not None and spec.cohort.kind == "balanced"
+    apart = total // spec.cohort.size if turns and spec.cohort is not None and spec.cohort.size else 1
     bands = min(privacy.bands or apart, spec.rounds)
     if apart < 2:
         raise Incompatible(

@@ -17,7 +17,7 @@ from privacy.own_mechanism import MechanismError
 SAMPLES = "numbers of training samples of the clients"
 # Public in every claim, in addition to what the data set lists.
 PUBLIC = (
-    "the number of clients, the names of features, categories and classes, and which sensitive groups there are",
+    "the names of features, categories and classes, and which sensitive groups there are",
     "the test data, on which the evaluations printed here are made",
     "a digest of the data, which confirms a guess of all of them",
 )
@@ -89,7 +89,8 @@ def public_information(setup: Setup) -> list[str]:
     federation, privacy = list(setup.federation.public), setup.privacy
     if privacy is None:
         return federation
-    public = [*federation, *([] if privacy.counts_private else [SAMPLES]), *PUBLIC]
+    number = [] if privacy.clients_private else ["the number of clients"]
+    public = [*federation, *([] if privacy.counts_private else [SAMPLES]), *number, *PUBLIC]
     if privacy.unit == "user":
         public += [] if privacy.counts_private else ["numbers of users of the clients"]
         public.append("that every user is at one client")

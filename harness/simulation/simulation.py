@@ -69,8 +69,10 @@ class Simulation:
         Compression of messages and models, or one per run; they may differ in ratio and threshold only.
     seeds : sequence of int
         One per run.
-    cohort : int or None
-        Expected number of clients per round; None: all.
+    cohort : float or None
+        Expected number of clients per round, or the public number that stands for it; None: all.
+    rate : float or None
+        Public probability of each client to take part; default: ``cohort`` over the number of clients.
     balanced : bool
         Whether public cohorts take turns instead of being drawn.
     names : sequence of str or None
@@ -129,7 +131,8 @@ class Simulation:
         compression: Compression | Sequence[Compression] = PLAIN,
         seeds: Sequence[int] = (0,),
         *,
-        cohort: int | None = None,
+        cohort: float | None = None,
+        rate: float | None = None,
         balanced: bool = False,
         names: Sequence[str] | None = None,
         mixing: Tensor | None = None,
@@ -170,13 +173,13 @@ class Simulation:
         if pooled or not self.stacked:
             self._training = stack(self._each_training) if self.stacked else self._each_training[0]
         self.start = self._draw_start() if start is None else dict(start)
-        self.names = tuple(names or self._default_names(compressions, cohort, balanced))
-        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names)
+        self.names = tuple(names or self._default_names(compressions, (cohort, rate), balanced))
+        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names, rate)
         persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
         units = int(self._training.counts().max()) if persons else self.total
         self.ledger = Ledger(units, self._runs)
         self.ledger.begin()
-        everybody = self.clients(torch.arange(self.total), -1)
+        everybody = self.clients(torch.arange(self.total), -1, expected=self.everybody_counts)
         channel_out = self.channel(everybody)
         state = algorithm.init(self.start, everybody, channel_out)
         self.state = keep_finite(None, state, self._runs, everybody) if self.rows_private else state
@@ -194,7 +197,8 @@ class Simulation:
             "privacy": [one.privacy for one in setup.each] if setup.privacy is not None else None,
             "compression": [one.compression for one in setup.each],
             "seeds": setup.seeds,
-            "cohort": setup.spec.cohort and setup.spec.cohort.size,
+            "cohort": setup.spec.cohort and setup.spec.cohort.expected,
+            "rate": setup.spec.cohort and setup.spec.cohort.rate,
             "balanced": setup.spec.cohort is not None and setup.spec.cohort.kind == "balanced",
             "names": [one.name for one in setup.each],
             "mixing": setup.mixing,
@@ -371,7 +375,7 @@ class Simulation:
         ids: Tensor,
         round: int,
         participation_mask: Tensor | None = None,
-        expected: int | None = None,
+        expected: float | None = None,
     ) -> Clients:
         """Return a cohort; for stacked runs ``ids`` are ``(R, C)``, or ``(C,)`` if equal for all runs."""
         return self._clients(
@@ -390,6 +394,7 @@ class Simulation:
             pruned=self.pruned,
             alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
             batch_size=self.algorithm.batch_size,
+            share=self._share(round),
         )
 
     def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
@@ -449,14 +454,14 @@ class Simulation:
         return [found[number] for number in range(self.num_runs)]
 
     def _default_names(
-        self, compressions: Sequence[Compression], cohort: int | None, balanced: bool
+        self, compressions: Sequence[Compression], cohort: tuple[float | None, float | None], balanced: bool
     ) -> list[str]:
         """Return a name for each run that tells it from all others."""
         problem = self.problem
         if self.privacies and problem.constants is None:  # nothing tells it from a problem that looks alike
             return [secrets.token_hex(32) for _ in self.seeds]
         model = problem.kind, repr(problem.module), problem.constants, problem.settings
-        fixed = cohort, balanced, problem.name, *model
+        fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model
         settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
         shared = [*self.start.values(), *([] if self._mixing is None else [self._mixing])]
         return default_names(settings, self.privacies, self.seeds, self.federations, shared)
@@ -477,9 +482,21 @@ class Simulation:
         return [*vectors, self.algorithm.model(self.state)] if self.algorithm.meta.gossip else vectors
 
     @property
-    def _expected(self) -> int | None:
-        """Expected number of clients per round; None: all."""
+    def _expected(self) -> float | None:
+        """Expected number of clients per round, or the public number that stands for it; None: all."""
         return None if self.cohorts.everybody else self.cohorts.size
+
+    @property
+    def everybody_counts(self) -> float | None:
+        """As how many all clients count, where their number is private; None elsewhere."""
+        size, rate = self.cohorts.size, self.cohorts.rate
+        return size / rate if size is not None and rate is not None else None
+
+    def _share(self, round: int) -> float | None:
+        """Return the share of clients in a round, where their number is private; None elsewhere."""
+        if self.privacy is None or not self.privacy.clients_private:
+            return None
+        return 1.0 if round < 0 else self.cohorts.share
 
     def _begin_round(self, clients: Clients) -> None:
         """Open the ledger's round: public members are charged, and everybody if members are secret."""

@@ -127,12 +127,19 @@ def _methods(cells: Sequence[Cell]) -> str:
         ("Models", (part_name(cell.spec.get("model")) for cell in cells)),
         ("Problems", (part_name(cell.spec.get("problem")) for cell in cells)),
         ("Communication rounds", (cell.spec.get("rounds") for cell in cells)),
-        ("Clients per round", ((cell.spec.get("cohort") or {}).get("size", "all") for cell in cells)),
+        ("Clients per round", (_per_round(cell.spec.get("cohort")) for cell in cells)),
         ("Number format", (cell.spec.get("precision") for cell in cells)),
     ):
         if found := _distinct(values):
             facts.append(f"{title}: {found}.")
     return " ".join(facts)
+
+
+def _per_round(cohort: Mapping[str, Any] | None) -> Any:
+    """Return how many clients take part in a round, or how likely each does."""
+    if not cohort:
+        return "all"
+    return cohort["size"] if cohort.get("rate") is None else f"each with probability {cohort['rate']:g}"
 
 
 def _seeds(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> str:

@@ -27,7 +27,7 @@ UNITS = {
 CHANGES = {
     "replace": "replaced",
     "add-remove": "added or removed",
-    "zero-out": "replaced by one without effect, with public numbers of samples or public cohorts",
+    "zero-out": "replaced by one without effect, with public numbers of clients and samples",
 }
 SAMPLINGS = {
     "poisson": "drawn in secret (Poisson)",
