@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from harness.core.wire.model_pruning import prunable
 from harness.core.wire.privacy_settings import SECRET, Privacy, PrivacySpec
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
+from harness.storage.user_secret import salted
 from privacy.banded import MOST_ROUNDS
 
 # Precision -> type of parameters and data, and the type that networks compute in if it differs.
@@ -63,12 +64,16 @@ class Execution:
     stack : int or None
         Largest number of stacked runs, which differ in seed and numbers such as noise; 1: no stacking. None: as
         many as is faster.
+    diagnostics : bool
+        Whether runs with privacy also write figures of private data that no noise protects: of training samples,
+        and of messages before their noise.
     """
 
     device: str = "cpu"
     vectorize: Literal["auto", "vmap", "loop"] = "auto"
     threads: int = 1
     stack: int | None = None
+    diagnostics: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -105,6 +110,8 @@ class Setup:
         Mixing matrix of a gossip algorithm.
     rows : Rows
         How clients are run.
+    diagnostics : bool
+        As of `Execution`.
     members : tuple of Setup
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.
@@ -121,6 +128,7 @@ class Setup:
     start: dict[str, Tensor]
     mixing: Tensor | None
     rows: Rows
+    diagnostics: bool = False
     members: tuple[Setup, ...] = ()
 
     @property
@@ -187,6 +195,8 @@ def prepare(
     if _user(spec) is not None and federation.users is None:
         raise Incompatible(f"privacy.user: problem {kind.name} has its own data, without users")
     federation = federation.to(execution.device, dtype)
+    if (digest := named_digest(spec, federation.digest)) != federation.digest:
+        federation = replace(federation, digest=digest)
     start = viewed.init(rng.stream(spec.seed, "start"))
     mixing = None
     if spec.topology is not None:
@@ -230,6 +240,10 @@ def prepare(
         )
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
+        if execution.diagnostics:
+            raise UserError(
+                "privacy.strict: such a run writes no figure of private data; remove --diagnostics"
+            )
     # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
     unattacked = spec.model_copy(update={"attacks": None}).identity(federation.digest)
     return Setup(
@@ -244,6 +258,7 @@ def prepare(
         start={name: value.to(execution.device, dtype) for name, value in start.items()},
         mixing=mixing if mixing is None else mixing.to(execution.device),
         rows=execution.rows(viewed),
+        diagnostics=execution.diagnostics,
     )
 
 
@@ -326,10 +341,15 @@ def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None
 
 
 def data_digest(spec: RunSpec) -> str:
-    """Return the digest of a run's data, which are loaded."""
-    return (
-        load_once(spec.data, task(spec)).digest if spec.data is not None else prepare(spec).federation.digest
-    )
+    """Return the digest by which a run names its data, which are loaded."""
+    if spec.data is None:
+        return prepare(spec).federation.digest
+    return named_digest(spec, load_once(spec.data, task(spec)).digest)
+
+
+def named_digest(spec: RunSpec, digest: str) -> str:
+    """Return the digest by which a run names its data: under strict, one that only its user can compute."""
+    return salted(digest) if spec.privacy is not None and spec.privacy.strict else digest
 
 
 def identify(spec: RunSpec) -> str:

@@ -30,16 +30,18 @@ from harness.core.registry import Incompatible
 from harness.core.row_table import RowTable, of_run
 from harness.core.wire.compression_settings import PLAIN, Compression
 from harness.core.wire.cost import Cost
+from harness.core.wire.diagnostics import RELEASED
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
-from harness.simulation.claims import statement
+from harness.simulation.claims import protected_units, statement
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import (
     Applied,
     EvaluatedClients,
     applied,
+    Unprotected,
     applied_together,
     measure,
 )
@@ -89,6 +91,9 @@ class Simulation:
         it.
     federations : sequence of Federation
         Federation of each run for evaluations. Default: its slice of the stacked one.
+    diagnostics : bool
+        Whether figures of private data that no noise protects are computed for the researcher: of training samples,
+        and of messages before their noise.
     clients, channel : Callable
         Replacements for tests, audits and dry runs: the classes of clients and channel.
 
@@ -140,6 +145,7 @@ class Simulation:
         rows: Rows | None = None,
         in_parts: bool | None = None,
         federations: Sequence[Federation] = (),
+        diagnostics: bool = True,
         clients: type[Clients] = Clients,
         channel: Callable[..., Channel] = Channel,
     ) -> None:
@@ -166,6 +172,10 @@ class Simulation:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
         self._clients, self._channel = clients, channel
+        private = self.privacy is not None
+        self.unprotected: Unprotected = "all" if diagnostics or not private else "needed"
+        if self.privacy is not None and self.privacy.strict:
+            self.unprotected = "none"
         self.federations = list(federations) or slices(federation, self.num_runs)
         pooled = algorithm.meta.pooled
         self._each_training = _merged(self.federations) if pooled else self.federations
@@ -205,6 +215,7 @@ class Simulation:
             "start": setup.start,
             "rows": setup.rows,
             "federations": [one.federation for one in setup.each],
+            "diagnostics": setup.diagnostics,
         }
         return cls(**{**given, **options})
 
@@ -257,7 +268,7 @@ class Simulation:
         pruned = clients.pruned
         if pruned is not None and pruned is not self.pruned and not pruned.of_round:
             self._apply_pruning(pruned, 0.0)
-        if self.privacy is None or not self.privacy.strict:
+        if self.unprotected == "all":
             self.errors |= clients.errors
         self.round += 1
         planned = None if self.privacy is None else self.privacy.releases
@@ -286,7 +297,7 @@ class Simulation:
                     model,
                     gossip=self.algorithm.meta.gossip,
                     final=final,
-                    training=self.privacy is None or not self.privacy.strict,
+                    unprotected=self.unprotected,
                     together=partial(self._applied, number, model),
                 ),
             )
@@ -328,7 +339,9 @@ class Simulation:
         """Return the state of one run."""
         cost = {name: int(count.reshape(-1)[number]) for name, count in self.cost.state().items()}
         values = {
-            name: float(f"{value.reshape(-1)[number]:.{DIGITS}g}") for name, value in self.diagnostics.items()
+            name: float(f"{value.reshape(-1)[number]:.{DIGITS}g}")
+            for name, value in self.diagnostics.items()
+            if self.unprotected == "all" or name in RELEASED
         }
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         state, errors = self._state_of(number), self._errors_of(number)
@@ -338,7 +351,9 @@ class Simulation:
         """Return the privacy claim of one run so far; None without privacy."""
         if self.privacy is None:
             return None
-        return statement(self.privacies[number], self.ledger, number, vertical=self._vertical)
+        privacy, training = self.privacies[number], self._each_training[number]
+        units = self.everybody_counts or protected_units(privacy, training, vertical=self._vertical)
+        return statement(privacy, self.ledger, number, vertical=self._vertical, units=units)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""
