@@ -260,11 +260,10 @@ def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
         f"\nIn words ({row['adjacency']}, epsilon {_number(row['epsilon'])} by {row['accountant']}): "
         f"an attacker sees everything that is released ({counted(row['releases'], 'release')}) and "
         f"knows everything except {secret}; beforehand, the chances are even. He is then right at most "
-        f"{_percent(row['accuracy'])} of the time. A blind guess is right 50 % of the time; epsilon and "
-        "delta "
-        f"alone would say {_percent(row['accuracy_from_epsilon'])}. If his false alarms are limited to 1 "
-        "in 1,000 "
-        f"cases, he detects at most {rare}; to 1 in 100, {often}.{kept}"
+        f"{_percent(row['accuracy'])} of the time, from the mechanism; from epsilon and delta alone, as pages of "
+        f"results say it, {_percent(row['accuracy_from_epsilon'])}. A blind guess is right 50 % of the time. "
+        f"If his false alarms are limited to 1 in 1,000 cases, he detects at most {rare}; to 1 in 100, "
+        f"{often}.{kept}"
     )
 
 

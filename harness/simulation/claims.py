@@ -22,12 +22,15 @@ NAMES = "the names of features, categories and classes, and which sensitive grou
 TIME = "how long the run takes"
 # Figures that no noise protects, and that are written for the researcher only if asked for.
 DIAGNOSTICS = (
-    "figures of the training samples (train_*, outer_loss, stationarity, distance) and of messages before their noise "
-    f"(norms, share of clipped ones, noise to signal), errors of embeddings ({', '.join(ERRORS)}): written on request "
+    "figures of the training samples (train_*, outer_loss, stationarity, distance) and of messages before "
+    "their noise "
+    f"(norms, share of clipped ones, noise to signal), errors of embeddings ({', '.join(ERRORS)}): written on "
+    f"request "
     "(--diagnostics)"
 )
 TEST_OF_CLIENTS = (
-    "all figures of test samples, which are data of the clients themselves: held out, not trained on, and evaluated "
+    "all figures of test samples, which are data of the clients themselves: held out, not trained on, and "
+    "evaluated "
     "without noise"
 )
 TEST_OF_SOURCE = "all figures of test samples, those of the source: evaluated without noise"
@@ -41,7 +44,8 @@ DIGEST = "a digest of the data, and the run's id made from it, which confirm a g
 
 ENTROPY = "PCG64 seeded by the system's entropy; not a cryptographic generator"
 KEYED = (
-    "PCG64 keyed by the run file and the data: whoever has both draws the same noise, so it protects nobody if they "
+    "PCG64 keyed by the run file and the data: whoever has both draws the same noise, so it protects nobody if "
+    "they "
     "are published; not a cryptographic generator"
 )
 SALTED = (

@@ -249,7 +249,9 @@ def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
 
 
 def _told(spec: RunSpec, known: _Known) -> tuple[int, str, Counts]:
-    """Return a run's number of clients, the digest that names its data, and what its dry runs tell; a trial is made of the first run of a kind.
+    """Return a run's number of clients, the digest that names its data, and what its dry runs tell.
+
+    A trial is made of the first run of a kind.
 
     Only data are made for every seed. Problem, model and dry runs are made once for seeds of equal `_sizes`.
 

@@ -40,8 +40,8 @@ from harness.simulation.divergence import distinct, finite_runs, keep_finite, to
 from harness.simulation.evaluation import (
     Applied,
     EvaluatedClients,
-    applied,
     Unprotected,
+    applied,
     applied_together,
     measure,
 )

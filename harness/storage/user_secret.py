@@ -1,7 +1,7 @@
 """The secret of a user, by which strict runs name their data.
 
-A digest of data confirms a guess of all of them. Keyed by a secret that is in no results folder, it is the same in all
-runs of a user and tells others nothing.
+A digest of data confirms a guess of all of them. Keyed by a secret that is in no results folder, it is the
+same in all runs of a user and tells others nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _secret(path: Path) -> bytes:
     others = os.name == "posix" and (whole.st_uid != os.getuid() or stat.S_IMODE(whole.st_mode) & 0o077)
     if others or len(found) != LENGTH:
         raise UserError(
-            f"privacy.strict: {path} is no secret of yours; it holds {LENGTH} bytes that only you can read. Remove it"
+            f"privacy.strict: {path} is no secret of yours; it holds {LENGTH} bytes that only you can read. "
+            f"Remove it"
         )
     return found
 
