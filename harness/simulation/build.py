@@ -246,6 +246,8 @@ def prepare(
             )
     # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
     unattacked = spec.model_copy(update={"attacks": None}).identity(federation.digest)
+    if privacy is not None and privacy.strict:
+        unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
     return Setup(
         spec=spec,
         id=spec.identity(federation.digest),

@@ -22,16 +22,13 @@ NAMES = "the names of features, categories and classes, and which sensitive grou
 TIME = "how long the run takes"
 # Figures that no noise protects, and that are written for the researcher only if asked for.
 DIAGNOSTICS = (
-    "figures of the training samples (train_*, outer_loss, stationarity, distance) and of messages before "
-    "their noise "
-    f"(norms, share of clipped ones, noise to signal), errors of embeddings ({', '.join(ERRORS)}): written on "
-    f"request "
-    "(--diagnostics)"
+    "figures of the training samples (train_*, outer_loss, stationarity, distance), of messages before their noise "
+    "(norms, share of clipped ones, noise to signal) and errors of embeddings "
+    f"({', '.join(ERRORS)}): written on request (--diagnostics)"
 )
 TEST_OF_CLIENTS = (
     "all figures of test samples, which are data of the clients themselves: held out, not trained on, and "
-    "evaluated "
-    "without noise"
+    "evaluated without noise"
 )
 TEST_OF_SOURCE = "all figures of test samples, those of the source: evaluated without noise"
 SELECTION = (
@@ -44,18 +41,18 @@ DIGEST = "a digest of the data, and the run's id made from it, which confirm a g
 
 ENTROPY = "PCG64 seeded by the system's entropy; not a cryptographic generator"
 KEYED = (
-    "PCG64 keyed by the run file and the data: whoever has both draws the same noise, so it protects nobody if "
-    "they "
-    "are published; not a cryptographic generator"
+    "PCG64 keyed by the run's id: noise follows from the run file and the data, and protects nobody if the id is "
+    "published, as the name of its folder is; not a cryptographic generator"
 )
-SALTED = (
-    "PCG64 keyed by the run file, the data and a secret of the user who ran it; not a cryptographic generator"
+SALTED = "PCG64 keyed by the run's id and a secret of the user who ran it; not a cryptographic generator"
+ARITHMETIC = (
+    "sums and noise in the number format of the run, float32 by default, not hardened: low bits may tell neighbors "
+    "apart"
 )
-ARITHMETIC = "sums and noise in {type}, not hardened: their low bits may tell neighbors apart"
 INTEGERS = (
     "sums of integers; their noise comes from 53-bit arithmetic, not hardened against attacks on its low bits"
 )
-TAILS = "; its normals end at 8.2 standard deviations, so delta fails for single releases of an epsilon above about 24"
+TAILS = "; normals end at 8.2 standard deviations, so delta fails for single releases of an epsilon above about 24"
 LARGEST_OF_TAILS = 24.0
 
 # Scope of a claim about records in vertical problems.
@@ -147,9 +144,8 @@ def _arithmetic(privacy: Privacy, release: float | str) -> str:
     """Say in which arithmetic noise is added, and where its tails end."""
     if privacy.placement == "distributed":
         return INTEGERS
-    text = ARITHMETIC.format(type="the number format of messages, float32 by default")
     loud = privacy.own is None and (release == "inf" or float(release) > LARGEST_OF_TAILS)
-    return text + (TAILS if loud and privacy.noise_multiplier else "")
+    return ARITHMETIC + (TAILS if loud and privacy.noise_multiplier else "")
 
 
 def _rates(ledger: Ledger, run: int) -> list[float]:
