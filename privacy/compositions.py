@@ -161,7 +161,7 @@ def opacus(at: Values) -> list[Row]:
     """Noise on batches, Poisson or shuffled."""
     z, delta = at["noise_multiplier"], at["delta"]
     batches, steps = _opacus_steps(at)
-    replaced = Event(z / 2, 1 / batches, steps, "without-replacement")
+    replaced = Event(z / 2, 1 / batches, steps, "poisson-replace")
     return [
         _row("Poisson batches (default)", "add-remove", delta, Event(z, 1 / batches, steps)),
         _row("Poisson batches (default)", "replace-one", delta, replaced),

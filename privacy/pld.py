@@ -11,15 +11,16 @@ Let ``z`` be the noise multiplier, ``q`` the rate, and ``h(epsilon)`` the hockey
 - Poisson sampling, add-remove: removing a unit has the profile ``h``, adding one its reverse. Both are composed;
   epsilon is the larger.
 - Poisson sampling, replace-one: the pair ``(1 - q) N(0, z^2) + q N(1/2, z^2)`` and ``(1 - q) N(0, z^2) + q N(-1/2,
-  z^2)``, both versions of the unit being drawn by the same coin and as far from each other as they can be (Zhu, Dong,
-  Wang 2022; it is that of `dp_accounting` for REPLACE_ONE). Mirrored, the pair is the same, so there is one direction.
+  z^2)``, both versions of the unit being drawn by the same coin and as far from each other as they can be
+  (Zhu, Dong, Wang 2022; it is that of `dp_accounting` for REPLACE_ONE). Mirrored, the pair is the same, so there is
+  one direction.
 - Sampling without replacement, replace-one: both directions have the profile ``h`` for epsilon >= 0 (Balle, Barthe,
   Gaboardi 2018; attained), hence its reverse for epsilon < 0. The pair with this profile
   dominates all neighbors, so it may be composed (Zhu, Dong, Wang 2022). ``z`` is relative to the
   sensitivity under replacement, twice the clip norm.
 
-The first and the last hold for any mechanism whose neighbors are dominated by one symmetric pair. So a user's noise takes the place
-of the normal distribution, with the pair of `privacy.own_mechanism`.
+The first and the last hold for any mechanism whose neighbors are dominated by one symmetric pair. So a user's
+noise takes the place of the normal distribution, with the pair of `privacy.own_mechanism`.
 """
 
 from __future__ import annotations
@@ -214,10 +215,14 @@ def _range(event: Event, kind: Kind, tail: float) -> tuple[float, float]:
     high = alone + math.log(rate + (1 - rate) * math.exp(-alone))  # of the mixture, there
     low = math.log1p(-rate) if rate < 1 else -high
     if kind == "exchange":
-        high = _exchanged_loss(z, rate, 0.5 + reach * z)
-    return {"exchange": (-high, high), "gaussian": (-high, high), "replace": (-high, high), "remove": (low, high), "add": (-high, -low)}[
-        kind
-    ]
+        high = _exchanged_loss(z, rate, 0.5 - z * float(scipy.special.ndtri(min(0.5, tail))))
+    return {
+        "exchange": (-high, high),
+        "gaussian": (-high, high),
+        "replace": (-high, high),
+        "remove": (low, high),
+        "add": (-high, -low),
+    }[kind]
 
 
 @functools.lru_cache(maxsize=256)
@@ -255,7 +260,8 @@ def _exchanged(z: float, rate: float, losses: Array) -> Array:
     """Divergence of ``(1 - q) N(0) + q N(1/2)`` from ``(1 - q) N(0) + q N(-1/2)``.
 
     The loss rises with ``x``. Where it is ``l``, ``u = exp(x / (2 z^2))`` solves ``a u^2 - b u - a e^l = 0`` with
-    ``a = q exp(-1 / (8 z^2))`` and ``b = (1 - q) (e^l - 1)``, so ``x / (2 z^2) = l / 2 + arcsinh(b e^(-l / 2) / 2 a)``.
+    ``a = q exp(-1 / (8 z^2))`` and ``b = (1 - q) (e^l - 1)``, so ``x / (2 z^2)`` is
+    ``l / 2 + arcsinh(b e^(-l / 2) / 2 a)``.
     """
     with np.errstate(divide="ignore"):
         size = np.log(2 * np.abs(np.sinh(losses / 2))) + math.log1p(-rate) - math.log(rate) + 0.125 / z**2

@@ -43,7 +43,8 @@ def test_a_secret_that_others_can_read_is_refused(cache) -> None:
 
 
 def test_nothing_of_a_strict_run_confirms_a_guess_of_its_data(cache, tmp_path) -> None:
-    """The digest of the data is in no file, and the id does not follow from it; the user repeats the run all the same."""
+    """The digest of the data is in no file, and the id does not follow from it; the user repeats the run all "
+    "the same."""
     spec = read_spec(given(table(tmp_path), **STRICT))
     free = spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"strict": False})})
     digest = prepare(free).federation.digest
