@@ -66,7 +66,7 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
             "",
             f"### {claim.name}",
             "",
-            f"{claim.title}; {settings}.",
+            f"{claim.title}; {settings}. Version: {claim.version}.",
             f"Printed: {_said(verdict)}, {claim.says}.",
         ]
         lines += ["", claim.why, "", f"Sources: {links}."]
@@ -93,7 +93,7 @@ def _settings(name: str, text: str) -> dict[str, float]:
 def _print_verdict(verdict: Verdict) -> None:
     claim = verdict.claim
     settings = ", ".join(f"{key} {value:g}" for key, value in verdict.values.items())
-    out.print(f"{claim.name}: {claim.title} ({settings})", markup=False)
+    out.print(f"{claim.name}: {claim.title}, {claim.version} ({settings})", markup=False)
     out.print(f"Printed: {_said(verdict)}, {claim.says}", markup=False)
     rows = [
         {

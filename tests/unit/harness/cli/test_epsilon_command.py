@@ -89,7 +89,7 @@ def test_local_noise_is_not_amplified(capsys):
         (["--for-epsilon", "0"], "epsilon must be positive"),
         (["--noise-multiplier", "1", "--cohort", "1/10", "--sampling", "full"], "takes everybody"),
         (["--noise-multiplier", "1", *COHORT, "--placement", "local", "--sampling", "poisson"], "sees who sends"),
-        (["--claim", "flower-localpd"], "Did you mean 'flower-localdp'?"),
+        (["--claim", "flip-localpd"], "Did you mean 'flip-localdp'?"),
         (["--claim", "opacus:epoch=3"], "Did you mean 'epochs'?"),
         (["--claim", "opacus:epochs=many"], "not a number"),
         (["--claim", "opacus:epochs=0"], "must be a number above 0"),

@@ -13,6 +13,8 @@ from harness.config.run import read_spec
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrate
 from harness.simulation.claims import statement
+from privacy.own_mechanism import MECHANISMS, Noise
+from tests.support.mechanisms import Laplace
 from tests.support.runs import given
 
 STEPS = {"name": "fedavg", "local_steps": 2, "batch_size": 4}
@@ -130,6 +132,20 @@ def test_rates_of_records_are_printed_as_they_are(data, tmp_path) -> None:
     low, high = claim["sampling_rates"]
     assert 0 < low < high < 1 and low <= claim["sampling_rate"] <= high
     assert claim["sampling_rate"] == claim["composition"][0]["rate"]
+
+
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize("cohort", [None, 3])
+def test_so_does_that_of_a_mechanism_of_a_plugin_that_is_loaded(cohort, data, tmp_path, capsys) -> None:
+    MECHANISMS["laplace"] = Noise(Laplace())  # without the checks
+    mechanism = {"placement": "central", "mechanism": "laplace", "epsilon": 3.0, "clip": 0.5}
+    fields = {"rounds": 2, "privacy": mechanism} | ({} if cohort is None else {"cohort": cohort})
+    setup, dry = calibrate(prepare(read_spec(given(data, STEPS, **fields))))
+    assert setup.privacy is not None and dry is not None
+    file = tmp_path / "statement.json"
+    file.write_text(json.dumps(statement(setup.privacy, dry.ledger)))
+    assert main(["epsilon", "--statement", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(3.0, rel=1e-3)
 
 
 def test_a_statement_that_was_changed_is_found(data, tmp_path, capsys) -> None:
