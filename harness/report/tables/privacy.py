@@ -172,6 +172,6 @@ def meaning(frame: pd.DataFrame) -> str:
         f"ε bounds what the messages that a run protects can tell anybody about {units}, whatever else they know; "
         "it does not cover evaluations and what else the statement of a run names (not_covered in done.json). "
         "Of two data sets that differ in nothing else and are equally likely, an attacker names the one that was "
-        f"used with a probability of at most {told}, from ε and delta ({deltas}) alone, where a blind guess has "
-        "50 %; `epsilon` prints the bound from the mechanism, which is usually lower."
+        f"used with a probability of at most {told} (delta {deltas}), from ε and delta alone, where a blind guess "
+        "has 50 %; `epsilon` prints the bound from the mechanism, which is usually lower."
     )
