@@ -37,6 +37,9 @@ SELECTION = (
 MEASURED = "figures of the objective on the clients' data (stationarity, distance, loss)"
 KEPT = "predictions of models that clients keep to themselves, which no noise protects"
 ATTACKED = "figures of attacks, which look at private data"
+STATISTICS = (
+    "statistics of the clients' data that are taken as public, which enter without noise (see public)"
+)
 DIGEST = "a digest of the data, and the run's id made from it, which confirm a guess of all of them"
 
 ENTROPY = "PCG64 seeded by the system's entropy; not a cryptographic generator"
@@ -209,6 +212,7 @@ def not_covered(setup: Setup, *, keeps_models: bool = False) -> list[str]:
         official = spec.partition is not None and spec.partition.test == "official"
         found.append(TEST_OF_SOURCE if official else TEST_OF_CLIENTS)
     if not privacy.strict:
+        found += [STATISTICS] if setup.federation.public else []
         found += [SELECTION] if "selection" in setup.federation.splits else []
         found += [MEASURED] if setup.problem.predict is None and setup.problem.measure is not None else []
         found.append(DIGEST)

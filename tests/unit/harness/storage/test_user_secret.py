@@ -28,7 +28,7 @@ def cache(tmp_path, monkeypatch):
 
 def test_a_user_has_one_secret_which_others_cannot_read(cache, tmp_path, monkeypatch) -> None:
     first = salted("abc")
-    assert salted("abc") == first != salted("abd")
+    assert salted("abc") == first != salted("abcd")
     path = cache / "secret"
     assert path.stat().st_mode & 0o777 == 0o600 and [one.name for one in cache.iterdir()] == ["secret"]
     monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "other"))
