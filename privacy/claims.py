@@ -34,6 +34,8 @@ class Claim:
 
     Attributes
     ----------
+    version : str
+        Of which version of the other system it speaks.
     settings : dict
         Names and defaults of what can be set.
     says : str
@@ -50,6 +52,7 @@ class Claim:
 
     name: str
     title: str
+    version: str
     settings: dict[str, float]
     says: str
     said: Callable[[Values], float | None]
@@ -74,6 +77,7 @@ class Verdict:
         return {
             "name": claim.name,
             "title": claim.title,
+            "version": claim.version,
             "settings": self.values,
             "printed": self.claimed,
             "says": claim.says,
@@ -116,21 +120,21 @@ def _nothing(at: Values) -> None:
 
 _ALL = (
     Claim(
-        "flower-localdp",
-        "Flower's LocalDpMod, at the defaults of FLIP, a project of hospitals",
+        "flip-localdp",
+        "FLIP, a project of hospitals, on Flower's LocalDpMod",
+        "Flower at fdef7af (2026), with the settings of FLIP at 362667f; Flower has no default for the "
+        "sensitivity",
         {"epsilon": 10, "clip": 1, "sensitivity": 1e-4, "delta": 1e-5, "rounds": 50},
-        "the privacy budget of the mechanism; FLIP's comment adds that each round spends it again and "
-        "that its "
-        "defaults are not a defensible budget",
+        "the privacy budget of the mechanism; FLIP's own comment adds that each round spends it again and "
+        "that its defaults are not a defensible budget",
         _given,
         compositions.flower_local,
-        "The noise is scaled to `sensitivity`, which is free. What is sent is clipped to `clip`, and "
-        "only that "
-        "bounds how far it can move. A sensitivity of 2 clip / records, which FLIP's comment recommends, "
-        "would need "
-        "an average over records that are each clipped; a locally trained model is no such average. The "
-        "formula is "
-        "proved for epsilon below 1 only, and rounds add up.",
+        "The settings are those of one project, which says itself that they are no defensible budget. The "
+        "noise is scaled to `sensitivity`, which Flower leaves to its users. What is sent is clipped to "
+        "`clip`, and only that bounds how far it can move. A sensitivity of 2 clip / records, which "
+        "FLIP's comment recommends, would need an average over records that are each clipped; a locally "
+        "trained model is no such average. With sensitivity 2 clip the formula, which is proved for "
+        "epsilon below 1 only, is that of one round, and rounds add up.",
         (
             f"{FLOWER}clientapp/mod/localdp_mod.py",
             f"{FLOWER}common/differential_privacy.py",
@@ -141,15 +145,17 @@ _ALL = (
     Claim(
         "flower-fixed",
         "Flower's server-side and client-side fixed clipping",
+        "Flower at fdef7af (2026), before its accounting (7884, August 2026)",
         {"noise_multiplier": 1, "cohort": 20, "clients": 100, "rounds": 50, "weight": 1, "delta": 1e-5},
-        "a noise multiplier of 1.0 or higher is recommended for strong privacy; nothing is accounted",
+        "a noise multiplier of 1.0 or higher is recommended for strong privacy; at that commit nothing is "
+        "accounted",
         _nothing,
         compositions.flower_fixed,
         "The noise on the average is multiplier times clip over the number sampled. Cohorts have a fixed "
-        "size, so "
-        "neighbors are replaced, and the sensitivity is twice the clip norm over that number. FedAvg "
-        "weighs by the "
-        "number of examples: a client of `weight` times an equal share is protected that much less.",
+        "size, so neighbors are replaced, and the sensitivity is twice the clip norm over that number. "
+        "FedAvg weighs by the number of examples: a client of `weight` times an equal share is protected "
+        "that much less. Since August 2026 Flower has RDP accounting (7884), and its strategies take an "
+        "`accountant`.",
         (
             f"{FLOWER}serverapp/strategy/dp_fixed_clipping.py",
             f"{FLOWER}common/differential_privacy.py",
@@ -159,16 +165,17 @@ _ALL = (
     Claim(
         "flower-adaptive",
         "Flower's adaptive clipping",
+        "Flower at fdef7af (2026), before its accounting (7884, August 2026)",
         {"noise_multiplier": 1, "cohort": 20, "clients": 100, "rounds": 50, "delta": 1e-5},
-        "the noise multiplier is split between the updates and the count of clipped ones; nothing is "
-        "accounted",
+        "the noise multiplier is split between the updates and the count of clipped ones; at that commit "
+        "nothing is accounted",
         _nothing,
         compositions.flower_adaptive,
         "The count of clipped updates is paid for: a replaced client gets exactly the noise of the whole "
-        "multiplier "
-        "over twice the clip norm. A client that is left out gets less than the multiplier says: the "
-        "bits counted "
-        "are 0 or 1, and the split is that of bits centered at 0. Weights count as in flower-fixed.",
+        "multiplier over twice the clip norm. A client that is left out gets less than the multiplier "
+        "says: the bits counted are 0 or 1, and the split is that of bits centered at 0. Weights count as "
+        "in flower-fixed. Since August 2026 Flower has RDP accounting (7884), and its strategies take an "
+        "`accountant`.",
         (
             f"{FLOWER}serverapp/strategy/dp_adaptive_clipping.py",
             f"{FLOWER}common/differential_privacy.py",
@@ -177,17 +184,16 @@ _ALL = (
     Claim(
         "nvflare-svt",
         "NVFlare's SVTPrivacy at its defaults, for a model of 7 million parameters",
+        "NVFlare at f3b7c1b (2026), after 4470",
         {"epsilon": 0.1, "fraction": 0.1, "noise_var": 0.1, "params": 7e6, "rounds": 1, "delta": 1e-5},
-        "the budget of selecting the entries that are sent",
-        _given,
+        "the sum that the filter logs itself; of it `epsilon`, 0.1, is the budget of selecting the "
+        "entries that are sent",
+        compositions.svt_said,
         compositions.svt,
-        "That epsilon does not cover the noise on what is sent: each of the entries sent costs "
-        "`noise_var` more. The "
-        "filter's log and its documentation say so since 2026; the name of the argument does not. At a "
-        "delta above 0, "
-        "many small releases compose to less than their sum. Not counted: a pass may accept more entries "
-        "than the "
-        "selection pays for, and scalars are sent without noise.",
+        "The claim holds as a sum of pure epsilons: the filter's log and its documentation say since 2026 "
+        "that each of the entries sent costs `noise_var` more than the argument `epsilon`. At a delta "
+        "above 0, many small releases compose to less than their sum. Not counted: a pass may accept more "
+        "entries than the selection pays for, and scalars are sent without noise.",
         (
             f"{NVFLARE}nvflare/app_common/filters/svt_privacy.py",
             f"{NVFLARE}docs/user_guide/admin_guide/security/differential_privacy.rst",
@@ -197,13 +203,13 @@ _ALL = (
     Claim(
         "nvflare-percentile",
         "NVFlare's PercentilePrivacy",
+        "NVFlare at f3b7c1b (2026)",
         {"percentile": 10, "gamma": 0.01, "delta": 1e-5},
         "a policy of sharing the largest entries; an example of it is called a DP filter",
         _nothing,
         compositions.no_noise,
         "Small entries become 0 and large ones are cut to `gamma`. No noise is added, so two updates are "
-        "told apart "
-        "with certainty wherever what is left of them differs.",
+        "told apart with certainty wherever what is left of them differs.",
         (
             f"{NVFLARE}nvflare/app_common/filters/percentile_privacy.py",
             f"{NVFLARE}examples/advanced/job_api/pt/fedavg_script_runner_dp_filter_cifar10.py",
@@ -212,31 +218,30 @@ _ALL = (
     Claim(
         "nvflare-gaussian",
         "NVFlare's GaussianPrivacy, of its research on gradient leakage",
+        "NVFlare at f3b7c1b (2026), a research example",
         {"sigma0": 0.1, "params": 7e6, "rounds": 1, "delta": 1e-5},
         "noise relative to a percentile of the update's entries; no guarantee is named",
         _nothing,
         compositions.nvflare_gaussian,
         "Nothing is clipped, so nothing bounds how far an update moves, and the size of the noise is "
-        "computed from "
-        "the update itself. Even if all entries were of one size, the noise would be `sigma0` over the "
-        "root of "
-        "their number.",
+        "computed from the update itself. Even if all entries were of one size, the noise would be "
+        "`sigma0` over the root of their number.",
         (f"{NVFLARE}research/quantifying-data-leakage/src/nvflare_gradinv/filters/gaussian_privacy.py",),
     ),
     Claim(
         "fl-bench",
-        "FL-bench's DP-FedAvg, as in a public copy of the repository",
+        "FL-bench's DP-FedAvg",
+        "FL-bench with 200, merged in 2026, read at its author's commit a79abfc; defaults at 06e658b",
         {
             "epsilon": 1, "records": 600, "batch": 32, "epochs": 5, "join_ratio": 0.1, "rounds": 100, "delta": 1e-5,
         },
         "the target of a client's privacy budget; beyond it a warning is logged",
         _given,
         compositions.fl_bench,
-        "The noise is found for one round of whole epochs, without the number of rounds; the client "
-        "takes one "
-        "Poisson batch an epoch. So a client in few rounds stays below the target, and one in many "
-        "exceeds it. The "
-        "version first reviewed in the linked request found the noise for one step an epoch.",
+        "The noise is found for one round of whole epochs, without the number of rounds; the client takes "
+        "one Poisson batch an epoch. So a client in few rounds stays below the target, and one in many "
+        "exceeds it. The version first reviewed in the linked request found the noise for one step an "
+        "epoch.",
         (
             f"{GITHUB}KarhouTam/FL-bench/pull/200",
             f"{FL_BENCH_COPY}utils/dp_manager.py",
@@ -247,15 +252,14 @@ _ALL = (
     Claim(
         "flamby",
         "FLamby's example on Fed-Heart-Disease, its smallest center",
+        "FLamby at edacf54",
         {"epsilon": 1, "delta": 1e-4, "records": 30, "batch": 4, "updates": 100, "rounds": 15},
         "dp_target_epsilon, handed to Opacus with one epoch a round",
         _given,
         compositions.flamby,
         "Opacus is told `epochs=nrounds`, one pass over the data a round, but every round takes "
-        "`num_updates` "
-        "batches. They are drawn from the loader that was there before, shuffled, not from the Poisson "
-        "loader that "
-        "Opacus returns, so that no amplification is proved for them.",
+        "`num_updates` batches. They are drawn from the loader that was there before, shuffled, not from "
+        "the Poisson loader that Opacus returns, so that no amplification is proved for them.",
         (
             f"{FLAMBY}strategies/utils.py",
             f"{FLAMBY}strategies/fed_avg.py",
@@ -265,17 +269,19 @@ _ALL = (
     ),
     Claim(
         "pfl",
-        "pfl-research, the benchmark on CIFAR10 with central privacy",
+        "pfl-research, the benchmark on CIFAR10 with central privacy, which its baseline has switched off",
+        "pfl-research at c9d1f32",
         {
             "epsilon": 2, "delta": 1e-6, "population": 1e6, "noise_cohort": 1000, "cohort": 50, "users": 1000,
             "rounds": 1500,
         },
-        "of a deployment with that noise cohort and population; the help says that results hold only there",
+        "of a deployment with that noise cohort and population; the help says that results hold only "
+        "there",
         _given,
         compositions.pfl,
-        "The claim holds for what it is said of. The run itself has fewer users and scales the noise "
-        "down to its "
-        "small cohort, so its model protects those users far less.",
+        "The claim holds for what it is said of. The baseline of the repository has "
+        "`central_privacy_mechanism: none`; with the mechanism on, the run itself has fewer users and "
+        "scales the noise down to its small cohort, so its model protects those users far less.",
         (
             f"{PFL}utils/argument_parsing.py",
             f"{PFL}image_classification/configs/baseline.yaml",
@@ -285,19 +291,21 @@ _ALL = (
     Claim(
         "opacus",
         "Opacus, PrivacyEngine.make_private",
+        "Opacus at 88919b6",
         {"noise_multiplier": 1.1, "records": 60000, "batch": 256, "epochs": 15, "delta": 1e-5},
         "by its PRV accountant, for Poisson batches and one record more or less",
         compositions.opacus_said,
         compositions.opacus,
-        "The claim holds with the Poisson loader, which is the default. With poisson_sampling=False the same "
-        "accountant runs on, though batches are shuffled; what is certain then is one release of each "
-        "record an "
-        "epoch. The divisor is computed from the number of records, which add-remove would have to hide.",
+        "The claim holds with the Poisson loader, which is the default, and for replaced records the same "
+        "noise has less than twice the epsilon. With poisson_sampling=False the same accountant runs on, "
+        "though batches are shuffled; what is certain then is one release of each record an epoch. The "
+        "divisor is computed from the number of records, which add-remove would have to hide.",
         (
             f"{OPACUS}privacy_engine.py",
             f"{GITHUB}meta-pytorch/opacus/issues/571",
         ),
     ),
+
 )  # fmt: skip
 
 CLAIMS: dict[str, Claim] = {claim.name: claim for claim in _ALL}

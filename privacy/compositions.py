@@ -76,10 +76,15 @@ def flower_adaptive(at: Values) -> list[Row]:
     ]
 
 
+def svt_said(at: Values) -> float:
+    """Return what the filter logs: the budgets of selection and release, summed."""
+    return int(at["rounds"]) * (at["epsilon"] + math.ceil(at["params"] * at["fraction"]) * at["noise_var"])
+
+
 def svt(at: Values) -> list[Row]:
     """Laplace noise on each entry that is sent."""
     rounds, sent = int(at["rounds"]), math.ceil(at["params"] * at["fraction"])
-    pure = rounds * (at["epsilon"] + sent * at["noise_var"])
+    pure = svt_said(at)
     released = _laplace_epsilon(at["noise_var"], sent * rounds, at["delta"])
     return [
         Row("selection and release, summed", "replace-one", pure, 0.0, "sum"),
@@ -161,7 +166,7 @@ def opacus(at: Values) -> list[Row]:
     """Noise on batches, Poisson or shuffled."""
     z, delta = at["noise_multiplier"], at["delta"]
     batches, steps = _opacus_steps(at)
-    replaced = Event(z / 2, 1 / batches, steps, "without-replacement")
+    replaced = Event(z / 2, 1 / batches, steps, "poisson-replace")
     return [
         _row("Poisson batches (default)", "add-remove", delta, Event(z, 1 / batches, steps)),
         _row("Poisson batches (default)", "replace-one", delta, replaced),

@@ -6,16 +6,17 @@ from typing import NamedTuple
 
 from privacy.own_mechanism import Noise
 
-SAMPLINGS = ("poisson", "without-replacement")
+SAMPLINGS = ("poisson", "poisson-replace", "without-replacement")
 
 
 class Event(NamedTuple):
     """``times`` draws, alike in sampling rate and in the noise multiplier of all their releases together.
 
     ``sampling`` says how a draw at a rate below 1 is made. With "poisson", each unit comes in by its own coin;
-    neighbors differ in the presence of one unit. With "without-replacement", a fixed number of units is drawn;
-    neighbors differ in one unit replaced, and the noise multiplier is relative to that sensitivity. In both, the
-    draw must be secret.
+    neighbors differ in the presence of one unit. With "poisson-replace" they differ in one unit replaced, and the
+    noise multiplier is relative to that sensitivity, twice the clip norm. With "without-replacement", a fixed
+    number of units is drawn; neighbors and noise multiplier are those of a replaced unit. In all, the draw must be
+    secret.
 
     ``noise`` is that of a user's mechanism; None is Gaussian noise. The noise multiplier is then the scale of the
     noise over the L1 sensitivity.

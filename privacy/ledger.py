@@ -50,6 +50,19 @@ class Draw(NamedTuple):
         return compose(multiplier / number**0.5 for multiplier, number in self.releases)
 
 
+class Composed(TypedDict):
+    """A kind of draw in the history of a unit: what its epsilon is computed from.
+
+    ``noise_multiplier`` is that of all ``releases`` of a draw together, or of each under a user's mechanism.
+    """
+
+    draws: int
+    sampling: str
+    rate: float
+    releases: int
+    noise_multiplier: float
+
+
 class PrivacyReport(TypedDict):
     """Result of `Ledger.report`; all epsilons at the same delta.
 
@@ -58,6 +71,7 @@ class PrivacyReport(TypedDict):
     unit, by Renyi bounds; ``unit_most``: number of the first unit with the largest value, and ``units_most``
     how many share its history (other histories may have an equal epsilon); ``noise_multiplier``: the smallest
     of a release, None without releases; ``releases`` and ``draws``: largest numbers about one unit;
+    ``composition``: all draws of the unit with the largest value, from which it can be computed again;
     ``accountant`` and ``note``: see `privacy.accounting.Account`.
     """
 
@@ -70,6 +84,7 @@ class PrivacyReport(TypedDict):
     releases: int
     draws: int
     delta: float
+    composition: list[Composed]
     accountant: str
     note: str
 
@@ -323,9 +338,25 @@ class Ledger:
             releases=int((histories.times @ np.array(numbers, np.int64)).max(initial=0)),
             draws=int(histories.times.sum(-1).max(initial=0)),
             delta=delta,
+            composition=self._composed(histories, most),
             accountant=total.accountant,
             note=total.note,
         )
+
+    def _composed(self, histories: Histories, most: int) -> list[Composed]:
+        """Return the draws of a history."""
+        table = (part[most].tolist() for part in (histories.times, histories.rates, histories.multipliers))
+        return [
+            Composed(
+                draws=times,
+                sampling=draw.sampling,
+                rate=rate,
+                releases=sum(number for _, number in draw.releases),
+                noise_multiplier=noise,
+            )
+            for draw, times, rate, noise in zip(self.counts, *table, strict=True)
+            if times
+        ]
 
     def state(self) -> tuple[list[Any], dict[str, NDArray[Any]]]:
         """Return plain values, and arrays ``(*runs, ...)``, from which `restore` rebuilds the ledger."""

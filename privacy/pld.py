@@ -10,13 +10,17 @@ Let ``z`` be the noise multiplier, ``q`` the rate, and ``h(epsilon)`` the hockey
 
 - Poisson sampling, add-remove: removing a unit has the profile ``h``, adding one its reverse. Both are composed;
   epsilon is the larger.
+- Poisson sampling, replace-one: the pair ``(1 - q) N(0, z^2) + q N(1/2, z^2)`` and ``(1 - q) N(0, z^2) + q N(-1/2,
+  z^2)``, both versions of the unit being drawn by the same coin and as far from each other as they can be
+  (Zhu, Dong, Wang 2022; it is that of `dp_accounting` for REPLACE_ONE). Mirrored, the pair is the same, so there is
+  one direction.
 - Sampling without replacement, replace-one: both directions have the profile ``h`` for epsilon >= 0 (Balle, Barthe,
   Gaboardi 2018; attained), hence its reverse for epsilon < 0. The pair with this profile
   dominates all neighbors, so it may be composed (Zhu, Dong, Wang 2022). ``z`` is relative to the
   sensitivity under replacement, twice the clip norm.
 
-Both hold for any mechanism whose neighbors are dominated by one symmetric pair. So a user's noise takes the place
-of the normal distribution, with the pair of `privacy.own_mechanism`.
+The first and the last hold for any mechanism whose neighbors are dominated by one symmetric pair. So a user's
+noise takes the place of the normal distribution, with the pair of `privacy.own_mechanism`.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from privacy.event import Event
 from privacy.own_mechanism import Noise
 
 Array = NDArray[np.float64]
-Kind = Literal["gaussian", "remove", "add", "replace"]
+Kind = Literal["gaussian", "remove", "add", "replace", "exchange"]
 
 # Below, rounding in the Fourier transform is no longer small against delta.
 SMALLEST_DELTA = 1e-10
@@ -174,7 +178,7 @@ def _composed(events: tuple[Event, ...], delta: float, step: float) -> list[Any]
     tail = 10.0 ** math.floor(math.log10(_ASIDE * delta / draws))  # rounded, so that near values share draws
     aside = _ASIDE * delta / len(events)
     directions: tuple[Kind, ...] = ("remove", "add")
-    if all(event.rate == 1 or event.sampling == "without-replacement" for event in events):
+    if all(event.rate == 1 or event.sampling != "poisson" for event in events):
         directions = ("remove",)
     composed = []
     for direction in directions:
@@ -195,7 +199,9 @@ def _kind(event: Event, direction: Kind) -> Kind:
     """Return which pair of distributions a draw is dominated by."""
     if event.rate == 1:
         return "gaussian"
-    return direction if event.sampling == "poisson" else "replace"
+    if event.sampling == "poisson":
+        return direction
+    return "exchange" if event.sampling == "poisson-replace" else "replace"
 
 
 def _range(event: Event, kind: Kind, tail: float) -> tuple[float, float]:
@@ -208,9 +214,15 @@ def _range(event: Event, kind: Kind, tail: float) -> tuple[float, float]:
         alone = event.noise.loss(1 / z + event.noise.above(tail / rate), 1 / z)
     high = alone + math.log(rate + (1 - rate) * math.exp(-alone))  # of the mixture, there
     low = math.log1p(-rate) if rate < 1 else -high
-    return {"gaussian": (-high, high), "replace": (-high, high), "remove": (low, high), "add": (-high, -low)}[
-        kind
-    ]
+    if kind == "exchange":
+        high = _exchanged_loss(z, rate, 0.5 - z * float(scipy.special.ndtri(min(0.5, tail))))
+    return {
+        "exchange": (-high, high),
+        "gaussian": (-high, high),
+        "replace": (-high, high),
+        "remove": (low, high),
+        "add": (-high, -low),
+    }[kind]
 
 
 @functools.lru_cache(maxsize=256)
@@ -226,6 +238,8 @@ def _single(event: Event, kind: Kind, step: float, tail: float) -> Any:
         profile = _unsampled(z, losses, noise)
     elif kind == "remove":
         profile = _mixture_first(z, rate, losses, noise)
+    elif kind == "exchange":
+        profile = _exchanged(z, rate, losses)
     elif kind == "add":
         profile = _mixture_second(z, rate, losses, noise)
     else:
@@ -233,6 +247,33 @@ def _single(event: Event, kind: Kind, step: float, tail: float) -> Any:
         second_side = _mixture_second(z, rate, losses, noise)
         profile = np.where(losses >= 0, first_side, second_side)
     return create_pmf_pessimistic_connect_dots_fixed_gap(step, first, last, np.clip(profile, 0.0, 1.0))
+
+
+def _exchanged_loss(z: float, rate: float, at: float) -> float:
+    """Return the privacy loss of an exchanged unit at a point: ``log P / Q`` of the mixtures."""
+    up, down = (math.log(rate) - 0.125 / z**2 + sign * 0.5 * at / z**2 for sign in (1, -1))
+    rest = math.log1p(-rate)
+    return float(np.logaddexp(rest, up) - np.logaddexp(rest, down))
+
+
+def _exchanged(z: float, rate: float, losses: Array) -> Array:
+    """Divergence of ``(1 - q) N(0) + q N(1/2)`` from ``(1 - q) N(0) + q N(-1/2)``.
+
+    The loss rises with ``x``. Where it is ``l``, ``u = exp(x / (2 z^2))`` solves ``a u^2 - b u - a e^l = 0`` with
+    ``a = q exp(-1 / (8 z^2))`` and ``b = (1 - q) (e^l - 1)``, so ``x / (2 z^2)`` is
+    ``l / 2 + arcsinh(b e^(-l / 2) / 2 a)``.
+    """
+    with np.errstate(divide="ignore"):
+        size = np.log(2 * np.abs(np.sinh(losses / 2))) + math.log1p(-rate) - math.log(rate) + 0.125 / z**2
+    # Of twice its argument the logarithm, as it may overflow; then arcsinh is that logarithm.
+    grown = np.where(size > 300.0, size, np.arcsinh(0.5 * np.exp(np.minimum(size, 300.0))))
+    at = 2 * z**2 * (losses / 2 + np.sign(losses) * grown)
+    below, rest = scipy.special.log_ndtr, math.log1p(-rate)
+    first, second = (
+        np.logaddexp(rest + below(-at / z), math.log(rate) + below((mean - at) / z)) for mean in (0.5, -0.5)
+    )
+    divergence: Array = np.exp(first) - np.exp(np.minimum(losses + second, 700.0))
+    return divergence
 
 
 def _unsampled(z: float, losses: Array, noise: Noise | None) -> Array:

@@ -11,7 +11,7 @@ x, c                 ``state.x``, ``state.c``
 c_i                  ``state.ci``, one row per client
 eta_l, eta_g         ``lr``, ``server_lr``
 K                    the client's own number of local steps (with momentum, their `reach`)
-|S| / N              ``clients.n / clients.total``
+|S| / N              ``clients.share``
 ===================  =========================================================
 
 Travels: (x, c) down, (x, c_i) up (their increments); 4 P scalars per client and round. With ``release: value``
@@ -89,6 +89,6 @@ class Scaffold(Descent, Release, ServerUpdate):
         (dx, dc), (_, sent) = channel.mean_and_sent(
             x, ci_new, base=(x_t, ci), known=known, scale=scale, weighting="uniform"
         )
-        c = state.c + clients.n / clients.total * dc
+        c = state.c + clients.share * dc
         ci = ci_new if known is None else ci + sent
         return self.server_step(state, x=dx)._replace(c=c, ci=clients.put(state.ci, ci))

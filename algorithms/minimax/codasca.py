@@ -131,7 +131,7 @@ class CODASCA(Descent, Release, ServerUpdate):
             x, y, *new, base=sent, known=known, scale=scale, weighting="uniform"
         )
         cxi, cyi = new if known is None else (cxi + sx, cyi + sy)
-        share = clients.n / clients.total
+        share = clients.share
         moved = self.server_step(state, x=dx, y=dy)
         return moved._replace(
             y=clients.project(moved.y),

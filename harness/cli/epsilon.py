@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.cli.console import out, print_rows
-from harness.core.registry import UserError, counted, unknown
+from harness.cli.statement import statement_command
+from harness.cli.verdicts import claims_command, number
+from harness.core.registry import UserError, counted
 from privacy.accounting import account, calibrate
 from privacy.attacker import FALSE_POSITIVE_RATES, Attack, attack_bound
-from privacy.claims import CLAIMS, Verdict, judge
 from privacy.event import Event
 from privacy.gaussian import check_budget, check_delta
 from privacy.trade_off import accuracy_bound
@@ -24,11 +24,16 @@ SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message ov
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What is asked about. ``size`` of ``total`` units take part in each of ``rounds``."""
+    """What is asked about. Each unit takes part in each of ``rounds`` with probability ``rate``.
+
+    Of clients, it is one of ``size`` of ``total``; of records and users drawn at a client, the two are 0 if
+    only the rate is given.
+    """
 
     clip: float
     size: int
     total: int
+    rate: float
     rounds: int
     sampling: str
     delta: float
@@ -39,13 +44,14 @@ class Mechanism:
     @property
     def amplified(self) -> bool:
         """Whether a secret draw hides who takes part."""
-        return self.sampling in ("poisson", "without-replacement") and self.size < self.total
+        return self.sampling in ("poisson", "without-replacement") and self.rate < 1
 
     def methods(self) -> list[tuple[str, str]]:
         """Return adjacencies and accountants that bound it, the tightest of an adjacency last."""
-        adjacencies = ("replace-one",) if self.placement != "central" else ("add-remove", "replace-one")
         found = []
-        for adjacency in adjacencies:
+        for adjacency in SENSITIVITY:
+            if adjacency == "add-remove" and self.placement == "local" and self.unit == "client":
+                continue  # whoever collects the messages sees who sends
             if adjacency == "add-remove" and self.sampling == "without-replacement" and self.amplified:
                 continue  # a cohort of fixed size has no neighbor with a unit more
             found.append((adjacency, "exact"))
@@ -57,24 +63,19 @@ class Mechanism:
         return found
 
     def event(self, noise: float, adjacency: str, accountant: str) -> Event:
-        """Return all releases, of noise ``noise`` times the clip norm.
-
-        A replaced unit in a Poisson sample is bounded by draws without replacement: absent, it contributes 0,
-        which lies within the sensitivity of both of its versions.
-        """
+        """Return all releases, of noise ``noise`` times the clip norm."""
         multiplier = noise / SENSITIVITY[adjacency] / math.sqrt(self.releases_per_round)
         if accountant == "exact":
             return Event(multiplier, 1.0, self.rounds)
-        sampling = "poisson" if adjacency == "add-remove" else "without-replacement"
-        return Event(multiplier, self.size / self.total, self.rounds, sampling)
+        replaced = adjacency == "replace-one" and self.sampling == "poisson"
+        return Event(multiplier, self.rate, self.rounds, "poisson-replace" if replaced else self.sampling)
 
     def describe(self) -> str:
         """Say everything that an epsilon of it depends on, but the noise."""
         who = "everybody takes part"
-        if self.size < self.total:
-            who = (
-                f"{self.sampling} sampling of {self.size} of {self.total} (rate {self.size / self.total:.4g})"
-            )
+        if self.rate < 1:
+            of = f" of {self.size} of {self.total}" if self.total else ""
+            who = f"{self.sampling} sampling{of} (rate {self.rate:.4g})"
         a_round = counted(self.releases_per_round, "release")
         return (
             f"unit {self.unit}, placement {self.placement}, {who}, "
@@ -95,6 +96,12 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
     asked.add_argument(
         "--claim", metavar="NAME[:KEY=VALUE,...]", help="what a setting of another system holds"
     )
+    asked.add_argument(
+        "--statement",
+        metavar="PATH",
+        help="compute the epsilon of a run again from what its statement prints: a run's folder, its done.json, or "
+        "the output of run --json",
+    )
     asked.add_argument("--claims", action="store_true", help="all claims that are known, at their defaults")
     to.add_argument("--clip", type=float, default=1.0, metavar="C", help="clip norm (default: 1)")
     to.add_argument(
@@ -103,12 +110,19 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         metavar="SIZE/TOTAL",
         help="who takes part in a round, as 10/100 (default: all)",
     )
+    to.add_argument(
+        "--rate",
+        type=float,
+        metavar="Q",
+        help="instead: probability that a unit is drawn, as a statement's sampling_rate",
+    )
     to.add_argument("--rounds", type=int, default=1, metavar="N", help="draws of a cohort (default: 1)")
     to.add_argument(
         "--sampling",
         choices=SAMPLINGS,
         help="poisson: each by a secret coin; without-replacement: a secret cohort of fixed size; fixed: a cohort "
-        "that others can see; full: everybody (default: poisson if central and there is a cohort)",
+        "that others can see; full: everybody (default: poisson if there is a cohort, and nobody sees who is "
+        "in it)",
     )
     to.add_argument("--delta", type=float, default=1e-5, help="probability outside epsilon (default: 1e-5)")
     to.add_argument(
@@ -128,7 +142,9 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
 def epsilon_command(given: argparse.Namespace) -> int:
     """Answer from the numbers on the command line."""
     if given.claims or given.claim is not None:
-        return _claims(given)
+        return claims_command(given)
+    if given.statement is not None:
+        return statement_command(given)
     if (given.noise_multiplier is None) == (given.for_epsilon is None):
         raise UserError("epsilon: give either --noise-multiplier, or --for-epsilon to get one back")
     mechanism = _mechanism(given)
@@ -154,17 +170,19 @@ def epsilon_command(given: argparse.Namespace) -> int:
 
 
 def _mechanism(given: argparse.Namespace) -> Mechanism:
-    size, total = _cohort(given.cohort)
-    sampling = given.sampling or ("poisson" if size < total and given.placement == "central" else "full")
-    if sampling == "full" and size < total:
-        sampling = "fixed" if given.sampling is None else sampling
-    if sampling == "full" and size < total:
-        raise UserError(f"epsilon: --sampling full takes everybody, but the cohort is {size} of {total}")
-    if given.placement != "central" and sampling in ("poisson", "without-replacement"):
+    size, total, rate = _drawn(given)
+    hidden = given.placement == "central" or given.unit != "client"  # a client draws its records itself
+    sampling = given.sampling or ("full" if rate == 1 else "poisson" if hidden else "fixed")
+    if sampling == "full" and rate < 1:
+        raise UserError(f"epsilon: --sampling full takes everybody, but the rate of a unit is {rate:.4g}")
+    if not hidden and sampling in ("poisson", "without-replacement"):
         raise UserError(
             f"epsilon: with {given.placement} placement whoever collects the messages sees who sends, so sampling "
-            "hides nobody; use --sampling fixed or --placement central"
+            "hides nobody; use --sampling fixed, --placement central, or --unit record or user for batches that a "
+            "client draws"
         )
+    if given.unit != "client" and sampling == "without-replacement":
+        raise UserError(f"epsilon: batches of unit {given.unit} are Poisson batches; use --sampling poisson")
     for name in ("rounds", "releases_per_round"):
         if getattr(given, name) < 1:
             raise UserError(
@@ -177,9 +195,21 @@ def _mechanism(given: argparse.Namespace) -> Mechanism:
     except ValueError as problem:
         raise UserError(f"epsilon: {problem}") from problem
     return Mechanism(
-        given.clip, size, total, given.rounds, sampling, given.delta, given.releases_per_round, given.unit,
+        given.clip, size, total, rate, given.rounds, sampling, given.delta, given.releases_per_round, given.unit,
         given.placement,
     )  # fmt: skip
+
+
+def _drawn(given: argparse.Namespace) -> tuple[int, int, float]:
+    """Return size and total of a cohort, and the probability of a unit to be in it."""
+    if given.rate is None:
+        size, total = _cohort(given.cohort)
+        return size, total, size / total
+    if given.cohort != "1":
+        raise UserError("epsilon: give either --cohort or --rate")
+    if not 0 < given.rate <= 1:
+        raise UserError(f"epsilon: --rate is a probability above 0, given {given.rate:g}")
+    return 0, 0, given.rate
 
 
 def _cohort(text: str) -> tuple[int, int]:
@@ -241,7 +271,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "adjacency": row["adjacency"],
         "accountant": row["accountant"],
         "sampling": row["sampling"],
-        "epsilon": _number(row["epsilon"]),
+        "epsilon": number(row["epsilon"]),
         "noise_/ clip": f"{row['noise_multiplier']:.5g}",
         "noise_/ sensitivity": f"{row['noise_over_sensitivity']:.5g}",
     }
@@ -257,115 +287,15 @@ def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
     if row["sampling"] != "not used":
         kept = " This holds only while nobody outside learns who was drawn in which round."
     return (
-        f"\nIn words ({row['adjacency']}, epsilon {_number(row['epsilon'])} by {row['accountant']}): "
+        f"\nIn words ({row['adjacency']}, epsilon {number(row['epsilon'])} by {row['accountant']}): "
         f"an attacker sees everything that is released ({counted(row['releases'], 'release')}) and "
         f"knows everything except {secret}; beforehand, the chances are even. He is then right at most "
-        f"{_percent(row['accuracy'])} of the time. A blind guess is right 50 % of the time; epsilon and "
-        "delta "
-        f"alone would say {_percent(row['accuracy_from_epsilon'])}. If his false alarms are limited to 1 "
-        "in 1,000 "
-        f"cases, he detects at most {rare}; to 1 in 100, {often}.{kept}"
+        f"{_percent(row['accuracy'])} of the time, from the mechanism; from epsilon and delta alone, as pages of "
+        f"results say it, {_percent(row['accuracy_from_epsilon'])}. A blind guess is right 50 % of the time. "
+        f"If his false alarms are limited to 1 in 1,000 cases, he detects at most {rare}; to 1 in 100, "
+        f"{often}.{kept}"
     )
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share < 0.9995 else "100 %"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if 1e4 <= value < 1e7 else f"{value:.4g}"
-
-
-def _claims(given: argparse.Namespace) -> int:
-    if given.claims:
-        verdicts = [judge(name, {}) for name in CLAIMS]
-    else:
-        name, _, settings = given.claim.partition(":")
-        if name not in CLAIMS:
-            raise unknown("claim", name, CLAIMS)
-        try:
-            verdicts = [judge(name, _settings(name, settings))]
-        except ValueError as problem:
-            raise UserError(f"epsilon: {problem}") from problem
-    if given.json:
-        print(json.dumps([verdict.as_json() for verdict in verdicts], indent=1))
-    elif given.markdown:
-        print(markdown(verdicts))
-    else:
-        for verdict in verdicts:
-            _print_verdict(verdict)
-    return 0
-
-
-def markdown(verdicts: Sequence[Verdict]) -> str:
-    """Return a table of claims, and below it what is said of each."""
-    lines = [
-        "| claim | printed | what it composes to | adjacency | epsilon | delta | by |",
-        "| :-- | --: | :-- | :-- | --: | --: | :-- |",
-    ]
-    for verdict in verdicts:
-        name, said = f"`{verdict.claim.name}`", _said(verdict)
-        for row in verdict.rows:
-            cells = (
-                name,
-                said,
-                row.what,
-                row.adjacency,
-                _number(row.epsilon),
-                f"{row.delta:g}",
-                row.accountant,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
-            name = said = ""
-    for verdict in verdicts:
-        claim = verdict.claim
-        settings = ", ".join(f"{key} {value:g}" for key, value in verdict.values.items())
-        links = ", ".join(f"[{source.rsplit('/', 1)[-1]}]({source})" for source in claim.sources)
-        lines += [
-            "",
-            f"### {claim.name}",
-            "",
-            f"{claim.title}; {settings}.",
-            f"Printed: {_said(verdict)}, {claim.says}.",
-        ]
-        lines += ["", claim.why, "", f"Sources: {links}."]
-    return "\n".join(lines)
-
-
-def _said(verdict: Verdict) -> str:
-    return "no epsilon" if verdict.claimed is None else _number(verdict.claimed)
-
-
-def _settings(name: str, text: str) -> dict[str, float]:
-    found = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
-        if key.strip() not in CLAIMS[name].settings:
-            raise unknown(f"setting of {name}", key.strip(), CLAIMS[name].settings)
-        try:
-            found[key.strip()] = float(value)
-        except ValueError:
-            raise UserError(f"epsilon: {name}: {key.strip()}{equals}{value}: not a number") from None
-    return found
-
-
-def _print_verdict(verdict: Verdict) -> None:
-    claim = verdict.claim
-    settings = ", ".join(f"{key} {value:g}" for key, value in verdict.values.items())
-    out.print(f"{claim.name}: {claim.title} ({settings})", markup=False)
-    out.print(f"Printed: {_said(verdict)}, {claim.says}", markup=False)
-    rows = [
-        {
-            "what it composes to": row.what,
-            "adjacency": row.adjacency,
-            "epsilon": _number(row.epsilon),
-            "delta": f"{row.delta:g}",
-            "by": row.accountant,
-        }
-        for row in verdict.rows
-    ]
-    print_rows(rows, "")
-    out.print(f"Why: {claim.why}", markup=False)
-    for source in claim.sources:
-        out.print(f"  {source}", markup=False)
-    out.print("")

@@ -178,6 +178,12 @@ def computing_options(to: argparse.ArgumentParser) -> None:
         help="run clients together (vmap) or one after another (loop)",
     )
     to.add_argument("--threads", type=int, default=1, help="torch threads per run (default: 1)")
+    to.add_argument(
+        "--diagnostics",
+        action="store_true",
+        help="under privacy, also write figures of private data that no noise protects: train_* metrics, norms of "
+        "messages (default: none)",
+    )
 
 
 def stack(text: str) -> int | None:

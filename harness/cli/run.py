@@ -117,7 +117,7 @@ def run_command(given: argparse.Namespace) -> int:
     else:
         out.print(f"{store.folder(id).path}: {figures(final)}", markup=False)
         if (claim := final.get("privacy")) is not None:
-            from harness.report.tables.privacy import in_words  # reports are slow to import
+            from harness.report.tables.privacy import in_words, uncovered  # reports are slow to import
 
             noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
             signal = final.get("diagnostics", {}).get("noise_to_signal")
@@ -126,6 +126,7 @@ def run_command(given: argparse.Namespace) -> int:
                 f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
                 *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
             ]
+            out.print(f"{uncovered(final.get('not_covered', ()))}", markup=False)
             out.print(f"{', '.join(facts)}. {in_words(claim)}", markup=False)
     return 0
 

@@ -183,14 +183,22 @@ class CohortSpec(Section):
 
     Attributes
     ----------
-    size : int
-        Clients per round.
+    size : int or None
+        Clients per round; of a secret Poisson cohort the expected number, drawn at rate ``size / clients``.
+    rate : float or None
+        Instead of a size: public probability with which each client takes part in a secret Poisson cohort, however
+        many clients there are.
+    divisor : float or None
+        With a rate: the public number that sums of messages are divided by, about ``rate`` times the clients that
+        are expected. It stays the same when a client joins or leaves.
     kind : {"random", "balanced"}
         Whether the clients of each round are drawn, or take turns in a random order, so that each takes part
         equally often. Balanced cohorts are public.
     """
 
-    size: int = Field(ge=1)
+    size: int | None = Field(default=None, ge=1)
+    rate: float | None = Field(default=None, gt=0, lt=1)
+    divisor: float | None = Field(default=None, gt=0)
     kind: Literal["random", "balanced"] = "random"
 
     @model_validator(mode="before")
@@ -198,6 +206,32 @@ class CohortSpec(Section):
     def _short(cls, given: object) -> object:
         """Read ``10``."""
         return {"size": given} if isinstance(given, int) else given
+
+    @model_validator(mode="after")
+    def _check(self) -> CohortSpec:
+        if (self.size is None) == (self.rate is None):
+            raise UserError(
+                "cohort: give either size, clients per round, or rate, the public probability of each client"
+            )
+        if (self.rate is None) != (self.divisor is None):
+            raise UserError(
+                "cohort.divisor: a rate needs the public number that sums of messages are divided by, about rate "
+                "times the clients, and a size has none; give rate and divisor, or size alone"
+            )
+        if self.rate is not None and self.kind != "random":
+            raise UserError("cohort.kind: a rate is of clients that are drawn; use random, or a size")
+        return self
+
+    @property
+    def expected(self) -> float:
+        """Clients per round, or the public number that stands for it."""
+        found = self.size if self.divisor is None else self.divisor
+        assert found is not None
+        return found
+
+    def share(self, total: int) -> float:
+        """Return the probability with which each of ``total`` clients takes part."""
+        return self.rate if self.size is None and self.rate is not None else self.expected / total
 
 
 class PartitionSpec(Section):

@@ -151,11 +151,29 @@ class RunSpec(Section):
                     "attacks: they repeat the run and compare with private data, which neither privacy.strict nor "
                     "privacy.secure_rng allows; remove attacks or these"
                 )
-        if self.clients is not None and self.cohort is not None and self.cohort.size > self.clients:
-            raise UserError(
-                f"cohort.size: at most the {self.clients} clients there are, given {self.cohort.size}"
-            )
+        if self.cohort is not None and self.cohort.size is not None and self.clients is not None:
+            refuse_too_many(self.cohort.size, self.clients)
+        if self.cohort is not None and self.cohort.rate is not None:
+            self._check_rate()
         return self
+
+    def _check_rate(self) -> None:
+        """Refuse a rate of clients where nothing hides them, or where their number would show."""
+        privacy = self.privacy
+        if privacy is None or privacy.sampling != "poisson" or privacy.unit != "client":
+            raise UserError(
+                "cohort.rate: is for secret Poisson cohorts, in which it hides how many clients there are; it "
+                "needs "
+                "privacy with unit client, placement central and sampling poisson. Use cohort.size"
+            )
+        if privacy.noise_cohort is not None:
+            raise UserError("privacy.noise_cohort: extrapolates a cohort.size; remove it or cohort.rate")
+        if self.algorithm.made.local_steps is None:
+            raise Incompatible(
+                "algorithm.local_epochs: with cohort.rate nothing may depend on the clients' numbers of "
+                "samples, and "
+                "the steps of an epoch do; use algorithm.local_steps"
+            )
 
     def _refuse_codes(self) -> None:
         """Refuse codes of single messages where clients send integers to a sum."""
@@ -210,7 +228,15 @@ class RunSpec(Section):
                 f"privacy.sampling: {sampling} {'needs a cohort' if self.cohort is None else 'takes everybody'}; "
                 f"{'give cohort.size' if self.cohort is None else 'remove cohort'}"
             )
-        adjacency = privacy.adjacency or ("add-remove" if sampling == "poisson" else "replace")
+        rate = None if self.cohort is None else self.cohort.rate
+        usual_adjacency = "replace" if sampling != "poisson" else "zero-out" if rate is None else "add-remove"
+        adjacency = privacy.adjacency or usual_adjacency
+        if adjacency == "add-remove" and rate is None:
+            raise UserError(
+                "privacy.adjacency: add-remove hides how many clients there are, but cohorts are drawn at rate "
+                "cohort.size / clients, which changes when a client leaves; give cohort.rate and cohort.divisor "
+                "instead of cohort.size, or adjacency zero-out, in which the number of clients is public"
+            )
         return PrivacySpec.model_validate(
             privacy.model_dump() | {"sampling": sampling, "adjacency": adjacency}
         )
@@ -239,6 +265,18 @@ class RunSpec(Section):
         """
         spec = self.model_dump(mode="json")
         return run_id(spec, digest, versions(spec))
+
+
+def refuse_too_many(size: int, clients: int) -> None:
+    """Refuse cohorts of more clients than there are.
+
+    Raises
+    ------
+    UserError
+        If there are fewer.
+    """
+    if size > clients:
+        raise UserError(f"cohort.size: at most the {clients} clients there are, given {size}")
 
 
 def read_spec(given: Mapping[str, Any]) -> RunSpec:

@@ -165,7 +165,7 @@ class Channel:
         Incompatible
             If everybody takes part and the downlink's code depends on more than each entry.
         """
-        everybody, compression = self._clients.n == self._clients.total, self._compression
+        everybody, compression = self._clients.share == 1, self._compression
         same = self._stages.down.entrywise and not (compression.downlink and compression.sparsifies)
         if everybody and not same:
             raise Incompatible(
@@ -203,7 +203,7 @@ class Channel:
         self._refuse_changing_sizes()
         clients = self._clients
         clients.restrict(kept)
-        if changed or clients.n < clients.total:
+        if changed or clients.share < 1:
             size = position_bytes(kept[None], None, kept.sum()[None])
             self.cost.sent(size.cpu() * clients.participation_mask, up=False)
 

@@ -91,18 +91,20 @@ class Clients(Cohort):
         ids: Tensor,
         cost: Cost,
         participation_mask: Tensor | None = None,
-        expected: int | None = None,
+        expected: float | None = None,
         ledger: Ledger | None = None,
         names: tuple[str, ...] | None = None,
         privacy: Privacy | None = None,
         pruned: PrunedModels | None = None,
         alpha: float | Tensor = 0.0,
         batch_size: int | None = None,
+        share: float | None = None,
     ) -> None:
         counts_private = privacy is not None and privacy.counts_private
         super().__init__(
             *(federation, seeds, round, ids, cost, participation_mask, expected, ledger, names, pruned),
             counts_private,
+            share,
         )
         self.problem = problem
         self.errors: dict[str, Tensor] = {}
@@ -220,7 +222,7 @@ class Clients(Cohort):
 
     def _mismatched(self, counts: Tensor, split: str, batch_size: int | None) -> bool:
         """Whether stacking changes the shapes of batches; for a secret cohort, whether it might, for any cohort."""
-        if self._secret and self.n < self.total:
+        if self._secret and self.share < 1:
             return uneven_batches(self.federation.sizes(split), batch_size)
         return mismatched_batches(counts, self.participation_mask.bool(), batch_size)
 
@@ -494,7 +496,9 @@ class Clients(Cohort):
         client lacks counts as unchanged. Returns the share of the parameters that each has, ``(C,)``.
         """
         self._refuse_alpha()
-        every = torch.zeros(self.total, dtype=torch.float64).index_copy(0, self.ids, ratio.double().cpu())
+        every = torch.zeros(self.federation.clients, dtype=torch.float64).index_copy(
+            0, self.ids, ratio.double().cpu()
+        )
         self.pruned = replace(prune_models(self.problem, x, every, None), of_round=True, recovered=True)
         return self.pruned.shares(self.ids)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from datasets.federation import Federation
 from harness.core import rng
+from harness.core.registry import Incompatible
 from harness.core.row_table import RowTable
 from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import PrunedModels
@@ -36,8 +37,8 @@ class Cohort:
     participation_mask : Tensor, optional
         1 for a cohort member, 0 for a row of padding, ``(..., C)``. Poisson cohorts need padding, as their
         sizes vary between rounds and stacked runs.
-    expected : int, optional
-        Expected size of a Poisson cohort.
+    expected : float, optional
+        Expected size of a Poisson cohort, or the public number that stands for it.
     ledger : Ledger, optional
         Record of the run's releases.
     names : tuple[str, ...], optional
@@ -46,11 +47,15 @@ class Cohort:
         The pruned models: gradients are computed on them and are zero elsewhere.
     counts_private : bool
         Whether sample counts are private.
+    share : float, optional
+        Share of all clients that the cohort has, on average; given where the number of clients is private.
 
     Attributes
     ----------
-    n, total : int
-        Clients in the cohort (expected number) and in the federation.
+    n : float
+        Clients in the cohort: the expected number, or the public one that stands for it.
+    share : float
+        Share of all clients that the cohort has, on average: ``n / total``, or the public rate.
     sizes : Tensor
         Training samples of each cohort member, ``(..., C)``.
     chosen : bool
@@ -65,11 +70,12 @@ class Cohort:
         ids: Tensor,
         cost: Cost,
         participation_mask: Tensor | None,
-        expected: int | None,
+        expected: float | None,
         ledger: Ledger | None,
         names: tuple[str, ...] | None,
         pruned: PrunedModels | None,
         counts_private: bool,
+        share: float | None = None,
     ) -> None:
         self.federation = federation
         self.seeds = seeds
@@ -79,10 +85,11 @@ class Cohort:
         self.participation_mask = (
             torch.ones_like(ids) if participation_mask is None else participation_mask.to(ids)
         )
-        self.total = federation.clients
+        self._share = share
+        self.share = self.n / federation.clients if share is None else share
         self.axes = ids.ndim
         self.cost = cost
-        self.ledger = ledger or Ledger(self.total)
+        self.ledger = ledger or Ledger(federation.clients)
         self.names = names or tuple(map(str, seeds))
         self.pruned = pruned
         self.counts_private = counts_private
@@ -102,7 +109,22 @@ class Cohort:
     @property
     def everybody(self) -> bool:
         """Whether the cohort is the whole federation."""
-        return self.ids.shape[-1] == self.total
+        return self.ids.shape[-1] == self.federation.clients
+
+    @property
+    def total(self) -> int:
+        """Number of clients in the federation.
+
+        Raises
+        ------
+        Incompatible
+            If it is private. What depends on the share of clients that take part uses ``share``.
+        """
+        if self._share is not None:
+            raise Incompatible(
+                "privacy.adjacency: the algorithm uses the number of clients, which add-remove hides; use zero-out"
+            )
+        return self.federation.clients
 
     @property
     def groups(self) -> int:

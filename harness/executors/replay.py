@@ -32,6 +32,11 @@ from harness.storage.store import RunRecord, Store
 PLACES = ("torch", "numpy", "machine", "cpu", "device")
 #: Sections of a spec that a record holds as objects.
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "compression")
+#: Of a record, and of its privacy statement, what follows from the settings; versions of the package word it anew.
+WORDED = frozenset({"public", "not_covered"})
+WORDED_OF_CLAIM = frozenset(
+    {"generator", "arithmetic", "warning", "sampling_rate", "sampling_rates", "composition"}
+)
 #: Difference of diagnostics that may have been equal before they were rounded.
 ROUNDED = 1e-15
 
@@ -101,7 +106,7 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
         return Replay(id, "not compared", reason=str(why))
     except UserError as error:
         return Replay(id, "different", math.inf, str(error))
-    execution = _execution(recorded.end(), device)
+    execution = _execution(recorded.end(), spec, device)
     threads = torch.get_num_threads()
     torch.set_num_threads(execution.threads)
     try:
@@ -158,7 +163,12 @@ def repeatable(recorded: RunFolder) -> RunSpec:
     except (UserError, DataError, OSError) as error:
         raise Unrepeatable(f"it cannot be prepared here: {error}") from None
     if now != recorded.path.name:
-        raise Unrepeatable("the data that are here are not those that it was computed on")
+        secret = (
+            " or, as it is strict, another user computed it"
+            if (spec.get("privacy") or {}).get("strict")
+            else ""
+        )
+        raise Unrepeatable(f"the data that are here are not those that it was computed on{secret}")
     return checked
 
 
@@ -217,6 +227,10 @@ def checked_record(store: Store, id: str) -> RunRecord:
         raise UserError("its data come from a file of the submitter, so nobody else can repeat it")
     if (checked.get("privacy") or {}).get("secure_rng"):
         raise UserError("under privacy.secure_rng nobody can repeat it")
+    if (checked.get("privacy") or {}).get("strict"):
+        raise UserError(
+            "under privacy.strict its data are named by a secret of the user, so nobody else can repeat it"
+        )
     record = store.record(id, checked)
     rounds = [line.get("round") for line in record.rounds]
     numbers = [value for line in record.rounds for value in _figures(line)]
@@ -238,23 +252,35 @@ def _figures(line: Mapping[str, Any]) -> list[Any]:
     return [*metrics.values(), *counts, timing.get("seconds")]
 
 
-def _execution(final: Mapping[str, Any], device: str) -> Execution:
-    """Return how a run was computed, as far as its record says something that is possible here."""
+def _execution(final: Mapping[str, Any], spec: RunSpec, device: str) -> Execution:
+    """Return how a run was computed, as far as its record says something that is possible here.
+
+    Records that do not say whether they have the figures of private data are of versions that always wrote them.
+    """
     timing = final.get("timing")
     timing = timing if isinstance(timing, Mapping) else {}
     mode, threads = timing.get("vectorize"), timing.get("threads", 1)
     possible = threads if type(threads) is int and 1 <= threads <= cores() else 1
-    return Execution(device, mode if mode in ("vmap", "loop") else "auto", possible, stack=1)
+    written = timing.get("diagnostics", True) is True and not (
+        spec.privacy is not None and spec.privacy.strict
+    )
+    return Execution(
+        device,
+        mode if mode in ("vmap", "loop") else "auto",
+        possible,
+        stack=1,
+        diagnostics=written and spec.privacy is not None,
+    )
 
 
 def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     """Return the largest difference between two runs and where it is."""
-    found = [difference(timeless(recorded.end()), timeless(repeated.end()), "done.json")]
+    found = [difference(computed(recorded.end()), computed(repeated.end()), "done.json")]
     began, again = (read_sealed(run.path / "spec.json")[0] for run in (recorded, repeated))
     found.append(difference(began.get("held"), again.get("held"), "spec.json held"))
     if "tested" in began:  # earlier versions did not record it
         found.append(difference(began["tested"], again.get("tested"), "spec.json tested"))
-    lines, repetition = ([timeless(line) for line in run.rounds()] for run in (recorded, repeated))
+    lines, repetition = ([computed(line) for line in run.rounds()] for run in (recorded, repeated))
     found.append(difference(lines, repetition, "rounds.jsonl"))
     if recorded.has(PREDICTIONS):
         found.append(difference(_predictions(recorded), _predictions(repeated), "predictions.csv"))
@@ -264,6 +290,17 @@ def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
 def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of a record without what differs between executions."""
     return {name: value for name, value in content.items() if name != "timing"}
+
+
+def computed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of a record without what differs between executions, and what only says it in words.
+
+    Words follow from the settings, and versions of the package word them differently.
+    """
+    found = {name: value for name, value in timeless(content).items() if name not in WORDED}
+    if isinstance(claim := found.get("privacy"), Mapping):
+        found["privacy"] = {name: value for name, value in claim.items() if name not in WORDED_OF_CLAIM}
+    return found
 
 
 def _predictions(folder: RunFolder) -> list[list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.fields import DataSpec, PartitionSpec
 from harness.config.registered import own_version
-from harness.config.run import RunSpec
+from harness.config.run import RunSpec, refuse_too_many
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.execution.vectorize import Rows
@@ -38,6 +38,7 @@ from harness.core.wire.model_pruning import prunable
 from harness.core.wire.privacy_settings import SECRET, Privacy, PrivacySpec
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
+from harness.storage.user_secret import salted
 from privacy.banded import MOST_ROUNDS
 
 # Precision -> type of parameters and data, and the type that networks compute in if it differs.
@@ -66,12 +67,16 @@ class Execution:
     stack : int or None
         Largest number of stacked runs, which differ in seed and numbers such as noise; 1: no stacking. None: as
         many as is faster.
+    diagnostics : bool
+        Whether runs with privacy also write figures of private data that no noise protects: of training samples,
+        and of messages before their noise.
     """
 
     device: str = "cpu"
     vectorize: Literal["auto", "vmap", "loop"] = "auto"
     threads: int = 1
     stack: int | None = None
+    diagnostics: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -122,6 +127,8 @@ class Setup:
         Mixing matrix of a gossip algorithm.
     rows : Rows
         How clients are run.
+    diagnostics : bool
+        As of `Execution`.
     members : tuple of Setup
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.
@@ -138,6 +145,7 @@ class Setup:
     start: dict[str, Tensor]
     mixing: Tensor | None
     rows: Rows
+    diagnostics: bool = False
     members: tuple[Setup, ...] = ()
 
     @property
@@ -190,10 +198,8 @@ def prepare(
         )
     problem = _cached_problem(spec, kind, problem, federation.digest)
     viewed = algorithm.view(problem)
-    if spec.cohort is not None and spec.cohort.size > federation.clients:
-        raise UserError(
-            f"cohort.size: at most the {federation.clients} clients there are, given {spec.cohort.size}"
-        )
+    if spec.cohort is not None and spec.cohort.size is not None:
+        refuse_too_many(spec.cohort.size, federation.clients)
     if algorithm.meta.groups and len(federation.groups) < 2:
         raise Incompatible(
             f"algorithm {algorithm.meta.name} compares sensitive groups, and the data have "
@@ -206,6 +212,8 @@ def prepare(
     if _user(spec) is not None and federation.users is None:
         raise Incompatible(f"privacy.user: problem {kind.name} has its own data, without users")
     federation = federation.to(execution.device, dtype)
+    if (digest := named_digest(spec, federation.digest)) != federation.digest:
+        federation = replace(federation, digest=digest)
     start = viewed.init(rng.stream(spec.seed, "start"))
     mixing = None
     if spec.topology is not None:
@@ -220,6 +228,12 @@ def prepare(
             else []
         )
         for each in (step for step in steps if isinstance(step, tuple)):  # one ratio per client
+            if spec.cohort is not None and spec.cohort.rate is not None:
+                raise Incompatible(
+                    f"compression.{name}: a ratio for each client tells how many there are, which cohort.rate "
+                    f"hides; "
+                    "give one for all"
+                )
             if len(each) != federation.clients:
                 raise Incompatible(
                     f"compression.{name}: {len(each)} ratios for {federation.clients} clients; give one each"
@@ -243,10 +257,16 @@ def prepare(
         )
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
+        if execution.diagnostics:
+            raise UserError(
+                "privacy.strict: such a run writes no figure of private data; remove --diagnostics"
+            )
     if privacy is not None and federation.users is not None and privacy.unit != "user":
         _remark_users(spec, federation, privacy.strict or privacy.counts_private)
     # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
     unattacked = spec.model_copy(update={"attacks": None}).identity(federation.digest)
+    if privacy is not None and privacy.strict:
+        unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
     return Setup(
         spec=spec,
         id=spec.identity(federation.digest),
@@ -259,6 +279,7 @@ def prepare(
         start={name: value.to(execution.device, dtype) for name, value in start.items()},
         mixing=mixing if mixing is None else mixing.to(execution.device),
         rows=execution.rows(viewed),
+        diagnostics=execution.diagnostics,
     )
 
 
@@ -268,9 +289,9 @@ def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
     if given is None:
         return None
     secret = given.unit == "client" and given.sampling in SECRET and spec.cohort is not None
-    rate = spec.cohort.size / total if secret and spec.cohort is not None else 1.0
+    rate = spec.cohort.share(total) if secret and spec.cohort is not None else 1.0
     multiplier = 1.0 if given.noise_multiplier is None else given.noise_multiplier
-    cohort = total if spec.cohort is None else spec.cohort.size
+    cohort = total if spec.cohort is None else spec.cohort.expected
     if given.noise_cohort is not None and given.noise_cohort < cohort:
         raise Incompatible(
             f"privacy.noise_cohort: at least the {cohort} clients of a round, given {given.noise_cohort}"
@@ -282,7 +303,8 @@ def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
 
 def _bands(spec: RunSpec, privacy: PrivacySpec, total: int) -> int:
     """Return over how many rounds banded noise is correlated: nobody may take part twice within them."""
-    apart = 1 if spec.cohort is None or spec.cohort.kind != "balanced" else total // spec.cohort.size
+    turns = spec.cohort is not None and spec.cohort.kind == "balanced"
+    apart = total // spec.cohort.size if turns and spec.cohort is not None and spec.cohort.size else 1
     bands = min(privacy.bands or apart, spec.rounds)
     if apart < 2:
         raise Incompatible(
@@ -359,10 +381,15 @@ def _remark_users(spec: RunSpec, federation: Federation, private: bool) -> None:
 
 
 def data_digest(spec: RunSpec) -> str:
-    """Return the digest of a run's data, which are loaded."""
-    return (
-        load_once(spec.data, task(spec)).digest if spec.data is not None else prepare(spec).federation.digest
-    )
+    """Return the digest by which a run names its data, which are loaded."""
+    if spec.data is None:
+        return prepare(spec).federation.digest
+    return named_digest(spec, load_once(spec.data, task(spec)).digest)
+
+
+def named_digest(spec: RunSpec, digest: str) -> str:
+    """Return the digest by which a run names its data: under strict, one that only its user can compute."""
+    return salted(digest) if spec.privacy is not None and spec.privacy.strict else digest
 
 
 def identify(spec: RunSpec) -> str:

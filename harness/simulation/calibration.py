@@ -12,6 +12,7 @@ from harness.core.registry import UserError
 from harness.core.wire.compression_settings import PLAIN
 from harness.core.wire.privacy_settings import LARGEST, Privacy
 from harness.simulation.build import Setup
+from harness.simulation.claims import large_delta, protected_units
 from harness.simulation.dry_run import DryRun, dry_run
 from privacy import Event, Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
 from privacy.accounting import calibrate as calibrate_events
@@ -70,6 +71,7 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
         raise UserError(f"privacy.mechanism: {error}") from error
     if record:
         _name_loudest(each[0], dry.ledger)
+    _name_delta(each[0])
     found = replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
     if setup.privacy is not None and _noise_decides(setup.privacy):
         dry = dry_run(found)
@@ -102,6 +104,18 @@ def _name_loudest(first: Setup, ledger: Ledger) -> None:
                 f"{rates[most]:.3g}, the median client at {middle:.3g}. partition.at_least leaves out small "
                 "clients, partition.group: other joins them; privacy.noise: per_client gives each client its own"
             )
+
+
+def _name_delta(first: Setup) -> None:
+    """Warn of a delta that would allow to publish one of the protected units as it is."""
+    if first.privacy is None:
+        return
+    vertical, cohort = first.problem.kind == "vertical", first.spec.cohort
+    units: float = protected_units(first.privacy, first.training, vertical=vertical)
+    if cohort is not None and cohort.rate is not None:
+        units = cohort.expected / cohort.rate  # their number is private
+    if found := large_delta(first.privacy, units):
+        warn_once(f"privacy: {found}")
 
 
 def _draft(setup: Setup) -> Setup:

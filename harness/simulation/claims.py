@@ -5,32 +5,58 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from datasets.federation import Federation
 from harness.config.registered import own_version
 from harness.core.clients import ERRORS
 from harness.core.registry import UserError
 from harness.core.wire.privacy_settings import DISTRIBUTED, Privacy
-from harness.metrics import ELSEWHERE
 from harness.simulation.build import Setup
 from privacy import Ledger
 from privacy.own_mechanism import MechanismError
 
 SAMPLES = "numbers of training samples of the clients"
 # Public in every claim, in addition to what the data set lists.
-PUBLIC = (
-    "the number of clients, the names of features, categories and classes, and which sensitive groups there are",
-    "the test data, on which the evaluations printed here are made",
-    "a digest of the data, which confirms a guess of all of them",
-)
-TESTED = {"node", "worst_node"}  # metrics of test samples, with models that are sent
+NAMES = "the names of features, categories and classes, and which sensitive groups there are"
 TIME = "how long the run takes"
-# Not covered by a claim, although printed: figures of private data and of what is inside the simulator.
-SIMULATOR = (
-    f"{' and '.join(f'{split}_*' for split in sorted(ELSEWHERE.keys() - TESTED))} metrics, stationarity, distance, "
-    "outer_loss, "
-    f"errors of embeddings ({', '.join(ERRORS)}; also those of single parties), message diagnostics, predictions "
-    "of models that clients keep to themselves, figures of attacks: computed from private data for the "
-    "researcher, without noise; strict leaves them out or refuses the run"
+# Figures that no noise protects, and that are written for the researcher only if asked for.
+DIAGNOSTICS = (
+    "figures of the training samples (train_*, outer_loss, stationarity, distance), of messages before their noise "
+    "(norms, share of clipped ones, noise to signal) and errors of embeddings "
+    f"({', '.join(ERRORS)}): written on request (--diagnostics)"
 )
+TEST_OF_CLIENTS = (
+    "all figures of test samples, which are data of the clients themselves: held out, not trained on, and "
+    "evaluated without noise"
+)
+TEST_OF_SOURCE = "all figures of test samples, those of the source: evaluated without noise"
+SELECTION = (
+    "selection_* metrics, of samples that are held out to choose settings, and the choice that follows"
+)
+MEASURED = "figures of the objective on the clients' data (stationarity, distance, loss)"
+KEPT = "predictions of models that clients keep to themselves, which no noise protects"
+ATTACKED = "figures of attacks, which look at private data"
+STATISTICS = (
+    "statistics of the clients' data that are taken as public, which enter without noise (see public)"
+)
+DIGEST = "a digest of the data, and the run's id made from it, which confirm a guess of all of them"
+
+ENTROPY = "PCG64 seeded by the system's entropy; not a cryptographic generator"
+KEYED = (
+    "PCG64 keyed by the run's id: noise follows from the run file and the data, and protects nobody if the id is "
+    "published, as the name of its folder is; not a cryptographic generator"
+)
+SALTED = "PCG64 keyed by the run's id and a secret of the user who ran it; not a cryptographic generator"
+ARITHMETIC = (
+    "sums and noise in the number format of the run, float32 by default, not hardened: low bits may tell neighbors "
+    "apart"
+)
+INTEGERS = (
+    "sums of integers; their noise comes from 53-bit arithmetic, not hardened against attacks on its low bits"
+)
+TAILS = "; normals end at 8.2 standard deviations, so delta fails for single releases of an epsilon above about 24"
+LARGEST_OF_TAILS = 24.0
 
 # Scope of a claim about records in vertical problems.
 FEATURES = (
@@ -52,10 +78,24 @@ def guarantees(privacy: Privacy, ledger: Ledger, run: int = 0) -> dict[str, Any]
     return {name: "inf" if value == math.inf else value for name, value in report.items()}
 
 
-def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool = False) -> dict[str, Any]:
-    """Return the claim of a run: its mechanism and the guarantees of its ledger so far."""
+def statement(
+    privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool = False, units: float | None = None
+) -> dict[str, Any]:
+    """Return the claim of a run: its mechanism and the guarantees of its ledger so far.
+
+    Parameters
+    ----------
+    privacy, ledger, run : Privacy, Ledger, int
+        The mechanism, the releases, and the number of the run in its stack.
+    vertical : bool
+        Whether clients are parties.
+    units : float, optional
+        How many units are protected, or the public number that stands for it; to tell whether delta is too large.
+    """
     distributed = privacy.placement == "distributed"
+    found = guarantees(privacy, ledger, run)
     return {
+        **({"warning": large_delta(privacy, units)} if large_delta(privacy, units) else {}),
         "unit": privacy.unit,
         **({"protects": FEATURES} if vertical and privacy.by_gradient else {}),
         **({"user": privacy.spec.user, "user_records": privacy.user_records} if privacy.spec.user else {}),
@@ -63,15 +103,64 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
         "clip": privacy.clip,
         "adjacency": privacy.adjacency,
         "sampling": privacy.sampling,
-        "sampling_rate": privacy.rate,
+        "sampling_rate": max((one["rate"] for one in found["composition"]), default=privacy.rate)
+        if privacy.by_gradient
+        else privacy.rate,
+        **({"sampling_rates": _rates(ledger, run)} if privacy.by_gradient and not vertical else {}),
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
         **(_of_user(privacy.spec.mechanism) if privacy.own is not None else {}),
         **({name: getattr(privacy.spec, name) for name in DISTRIBUTED} if distributed else {}),
         **({"noise_cohort": privacy.spec.noise_cohort} if privacy.spec.noise_cohort else {}),
         "strict": privacy.strict,
         "epsilon_nominal": privacy.spec.epsilon_nominal,
-        **guarantees(privacy, ledger, run),
+        "generator": ENTROPY if privacy.spec.secure_rng else SALTED if privacy.strict else KEYED,
+        "arithmetic": _arithmetic(privacy, found["epsilon_release"]),
+        **found,
     }
+
+
+def protected_units(privacy: Privacy, training: Federation, *, vertical: bool = False) -> int:
+    """Return how many clients, records or users of a federation a claim is about."""
+    if not privacy.by_gradient:
+        return training.clients
+    if privacy.unit == "user" and training.users is not None:
+        rows = training.splits["train"]
+        return len(training.users[rows[rows >= 0]].unique())
+    return int(training.counts()[0] if vertical else training.counts().sum())
+
+
+def large_delta(privacy: Privacy, units: float | None) -> str:
+    """Say that a delta is no small probability for so many units; empty if it is.
+
+    A mechanism that publishes one unit, drawn by chance, as it is has epsilon 0 at a delta of 1 over their number.
+    """
+    if units is None or privacy.delta * units < 1:
+        return ""
+    number = f"{units:,.0f} {privacy.unit}{'' if units == 1 else 's'}"
+    return (
+        f"delta {privacy.delta:g} is not below 1 / {number}: it would allow to publish one of them as it is; give "
+        f"privacy.delta well below {1 / units:.2g}"
+    )
+
+
+def _arithmetic(privacy: Privacy, release: float | str) -> str:
+    """Say in which arithmetic noise is added, and where its tails end."""
+    if privacy.placement == "distributed":
+        return INTEGERS
+    loud = privacy.own is None and (release == "inf" or float(release) > LARGEST_OF_TAILS)
+    return ARITHMETIC + (TAILS if loud and privacy.noise_multiplier else "")
+
+
+def _rates(ledger: Ledger, run: int) -> list[float]:
+    """Return the smallest and the largest rate at which units of any client are drawn; empty before a draw."""
+    rates: list[float] = []
+    for draw, times in ledger.counts.items():
+        own = ledger.rates[draw.rate] if isinstance(draw.rate, str) else np.asarray(draw.rate)
+        drawn, took = np.broadcast_arrays(own, times)
+        if drawn.ndim > 1:
+            drawn, took = drawn[run], took[run]
+        rates += drawn[took > 0].tolist()
+    return [min(rates), max(rates)] if rates else []
 
 
 def _of_user(name: str) -> dict[str, Any]:
@@ -85,16 +174,15 @@ def _of_user(name: str) -> dict[str, Any]:
 
 
 def public_information(setup: Setup) -> list[str]:
-    """Return everything that a run treats as public."""
+    """Return everything that a run takes as known to everybody."""
     federation, privacy = list(setup.federation.public), setup.privacy
     if privacy is None:
         return federation
-    public = [*federation, *([] if privacy.counts_private else [SAMPLES]), *PUBLIC]
+    public = [*federation, *([] if privacy.counts_private else [SAMPLES]), NAMES]
+    public += [] if privacy.clients_private else ["the number of clients"]
     if privacy.unit == "user":
         public += [] if privacy.counts_private else ["numbers of users of the clients"]
         public.append("that every user is at one client")
-    if not privacy.strict:
-        public.append(SIMULATOR)
     if setup.problem.kind == "vertical":
         return [*public, TIME, "which people are in which batch"]
     # Amplification relies on secret cohorts.
@@ -104,3 +192,30 @@ def public_information(setup: Setup) -> list[str]:
     expected = privacy.costs_expected or privacy.by_gradient
     public.append(f"bytes and operations{', as expected values' if expected else ''}")
     return [*public, *([] if secret else ["who takes part in which round"])]
+
+
+def not_covered(setup: Setup, *, keeps_models: bool = False) -> list[str]:
+    """Return what a run writes that is computed from private data and that its epsilon does not cover.
+
+    Parameters
+    ----------
+    setup : Setup
+        The run.
+    keeps_models : bool
+        Whether predictions are made by models that clients keep.
+    """
+    privacy, spec = setup.privacy, setup.spec
+    if privacy is None:
+        return []
+    found = [DIAGNOSTICS] if setup.diagnostics and not privacy.strict else []
+    if setup.problem.predict is not None:
+        official = spec.partition is not None and spec.partition.test == "official"
+        found.append(TEST_OF_SOURCE if official else TEST_OF_CLIENTS)
+    if not privacy.strict:
+        found += [STATISTICS] if setup.federation.public else []
+        found += [SELECTION] if "selection" in setup.federation.splits else []
+        found += [MEASURED] if setup.problem.predict is None and setup.problem.measure is not None else []
+        found.append(DIGEST)
+    if privacy.clients_private:
+        found.append("the number of clients, which the run file of a simulation names")
+    return [*found, *([KEPT] if keeps_models else []), *([ATTACKED] if spec.attacks is not None else [])]

@@ -23,12 +23,15 @@ class Cohorts:
     ----------
     total : int
         Number of clients.
-    size : int or None
+    size : float or None
         Expected number of clients per round; None: all.
     balanced : bool
         Whether cohorts take turns instead of being drawn.
     privacy : Privacy or None
         The mechanism, which decides how cohorts are drawn.
+    rate : float or None
+        Public probability of each client to take part; None: ``size / total``. Then ``size`` is the public number
+        that stands for the expected one.
     seeds, names : tuple
         Seed and name of each run. Secret cohorts from the system's entropy are keyed by the names.
 
@@ -40,16 +43,17 @@ class Cohorts:
     """
 
     total: int
-    size: int | None
+    size: float | None
     balanced: bool
     privacy: Privacy | None
     seeds: tuple[int, ...]
     names: tuple[str, ...]
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse secret cohorts that are not drawn as the mechanism claims."""
         if self.privacy is not None and self.privacy.spec.mechanism == "banded":
-            apart = self.total // self.size if self.balanced and self.size else 1
+            apart = self.total // int(self.size) if self.balanced and self.size else 1
             if apart < self.privacy.bands:
                 raise Incompatible(
                     f"privacy.bands: noise is correlated over {self.privacy.bands} rounds, but clients may take "
@@ -62,9 +66,15 @@ class Cohorts:
                 "privacy.sampling: balanced cohorts are public and not drawn, given "
                 f"{self.privacy.sampling}; use fixed"
             )
-        rate = 1.0 if self.size is None or self.everybody else self.size / self.total
+        if self.privacy.adjacency == "add-remove" and self.rate is None:
+            raise Incompatible(
+                "privacy.adjacency: add-remove needs a public rate of the cohorts, as one of size / clients "
+                "changes "
+                "when a client leaves; give rate, or adjacency zero-out"
+            )
+        rate = self.share
         if not math.isclose(self.privacy.rate, rate, rel_tol=1e-9):
-            drawn = "everybody" if rate == 1 else f"cohorts of {self.size} of {self.total} clients"
+            drawn = "everybody" if rate == 1 else f"cohorts of {self.size:g} of {self.total} clients"
             raise Incompatible(
                 f"Privacy.rate: the claim would be amplified by {self.privacy.rate:g}, but the run draws {drawn}; "
                 f"give rate {rate:g}"
@@ -73,22 +83,34 @@ class Cohorts:
     @property
     def everybody(self) -> bool:
         """Whether all clients take part in every round."""
-        return self.size is None or self.size >= self.total
+        return self.rate is None and (self.size is None or self.size >= self.total)
+
+    @property
+    def share(self) -> float:
+        """Share of the clients that take part in a round, on average."""
+        if self.size is None or self.everybody:
+            return 1.0
+        return self.size / self.total if self.rate is None else self.rate
 
     @property
     def secret(self) -> bool:
         """Whether nobody may learn who takes part."""
         return self.privacy is not None and self.privacy.secret_cohorts
 
+    @property
+    def expected_share(self) -> float:
+        """Clients that a round counts, over all; with a public rate, the public number that stands for them."""
+        return 1.0 if self.everybody or self.size is None else self.size / self.total
+
     def draw(self, round: int) -> tuple[Tensor, Tensor | None]:
         """Return the clients of a round, ``(R, C)``, and 1 for members and 0 for padding; None: all are members."""
         if self.size is None or self.everybody:
             return torch.arange(self.total).expand(len(self.seeds), -1), None
         if self.secret and self.privacy is not None and self.privacy.sampling == "poisson":
-            return sampling.draw_poisson_cohort(self._keys(round), self.total, self.size / self.total)
+            return sampling.draw_poisson_cohort(self._keys(round), self.total, self.share)
         if self.balanced:
-            return sampling.balanced_cohort(self._order, self.size, round), None
-        return sampling.draw_fixed_cohort(self._keys(round), self.total, self.size), None
+            return sampling.balanced_cohort(self._order, int(self.size), round), None
+        return sampling.draw_fixed_cohort(self._keys(round), self.total, int(self.size)), None
 
     def charged(self, first: int, rounds: int) -> Tensor:
         """Return for how many of some rounds each client is charged, ``(R, total)``; ``(R, 1)`` if all the same.

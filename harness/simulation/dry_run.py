@@ -109,7 +109,9 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
     by_appearance = record and setup.problem.kind == "vertical"
     secret = privacy is not None and privacy.secret_cohorts
     averaged = privacy is not None and privacy.costs_expected and count == "expected"
-    share = (run.cohorts.size or run.total) / run.total if averaged and not run.cohorts.everybody else 1.0
+    share = run.cohorts.expected_share if averaged else 1.0
+    if averaged and run.everybody_counts is not None:  # the public number stands for all clients here too
+        begun = {name: part * (run.everybody_counts / run.total) for name, part in begun.items()}
     lengths = [1] * setup.spec.rounds if by_appearance else _stretches(setup)
     stretches = []
     for length in lengths:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from harness.simulation.class_scores import cross_entropies, decisions, in_doubl
 CHUNK = 4096  # samples in one forward pass of a single model
 WITH_GRADIENTS = 512  # samples in one pass that keeps its activations
 KEPT_BYTES = 2**26  # of test samples; every seed of a stack has its own
+Unprotected = Literal["all", "needed", "none"]
 MOST_OUTPUTS = 2**25  # of all runs of a stack on all samples; beyond, each run is evaluated alone
 
 
@@ -36,7 +37,7 @@ def measure(
     *,
     gossip: bool = False,
     final: bool = False,
-    training: bool = True,
+    unprotected: Unprotected = "all",
     together: Callable[[str], Applied] | None = None,
 ) -> tuple[dict[str, float | None], Predictions | None]:
     """Evaluate the state of a single run.
@@ -53,8 +54,9 @@ def measure(
         Whether the run has no server; adds the consensus distance.
     final : bool
         Also evaluate on training data if there are sensitive groups, and every node's own model in gossip.
-    training : bool
-        Whether samples other than test samples may be used at all; they are private.
+    unprotected : {"all", "needed", "none"}
+        Which figures of other samples than test samples, which no noise protects: all; those on samples that are
+        held out to choose settings, and of problems without predictions; or none.
     together : Callable, optional
         Returns the model's outputs on the samples of a split, if they were computed along with those of other runs.
 
@@ -66,7 +68,8 @@ def measure(
         The test predictions behind the metrics.
     """
     figures: dict[str, float | None] = {}
-    if problem.measure is not None and training:
+    everything = unprotected == "all"
+    if problem.measure is not None and (everything or (unprotected == "needed" and problem.predict is None)):
         data = federation.pool.at(federation.splits["train"])
         values = problem.measure(average(state), data)
         figures |= {name: value if math.isfinite(value) else None for name, value in values.items()}
@@ -74,17 +77,17 @@ def measure(
         figures["consensus"] = consensus_distance(state.x)
     if problem.predict is None:
         return figures, None
-    if problem.kind == "bilevel" and training:
+    if problem.kind == "bilevel" and everything:
         figures["outer_loss"] = _outer_loss(problem, federation, rows, state)
-    if problem.kind == "vertical" and training:
+    if problem.kind == "vertical" and everything:
         figures["stationarity"] = _joint_gradient_norm(problem, federation, model)
     apply = together or partial(applied, problem, federation, rows, model)
     predictions = predicted(federation, apply("test"))
     if gossip and final and predictions.y_pred is not None:
         figures |= _of_nodes(problem, federation, rows, state.x)
-    splits = [split for split in ELSEWHERE if training and split in federation.splits]
-    for split in splits:
-        if split != "train" or (final and federation.groups):
+    for split in ELSEWHERE:
+        wanted = everything and final and federation.groups if split == "train" else unprotected != "none"
+        if wanted and split in federation.splits:
             names = ELSEWHERE[split]
             values = evaluate(predicted(federation, apply(split)), federation.clients, names)
             figures |= {f"{split}_{name}": values[name] for name in names if name in values}

@@ -21,6 +21,7 @@ from harness.simulation.build import (
     data_key,
     identify,
     make_federation,
+    named_digest,
     prepare,
     stand_in_federation,
 )
@@ -247,8 +248,10 @@ def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
     return Counts(expected.cost, most.cost, privacy), expected.tossed
 
 
-def _told(spec: RunSpec, known: _Known) -> tuple[Federation, Counts]:
-    """Return the data of a run and what its dry runs tell; a trial is made of the first run of a kind.
+def _told(spec: RunSpec, known: _Known) -> tuple[int, str, Counts]:
+    """Return a run's number of clients, the digest that names its data, and what its dry runs tell.
+
+    A trial is made of the first run of a kind.
 
     Only data are made for every seed. Problem, model and dry runs are made once for seeds of equal `_sizes`.
 
@@ -259,7 +262,7 @@ def _told(spec: RunSpec, known: _Known) -> tuple[Federation, Counts]:
     """
     dealt = make_federation(spec, known.federations)
     if dealt is not None and (found := known.counts.get(_sizes(spec, dealt, True))) is not None:
-        return dealt, found
+        return dealt.clients, _named(spec, dealt), found
     setup = prepare(spec, cache=known.federations)
     key = _sizes(spec, setup.federation, dealt is not None and setup.federation.splits is dealt.splits)
     counts = known.counts.get(key)
@@ -270,7 +273,13 @@ def _told(spec: RunSpec, known: _Known) -> tuple[Federation, Counts]:
             known.counts[key] = counts
     if known.timed and _kind(spec) not in known.trials:
         known.trials[_kind(spec)] = trial(setup)  # calibrated: the first run of a kind has made its counts
-    return setup.federation, counts
+    digest = setup.federation.digest if dealt is None else _named(spec, dealt)
+    return setup.federation.clients, digest, counts
+
+
+def _named(spec: RunSpec, dealt: Federation) -> str:
+    """Return the digest by which a run names its data; that of stand-ins is never hidden."""
+    return dealt.digest if dealt.digest == DIGEST else named_digest(spec, dealt.digest)
 
 
 def _row(cell: Combination, known: _Known) -> dict[str, Any]:
@@ -281,7 +290,7 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         if not known.timed and (absent := stand_in_federation(cell.spec)) is not None:
             known.federations[_data(cell)] = absent
     try:
-        federation, counts = _told(cell.spec, known)
+        clients, digest, counts = _told(cell.spec, known)
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
     privacy, measured = counts.privacy, known.trials.get(_kind(cell.spec))
@@ -299,17 +308,17 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
-        "id": None if federation.digest == DIGEST else cell.spec.identity(federation.digest),
+        "id": None if digest == DIGEST else cell.spec.identity(digest),
         "data": cell.spec.data.called if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],
         "alpha": cell.spec.compression.alpha,
         "beta": cell.spec.compression.beta,
         "seed": cell.spec.seed,
-        "clients": federation.clients,
+        "clients": clients,
         "rounds": cell.spec.rounds,
         **{name: privacy.get(name) for name in columns},
-        # 1 where nothing is drawn in secret, or where records have rates of their own
+        # 1 where nothing is drawn in secret; of records that of the most exposed client
         "sampling_rate": rate if (rate := privacy.get("sampling_rate", 1.0)) < 1 else None,
         "bytes_up": int(counts.expected["up"]),
         "bytes_up_most": int(counts.largest["up"]),

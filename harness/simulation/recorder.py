@@ -22,7 +22,7 @@ from harness.core.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
 from harness.simulation.build import Setup
 from harness.simulation.callbacks import CallbackError, StopEarly
-from harness.simulation.claims import public_information
+from harness.simulation.claims import not_covered, public_information
 from harness.simulation.evaluation import solution
 from harness.simulation.saved_model import save_model
 from harness.simulation.simulation import Simulation
@@ -202,6 +202,9 @@ class Recorder:
         final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
         final |= {"attacks": self._attacks} if self._attacks else {}
         final |= {"public": public_information(setup)}
+        if setup.privacy is not None:  # what the claim does not cover comes before it
+            claims = {"not_covered": not_covered(setup, keeps_models=run.keeps_models(number))}
+            final = claims | final
         # How runs are stacked depends on counts of samples, and could depend on who is in a secret cohort.
         hidden = self._secret or (setup.privacy is not None and setup.privacy.counts_private)
         beside = {} if hidden else {"stacked": run.num_runs}
@@ -361,4 +364,5 @@ def environment(setup: Setup) -> dict[str, Any]:
         **({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
         "vectorize": setup.rows.mode,
         "threads": setup.rows.threads,
+        **({} if setup.privacy is None else {"diagnostics": setup.diagnostics}),
     }

@@ -31,15 +31,17 @@ from harness.core.registry import Incompatible
 from harness.core.row_table import RowTable, of_run
 from harness.core.wire.compression_settings import PLAIN, Compression
 from harness.core.wire.cost import Cost
+from harness.core.wire.diagnostics import RELEASED
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
-from harness.simulation.claims import statement
+from harness.simulation.claims import protected_units, statement
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import (
     Applied,
     EvaluatedClients,
+    Unprotected,
     applied,
     applied_together,
     measure,
@@ -70,8 +72,10 @@ class Simulation:
         Compression of messages and models, or one per run; they may differ in ratio and threshold only.
     seeds : sequence of int
         One per run.
-    cohort : int or None
-        Expected number of clients per round; None: all.
+    cohort : float or None
+        Expected number of clients per round, or the public number that stands for it; None: all.
+    rate : float or None
+        Public probability of each client to take part; default: ``cohort`` over the number of clients.
     balanced : bool
         Whether public cohorts take turns instead of being drawn.
     names : sequence of str or None
@@ -88,6 +92,9 @@ class Simulation:
         it.
     federations : sequence of Federation
         Federation of each run for evaluations. Default: its slice of the stacked one.
+    diagnostics : bool
+        Whether figures of private data that no noise protects are computed for the researcher: of training samples,
+        and of messages before their noise.
     clients, channel : Callable
         Replacements for tests, audits and dry runs: the classes of clients and channel.
 
@@ -130,7 +137,8 @@ class Simulation:
         compression: Compression | Sequence[Compression] = PLAIN,
         seeds: Sequence[int] = (0,),
         *,
-        cohort: int | None = None,
+        cohort: float | None = None,
+        rate: float | None = None,
         balanced: bool = False,
         names: Sequence[str] | None = None,
         mixing: Tensor | None = None,
@@ -138,6 +146,7 @@ class Simulation:
         rows: Rows | None = None,
         in_parts: bool | None = None,
         federations: Sequence[Federation] = (),
+        diagnostics: bool = True,
         clients: type[Clients] = Clients,
         channel: Callable[..., Channel] = Channel,
     ) -> None:
@@ -165,6 +174,10 @@ class Simulation:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
         self._clients, self._channel = clients, channel
+        private = self.privacy is not None
+        self.unprotected: Unprotected = "all" if diagnostics or not private else "needed"
+        if self.privacy is not None and self.privacy.strict:
+            self.unprotected = "none"
         self.federations = list(federations) or slices(federation, self.num_runs)
         pooled = algorithm.meta.pooled
         self._each_training = _merged(self.federations) if pooled else self.federations
@@ -172,13 +185,13 @@ class Simulation:
         if pooled or not self.stacked:
             self._training = stack(self._each_training) if self.stacked else self._each_training[0]
         self.start = self._draw_start() if start is None else dict(start)
-        self.names = tuple(names or self._default_names(compressions, cohort, balanced))
-        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names)
+        self.names = tuple(names or self._default_names(compressions, (cohort, rate), balanced))
+        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names, rate)
         persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
         units = int(self._training.counts().max()) if persons else self.total
         self.ledger = Ledger(units, self._runs)
         self.ledger.begin()
-        everybody = self.clients(torch.arange(self.total), -1)
+        everybody = self.clients(torch.arange(self.total), -1, expected=self.everybody_counts)
         channel_out = self.channel(everybody)
         state = algorithm.init(self.start, everybody, channel_out)
         self.state = keep_finite(None, state, self._runs, everybody) if self.rows_private else state
@@ -196,13 +209,15 @@ class Simulation:
             "privacy": [one.privacy for one in setup.each] if setup.privacy is not None else None,
             "compression": [one.compression for one in setup.each],
             "seeds": setup.seeds,
-            "cohort": setup.spec.cohort and setup.spec.cohort.size,
+            "cohort": setup.spec.cohort and setup.spec.cohort.expected,
+            "rate": setup.spec.cohort and setup.spec.cohort.rate,
             "balanced": setup.spec.cohort is not None and setup.spec.cohort.kind == "balanced",
             "names": [one.name for one in setup.each],
             "mixing": setup.mixing,
             "start": setup.start,
             "rows": setup.rows,
             "federations": [one.federation for one in setup.each],
+            "diagnostics": setup.diagnostics,
         }
         return cls(**{**given, **options})
 
@@ -255,7 +270,7 @@ class Simulation:
         pruned = clients.pruned
         if pruned is not None and pruned is not self.pruned and not pruned.of_round:
             self._apply_pruning(pruned, 0.0)
-        if self.privacy is None or not self.privacy.strict:
+        if self.unprotected == "all":
             self.errors |= clients.errors
         self.round += 1
         planned = None if self.privacy is None else self.privacy.releases
@@ -284,7 +299,7 @@ class Simulation:
                     model,
                     gossip=self.algorithm.meta.gossip,
                     final=final,
-                    training=self.privacy is None or not self.privacy.strict,
+                    unprotected=self.unprotected,
                     together=partial(self._applied, number, model),
                 ),
             )
@@ -326,7 +341,9 @@ class Simulation:
         """Return the state of one run."""
         cost = {name: int(count.reshape(-1)[number]) for name, count in self.cost.state().items()}
         values = {
-            name: float(f"{value.reshape(-1)[number]:.{DIGITS}g}") for name, value in self.diagnostics.items()
+            name: float(f"{value.reshape(-1)[number]:.{DIGITS}g}")
+            for name, value in self.diagnostics.items()
+            if self.unprotected == "all" or name in RELEASED
         }
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         state, errors = self._state_of(number), self._errors_of(number)
@@ -336,7 +353,9 @@ class Simulation:
         """Return the privacy claim of one run so far; None without privacy."""
         if self.privacy is None:
             return None
-        return statement(self.privacies[number], self.ledger, number, vertical=self._vertical)
+        privacy, training = self.privacies[number], self._each_training[number]
+        units = self.everybody_counts or protected_units(privacy, training, vertical=self._vertical)
+        return statement(privacy, self.ledger, number, vertical=self._vertical, units=units)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""
@@ -373,7 +392,7 @@ class Simulation:
         ids: Tensor,
         round: int,
         participation_mask: Tensor | None = None,
-        expected: int | None = None,
+        expected: float | None = None,
     ) -> Clients:
         """Return a cohort; for stacked runs ``ids`` are ``(R, C)``, or ``(C,)`` if equal for all runs."""
         return self._clients(
@@ -392,6 +411,7 @@ class Simulation:
             pruned=self.pruned,
             alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
             batch_size=self.algorithm.batch_size,
+            share=self._share(round),
         )
 
     def channel(self, clients: Clients, diagnose: bool = False) -> Channel:
@@ -451,14 +471,14 @@ class Simulation:
         return [found[number] for number in range(self.num_runs)]
 
     def _default_names(
-        self, compressions: Sequence[Compression], cohort: int | None, balanced: bool
+        self, compressions: Sequence[Compression], cohort: tuple[float | None, float | None], balanced: bool
     ) -> list[str]:
         """Return a name for each run that tells it from all others."""
         problem = self.problem
         if self.privacies and problem.constants is None:  # nothing tells it from a problem that looks alike
             return [secrets.token_hex(32) for _ in self.seeds]
         model = problem.kind, repr(problem.module), problem.constants, problem.settings
-        fixed = cohort, balanced, problem.name, *model
+        fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model
         settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
         shared = [*self.start.values(), *([] if self._mixing is None else [self._mixing])]
         return default_names(settings, self.privacies, self.seeds, self.federations, shared)
@@ -479,9 +499,21 @@ class Simulation:
         return [*vectors, self.algorithm.model(self.state)] if self.algorithm.meta.gossip else vectors
 
     @property
-    def _expected(self) -> int | None:
-        """Expected number of clients per round; None: all."""
+    def _expected(self) -> float | None:
+        """Expected number of clients per round, or the public number that stands for it; None: all."""
         return None if self.cohorts.everybody else self.cohorts.size
+
+    @property
+    def everybody_counts(self) -> float | None:
+        """As how many all clients count, where their number is private; None elsewhere."""
+        size, rate = self.cohorts.size, self.cohorts.rate
+        return size / rate if size is not None and rate is not None else None
+
+    def _share(self, round: int) -> float | None:
+        """Return the share of clients in a round, where their number is private; None elsewhere."""
+        if self.privacy is None or not self.privacy.clients_private:
+            return None
+        return 1.0 if round < 0 else self.cohorts.share
 
     def _begin_round(self, clients: Clients) -> None:
         """Open the ledger's round: public members are charged, and everybody if members are secret."""

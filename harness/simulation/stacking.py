@@ -8,6 +8,7 @@ and checkpoint. The checkpoint equals that of an unstacked run, so a run can be 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -142,7 +143,7 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
     """
     setup, pools = setups[0], [run.federation.pool.x for run in setups]
     training, cohort = setup.training, setup.spec.cohort
-    clients = training.clients if cohort is None else cohort.size
+    clients = training.clients if cohort is None else math.ceil(cohort.expected)
     width, _ = _batch(setup)
     batches, model = width * pools[0][0].numel(), sum(value.numel() for value in setup.start.values())
     seeds: dict[int, list[int]] = {}

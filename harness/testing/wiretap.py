@@ -250,7 +250,7 @@ class Wiretap(Channel):
             _charge_persons(transcript, clients, batch)
             return
         secret = privacy.secret_cohorts and round >= 0  # nobody may know that it was left out
-        who = torch.ones(clients.total, dtype=torch.int64)
+        who = torch.ones(clients.federation.clients, dtype=torch.int64)
         if not secret:
             who = torch.zeros_like(who).index_add(0, clients.ids, clients.participation_mask)
         transcript.charge(("round", round), who, privacy.rate if secret else 1.0)
@@ -272,7 +272,7 @@ class Wiretap(Channel):
             if noise.ndim == 1:  # an average
                 self._transcript.release(key, round, noise[None], torch.zeros(1, dtype=torch.int64), 1)
             else:
-                self._transcript.release(key, round, noise.flatten(1), ids, self._clients.total)
+                self._transcript.release(key, round, noise.flatten(1), ids, self._clients.federation.clients)
 
     def _norm(self) -> Tensor:
         """Return the adaptive clip norm of the next message, which follows from earlier noisy counts."""

@@ -20,7 +20,7 @@ class Chunked(Protocol):
     """A cohort that can be processed client by client."""
 
     ids: Tensor
-    n: int
+    n: float
     sizes: Tensor
     participation_mask: Tensor
 

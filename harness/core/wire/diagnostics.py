@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+RELEASED = ("clip_norm", "noise_std", "bits")  # figures that depend on settings and on releases alone
 QUANTILES = (0.1, 0.5, 0.9)
 
 

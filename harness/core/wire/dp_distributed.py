@@ -41,7 +41,7 @@ class DistributedMechanism(Mechanism):
         """Return the bytes of one client for a message of a length, in each run."""
         protocol = self.privacy.spec.aggregation or "secagg"
         padded = padded_length(length)
-        return [sum_bytes(self._clients.n, padded, one.bits, protocol) for one in self.grids(length)]
+        return [sum_bytes(round(self._clients.n), padded, one.bits, protocol) for one in self.grids(length)]
 
     def integers(self, rows: Tensor, slot: int) -> Tensor:
         """Rotate and round clipped rows ``(..., C, n)``, and add noise to those of clients that take part.

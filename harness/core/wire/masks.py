@@ -51,7 +51,7 @@ def of_model(clients: Cohort, parts: Sequence[Tensor]) -> Tensor | None:
 def holders(clients: Cohort, parts: Sequence[Tensor]) -> Tensor:
     """Return the share of the federation's clients whose model has an entry, ``(n,)``, if models differ."""
     assert clients.pruned is not None
-    return clients.pruned.holders(parts) / clients.total
+    return clients.pruned.holders(parts) / clients.federation.clients
 
 
 def per_client_mask(clients: Cohort, mask: Tensor | None) -> Tensor | None:
@@ -68,8 +68,8 @@ def ratio(clients: Cohort, compression: Compression) -> float | Tensor:
     ratios = ratio_at(compression.beta, max(0, clients.round))
     if not isinstance(ratios, Tensor):
         return ratios
-    if len(ratios) != clients.total:
-        raise Incompatible(f"compression.beta: {len(ratios)} ratios for {clients.total} clients")
+    if len(ratios) != (number := clients.federation.clients):
+        raise Incompatible(f"compression.beta: {len(ratios)} ratios for {number} clients")
     return ratios[clients.ids.cpu()]
 
 

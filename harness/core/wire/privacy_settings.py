@@ -64,8 +64,8 @@ class PrivacySpec(Section):
         The delta of all epsilons.
     adjacency : {"replace", "add-remove", "zero-out"} or None
         Relation of neighboring data sets: a unit is replaced, present or absent, or replaced by one without any
-        contribution while counts of samples, or cohorts, stay. Default for unit client: add-remove with Poisson
-        sampling, else replace; for unit record: zero-out.
+        contribution while counts of samples, or clients, stay. Default for unit client: with Poisson sampling
+        zero-out, or add-remove if the cohort has a public rate; else replace; for unit record: zero-out.
     sampling : {"poisson", "without-replacement", "fixed", "full"} or None
         Sampling of the cohort. The first two are secret and need central placement; fixed is a public cohort.
         Default: full without a cohort setting, else fixed if local, poisson if central.
@@ -272,10 +272,12 @@ class PrivacySpec(Section):
         for name, usual in (("record_rate", None), ("noise", "shared"), ("ghost", False)):
             if getattr(self, name) != usual:
                 raise UserError(f"privacy.{name}: is for unit record; remove it or give unit: record")
-        if self.adjacency == "zero-out" and (self.placement == "local" or self.sampling in SECRET):
+        if self.adjacency == "zero-out" and (
+            self.placement == "local" or self.sampling == "without-replacement"
+        ):
             raise UserError(
-                "privacy.adjacency: zero-out is for unit record, and for averages of public cohorts "
-                f"(sampling fixed or full), given {self.placement} and {self.sampling}; use replace or add-remove"
+                "privacy.adjacency: zero-out is for unit record, and for averages of Poisson or public cohorts "
+                f"(sampling poisson, fixed or full), given {self.placement} and {self.sampling}; use replace"
             )
         if self.placement == "local":
             if self.adjacency == "add-remove":
@@ -297,7 +299,9 @@ class PrivacySpec(Section):
                 "sampling poisson"
             )
         elif self.adjacency == "replace" and self.sampling == "poisson":
-            raise UserError("privacy.adjacency: Poisson cohorts need adjacency add-remove")
+            raise UserError(
+                "privacy.adjacency: Poisson cohorts need adjacency zero-out, or add-remove with cohort.rate"
+            )
 
 
 def _registered(mechanism: str) -> Noise:
@@ -363,7 +367,7 @@ class Privacy:
             Further fields of `PrivacySpec`.
         """
         record = settings.get("unit", "client") != "client"
-        usual = "replace" if sampling != "poisson" else "zero-out" if record else "add-remove"
+        usual = "replace" if sampling != "poisson" else "zero-out"
         placement = {} if record else {"placement": "central" if sampling in SECRET else "local"}
         given = {"adjacency": usual, "sampling": sampling, **placement, **settings}
         return cls(PrivacySpec(noise_multiplier=noise_multiplier, **given), noise_multiplier, rate)
@@ -422,7 +426,12 @@ class Privacy:
     @property
     def counts_private(self) -> bool:
         """Whether the clients' numbers of samples are private."""
-        return self.strict or self.spec.record_rate is not None
+        return self.strict or self.spec.record_rate is not None or self.clients_private
+
+    @property
+    def clients_private(self) -> bool:
+        """Whether it is private how many clients there are."""
+        return self.unit == "client" and self.adjacency == "add-remove"
 
     @property
     def secret_cohorts(self) -> bool:
@@ -469,8 +478,11 @@ class Privacy:
 
     @property
     def count_replaced(self) -> bool:
-        """Whether a unit moves the centered count of short messages by 1: a message of zeros is a short one."""
-        return self.adjacency != "add-remove"
+        """Whether a unit moves the centered count of short messages by 1: a message of zeros is a short one.
+
+        Who has no effect in a secret Poisson cohort is counted as little as who is not drawn.
+        """
+        return self.adjacency == "replace" or self.sampling != "poisson"
 
     def bound(self) -> float:
         """Return the joint norm guaranteed by clipping to fixed norms.

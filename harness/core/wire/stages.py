@@ -403,7 +403,7 @@ class Stages:
 
     def _store(self, key: str, rows: Tensor) -> None:
         """Replace the cohort's rows in the state."""
-        shape = (*rows.shape[:-2], self.clients.total, rows.shape[-1])
+        shape = (*rows.shape[:-2], self.clients.federation.clients, rows.shape[-1])
         full = self.state.get(key)
         full = rows.new_zeros(()).expand(shape) if full is None or full.shape != shape else full
         self.state[key] = self.clients.put(full, rows)

@@ -101,7 +101,7 @@ def _clients(run: Run) -> int | None:
 
 def _cohort(run: Run) -> int | None:
     cohort = run.record.spec.get("cohort")
-    return None if cohort is None else int(cohort["size"])
+    return None if cohort is None else round(cohort.get("divisor") or cohort["size"])
 
 
 def _reached(run: Run, passed: list[float], target: Target | None) -> float | None:

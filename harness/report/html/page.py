@@ -28,7 +28,7 @@ from harness.report.tables.columns import (
 )
 from harness.report.tables.model_selection import chosen_tables
 from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_markdown, tabulate
-from harness.report.tables.privacy import exposure, in_words, meaning
+from harness.report.tables.privacy import composed, exposure, in_words, meaning, uncovered, uncovered_by
 from harness.report.tables.rows import Board, Row, board_of
 from harness.report.tables.text import quantity, words
 from harness.report.tables.tuning import tuning_tables
@@ -228,8 +228,8 @@ def _cell(
         "unfinished": row["done"] < row["seeds"],
         "settings": row["settings"],
         "command": command_of(cell.records, commands.get(cell.key, "")),
-        "privacy": claim,
-        "in_words": in_words(claim) if claim else "",
+        "privacy": claim and {**claim, "composition": composed(claim)},
+        "in_words": f"{uncovered(uncovered_by([cell]))} {in_words(claim)}" if claim else "",
         "made_with": {column.heading: column.text(row) for column in beside} | own_of(cell.records, whole),
         "records": [
             {

@@ -20,7 +20,16 @@ from harness.report.data.provenance import provenance
 from harness.report.data.results import Cell, Results
 from harness.report.data.specs import part_name, partition_text
 from harness.report.paper.references import keys_of
-from harness.report.tables.privacy import CHANGES, PLACEMENTS, SAMPLINGS, UNITS, of_user
+from harness.report.tables.privacy import (
+    CHANGES,
+    PLACEMENTS,
+    SAMPLINGS,
+    UNITS,
+    of_user,
+    told_apart,
+    uncovered,
+    uncovered_by,
+)
 from harness.report.tables.sheet import in_latex
 from harness.report.tables.text import quantity, words
 
@@ -134,12 +143,19 @@ def _methods(cells: Sequence[Cell]) -> str:
         ("Models", (part_name(cell.spec.get("model")) for cell in cells)),
         ("Problems", (part_name(cell.spec.get("problem")) for cell in cells)),
         ("Communication rounds", (cell.spec.get("rounds") for cell in cells)),
-        ("Clients per round", ((cell.spec.get("cohort") or {}).get("size", "all") for cell in cells)),
+        ("Clients per round", (_per_round(cell.spec.get("cohort")) for cell in cells)),
         ("Number format", (cell.spec.get("precision") for cell in cells)),
     ):
         if found := _distinct(values):
             facts.append(f"{title}: {found}.")
     return " ".join(facts)
+
+
+def _per_round(cohort: Mapping[str, Any] | None) -> Any:
+    """Return how many clients take part in a round, or how likely each does."""
+    if not cohort:
+        return "all"
+    return cohort["size"] if cohort.get("rate") is None else f"each with probability {cohort['rate']:g}"
 
 
 def _seeds(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> str:
@@ -217,15 +233,13 @@ def _privacy(cells: Sequence[Cell]) -> str:
             kinds.setdefault(key, []).append((cell, claim))
     if not kinds:
         return ""
-    text = " ".join(map(_statement, kinds.values()))
+    protected = [cell for own in kinds.values() for cell, _ in own]
     public = {
-        fact
-        for own in kinds.values()
-        for cell, _ in own
-        for fact in cell.done[0].record.final.get("public", ())
+        fact for cell in protected for fact in told_apart(cell.done[0].record.final.get("public", ()))[0]
     }
+    text = f"{uncovered(map(_short, uncovered_by(protected)))} {' '.join(map(_statement, kinds.values()))}"
     if public:
-        text += f" Taken as public: {'; '.join(sorted(_short(fact) for fact in public))}."
+        text += f" Taken as public: {'; '.join(sorted(map(_short, public)))}."
     return text + " Rows without ε have no privacy."
 
 
@@ -249,7 +263,7 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
         f"{placement}); {drawn}: {SAMPLINGS.get(sampling, sampling)} (sampling {sampling}).",
         f"Messages are clipped to norm {_distinct(all_of('clip'))}; the noise multiplier is "
         f"{_span(all_of('noise_multiplier'))}.",
-        f"ε is that of everything that a run releases about {about}, at δ = {one.get('delta')}: "
+        f"ε is that of all protected messages of a run about {about}, at δ = {one.get('delta')}: "
         f"{_span(all_of('releases'))} {'' if users else 'Gaussian '}releases, composed by the accountant "
         f"{_distinct(all_of('accountant'))}.",
         f"It is {_span(all_of('epsilon_total'))} over the rows, and for the median {who} "
@@ -257,6 +271,9 @@ def _statement(own: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
         f"Most exposed: {whose}." if whose else "",
         f"Noise: {users}." if users else "",
         "Noise is correlated between rounds (banded)." if any("bands" in claim for claim in claims) else "",
+        f"Generator: {_distinct(all_of('generator'))}." if all_of("generator") else "",
+        f"Arithmetic: {_distinct(all_of('arithmetic'))}." if all_of("arithmetic") else "",
+        *(f"Warning: {warning}." for warning in dict.fromkeys(all_of("warning"))),
         "ε is extrapolated where the noise is that of larger cohorts than were simulated."
         if any("noise_cohort" in claim for claim in claims)
         else "",

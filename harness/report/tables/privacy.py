@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from harness.core.registry import counted
 from harness.report.data.leaderboard import person_or_client
+from harness.report.data.results import Cell
 from harness.report.tables.text import EXTRAPOLATED, is_empty, quantity
 from privacy.trade_off import accuracy_bound
 
@@ -27,7 +28,7 @@ UNITS = {
 CHANGES = {
     "replace": "replaced",
     "add-remove": "added or removed",
-    "zero-out": "replaced by one without effect, with public numbers of samples or public cohorts",
+    "zero-out": "replaced by one without effect, with public numbers of clients and samples",
 }
 SAMPLINGS = {
     "poisson": "drawn in secret (Poisson)",
@@ -36,7 +37,44 @@ SAMPLINGS = {
     "full": "everybody",
 }
 UNEVEN = 0.8  # a median below this share of the largest epsilon is worth a sentence
+#: Of facts that older records list as public, which their epsilon does not cover.
+LISTED_BEFORE = ("computed from private data", "the test data", "a digest of the data")
 MOST_MEANT = 4  # epsilons that are explained
+
+
+def uncovered(facts: Iterable[str]) -> str:
+    """Say what an epsilon does not cover."""
+    return f"Not covered by ε: {'; '.join(facts) or 'not recorded'}."
+
+
+def uncovered_by(cells: Iterable[Cell]) -> list[str]:
+    """Return what the epsilons of finished runs do not cover, as far as their records say it."""
+    facts: dict[str, None] = {}
+    for cell in cells:
+        for run in cell.done[:1]:
+            end = run.record.final
+            facts |= dict.fromkeys([*end.get("not_covered", ()), *told_apart(end.get("public", ()))[1]])
+    return list(facts)
+
+
+def composed(claim: Mapping[str, Any]) -> str | None:
+    """Say of which draws an epsilon is composed; None where that is not recorded."""
+    if not claim.get("composition"):
+        return None
+    return "; ".join(
+        f"{counted(one['draws'], 'draw')} at rate {one['rate']:.4g} ({one['sampling']}) with "
+        f"{counted(one['releases'], 'release')} each, noise multiplier {one['noise_multiplier']:.5g}"
+        for one in claim["composition"]
+    )
+
+
+def told_apart(facts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return what of a record's public facts is public, and what older versions listed there without being so."""
+    public: list[str] = []
+    private: list[str] = []
+    for fact in facts:
+        (private if any(mark in fact for mark in LISTED_BEFORE) else public).append(fact)
+    return public, private
 
 
 def in_words(claim: Mapping[str, Any]) -> str:
@@ -58,7 +96,8 @@ def in_words(claim: Mapping[str, Any]) -> str:
             f" It is extrapolated: the noise is that of cohorts of {counted(claim['noise_cohort'], 'client')}, "
             "which is no guarantee for those that are simulated."
         )
-    return text + _exposed(claim)
+    warning = f" Warning: {claim['warning']}." if claim.get("warning") else ""
+    return text + _exposed(claim) + warning
 
 
 def of_user(claim: Mapping[str, Any]) -> str:
@@ -130,7 +169,9 @@ def meaning(frame: pd.DataFrame) -> str:
     units = " or ".join(UNITS.get(unit, unit) for unit in dict.fromkeys(rows["dp_unit"].dropna()))
     deltas = " or ".join(f"{delta:g}" for delta in sorted(set(rows["delta"])))
     return (
-        f"ε bounds what everything that a run releases can tell anybody about {units}, whatever else they know. "
+        f"ε bounds what the messages that a run protects can tell anybody about {units}, whatever else they know; "
+        "it does not cover evaluations and what else the statement of a run names (not_covered in done.json). "
         "Of two data sets that differ in nothing else and are equally likely, an attacker names the one that was "
-        f"used with a probability of at most {told} (delta {deltas}), where a blind guess has 50 %."
+        f"used with a probability of at most {told} (delta {deltas}), from ε and delta alone, where a blind guess "
+        "has 50 %; `epsilon` prints the bound from the mechanism, which is usually lower."
     )

@@ -19,7 +19,7 @@ from harness.report.data.results import Cell, Results
 from harness.report.data.specs import clients, data_name, file_name, largest_ratio, part_name, partition_text
 from harness.report.data.statistics import paired
 from harness.report.data.tested import pairs
-from harness.report.tables.privacy import in_words
+from harness.report.tables.privacy import in_words, uncovered, uncovered_by
 from harness.report.tables.rows import Board, rows_of
 from harness.report.tables.text import words
 from harness.report.tables.write import fits, print_table, reasons
@@ -398,7 +398,8 @@ def _setting(cells: Sequence[Cell]) -> str:
 
 def _statements(protected: Sequence[Cell]) -> list[str]:
     """Describe the privacy guarantees of these cells in words."""
-    return list(dict.fromkeys(in_words(claim) for cell in protected if (claim := cell.privacy())))
+    found = list(dict.fromkeys(in_words(claim) for cell in protected if (claim := cell.privacy())))
+    return [uncovered(uncovered_by(protected)), *found] if found else []
 
 
 def _in_points(measure: str) -> bool:

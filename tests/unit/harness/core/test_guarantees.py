@@ -161,11 +161,14 @@ def test_a_strict_run_writes_no_fact_about_training_data(data, tmp_path) -> None
     end = simulate(ready(data, **STRICT, **RAW), folder)
     assert "held" not in json.loads((folder.path / "spec.json").read_text())
     assert not any(name.startswith("train_") for name in end["metrics"])
-    listed = " ".join(end["public"])
-    assert "test data" in listed and "training samples" not in listed
-    free = simulate(ready(data, privacy={**CENTRAL, "epsilon": 4.0}, **RAW))
-    assert any(name.startswith("train_") for name in free["metrics"])
-    assert "computed from private data" in " ".join(free["public"])
+    assert "training samples" not in " ".join(end["public"])
+    assert [line.partition(",")[0] for line in end["not_covered"]] == ["all figures of test samples"]
+    free = ready(data, privacy={**CENTRAL, "epsilon": 4.0}, **RAW)
+    for asked in (False, True):
+        end = simulate(replace(free, diagnostics=asked))
+        assert any(name.startswith("train_") for name in end["metrics"]) == asked
+        assert ("update_norm_p50" in end["diagnostics"]) == asked and end["diagnostics"]["noise_std"] > 0
+        assert end["not_covered"][0].startswith("figures of the training samples") == asked
 
 
 def test_means_over_all_rows_are_public_and_refused_by_strict(tmp_path) -> None:
@@ -224,7 +227,7 @@ def test_strict_refuses_predictions_by_models_that_clients_keep(data, algorithm:
     with pytest.raises(Incompatible, match="models that clients keep to themselves"):
         ready(data, algorithm, **STRICT, **RAW, model=model)
     free = ready(data, algorithm, privacy={**CENTRAL, "epsilon": 4.0}, model=model, **RAW)
-    assert any("models that clients keep" in fact for fact in simulate(free)["public"])
+    assert any("models that clients keep" in fact for fact in simulate(free)["not_covered"])
 
 
 def test_a_private_run_writes_no_counts_of_classes_and_no_times_of_rounds(data, tmp_path) -> None:

@@ -1,5 +1,7 @@
 """Rule 12: the plan says before a run what the run then does; and what is claimed is what was encoded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -88,7 +90,7 @@ def test_other_codes_stay_near_the_planned_length(data, beta) -> None:
 def test_noise_to_signal_is_planned_from_the_second_round(data) -> None:
     fields = {"privacy": {"placement": "local", "clip": 1.0, "noise_multiplier": 3.0}, "rounds": 2}
     row, run = planned(data, "fedavg", fields), ready(data, **fields)
-    line = simulate(run)
+    line = simulate(replace(run, diagnostics=True))
     assert row["noise_to_signal"] == pytest.approx(line["diagnostics"]["noise_to_signal"], rel=1e-5)
     assert row["noise_to_signal"] > 1
     assert planned(data, "fedavg", {"rounds": 2})["noise_to_signal"] is None

@@ -78,7 +78,8 @@ def test_models_that_clients_keep_do_not_end_a_run_by_their_loss(tmp_path) -> No
 def test_errors_of_embeddings_that_are_not_finite_are_not_numbers(tmp_path) -> None:
     parts = {"partition": {"kind": "columns", "clients": 2, "standardize": False}, "problem": "vertical"}
     setup = ready(table(tmp_path), "splitnn", privacy={**CENTRAL, "placement": "local"}, **parts)
-    done = simulate(with_features(setup, torch.inf))
+    assert "omega" not in simulate(setup)["metrics"]  # unless it is asked for
+    done = simulate(replace(with_features(setup, torch.inf), diagnostics=True))
     assert done["metrics"]["omega"] is None
     assert done["parties"]["omega"][0] is None and done["parties"]["omega"][1] is not None
 
@@ -148,8 +149,9 @@ def test_strict_prints_no_metric_of_samples_that_are_not_test_samples(tmp_path) 
         simulate(one)["metrics"] for one in (strict, with_features(strict, 9.0, split="selection"))
     )
     assert usual == other and "accuracy" in usual
-    left_out = simulate(free)["metrics"].keys() - usual.keys()
-    assert {name.partition("_")[0] for name in left_out} == {"selection", "train"}
+    for diagnostics, kinds in ((False, {"selection"}), (True, {"selection", "train"})):
+        left_out = simulate(replace(free, diagnostics=diagnostics))["metrics"].keys() - usual.keys()
+        assert {name.partition("_")[0] for name in left_out} == kinds
 
 
 @pytest.mark.slow
@@ -163,17 +165,20 @@ def test_strict_prints_no_metric_of_samples_that_are_not_test_samples(tmp_path) 
     ],
 )
 def test_whatever_private_data_are_measured_for_is_named(tmp_path, algorithm: str, fields) -> None:
-    """Metrics of test samples are public; all others are in the list that a run prints."""
+    """No figure but those of test samples is written that is not in the list of what epsilon does not cover."""
     if algorithm == "splitnn":
         fields = {**fields, "model": {"name": "mlp", "hidden": [8]}}
     whole = given(table(tmp_path), algorithm, privacy={**CENTRAL, "placement": "local"}) | fields
     setup = calibrated(
         prepare(read_spec({name: value for name, value in whole.items() if value is not None}))
     )
-    done = simulate(setup)
-    (listed,) = [line for line in done["public"] if "without noise" in line]
-    others = [name for name in done["metrics"] if name not in METRICS]
-    assert others
-    assert [
-        name for name in others if name not in listed and f"{name.partition('_')[0]}_*" not in listed
-    ] == []
+    usual, asked = simulate(setup), simulate(replace(setup, diagnostics=True))
+    assert asked["not_covered"][0].startswith("figures of the training samples")
+    for done in (usual, asked):
+        assert next(iter(done)) == "not_covered"  # before the claim
+        listed = " ".join(done["not_covered"])
+        others = [name for name in done["metrics"] if name not in METRICS]
+        assert [
+            name for name in others if name not in listed and f"{name.partition('_')[0]}_*" not in listed
+        ] == []
+    assert len(asked["metrics"]) > len(usual["metrics"]) or algorithm in ("local_sgda", "fedavg")

@@ -167,7 +167,7 @@ PRIVACY = [
     ),
     (
         {"epsilon": 1, "placement": "central", "sampling": "poisson", "adjacency": "replace"},
-        "Poisson cohorts need adjacency add-remove",
+        "Poisson cohorts need adjacency zero-out, or add-remove with cohort.rate",
     ),
     (
         {"placement": "local", "epsilon": 1, "sampling": "fixed"},
@@ -199,10 +199,13 @@ def test_pooled_data_cannot_be_protected(data) -> None:
 
 
 def test_central_privacy_needs_a_clear_adjacency(data) -> None:
-    """The defaults: everybody is replaced, Poisson cohorts add and remove."""
+    """The defaults: everybody is replaced; in Poisson cohorts one has no effect, or at a public rate is away."""
     everybody = read_spec(given(data, privacy={**CENTRAL, "epsilon": 1})).privacy
     assert (everybody.sampling, everybody.adjacency) == ("full", "replace")
     cohorts = read_spec(given(data, privacy={**CENTRAL, "epsilon": 1}, cohort={"size": 2})).privacy
+    assert (cohorts.sampling, cohorts.adjacency) == ("poisson", "zero-out")
+    public = {"rate": 0.3, "divisor": 2}
+    cohorts = read_spec(given(data, privacy={**CENTRAL, "epsilon": 1}, cohort=public)).privacy
     assert (cohorts.sampling, cohorts.adjacency) == ("poisson", "add-remove")
     local = read_spec(given(data, privacy={"placement": "local", "epsilon": 1}, cohort={"size": 2})).privacy
     assert (local.sampling, local.adjacency) == ("fixed", "replace")

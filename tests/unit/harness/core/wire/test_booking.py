@@ -123,10 +123,10 @@ def test_secret_cohorts_of_fixed_size_are_amplified_under_replacement(data) -> N
     assert claims["epsilon_total"] < gaussian_epsilon(2.0 / 2**0.5, 1e-5)
 
 
-def test_poisson_cohorts_are_amplified_by_add_remove(data) -> None:
+def test_poisson_cohorts_are_amplified_with_public_numbers_of_clients(data) -> None:
     run = finished(ready(data, privacy={**CENTRAL, "noise_multiplier": 2.0}, cohort={"size": 2}))
     claims = run.statement()
-    assert (claims["adjacency"], claims["sampling"]) == ("add-remove", "poisson")
+    assert (claims["adjacency"], claims["sampling"]) == ("zero-out", "poisson")
     assert claims["sampling_rate"] == pytest.approx(2 / 7)
     assert claims["epsilon_total"] == pytest.approx(epsilon(2.0, 2, 1e-5, 2 / 7))
 

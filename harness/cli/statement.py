@@ -1,0 +1,115 @@
+"""``epsilon --statement``: the epsilon of a run, computed again from what its statement prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.cli.console import out
+from harness.core.registry import UserError
+from privacy.accounting import ACCOUNTANTS, account
+from privacy.attacker import attack_bound
+from privacy.event import Event, own_event
+from privacy.own_mechanism import MECHANISMS
+from privacy.trade_off import accuracy_bound
+
+#: Relative difference from which a printed epsilon is another one.
+ROUNDED = 1e-6
+
+
+def statement_command(given: argparse.Namespace) -> int:
+    """Compute the epsilon of a statement again, and return 1 if another one is printed."""
+    claim = read_statement(Path(given.statement))
+    try:
+        events, delta = events_of(claim), float(claim["delta"])
+        found = account(events, delta, _accountant(claim))
+        bound = attack_bound(events, delta)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"epsilon: {given.statement}: no epsilon follows from this statement: {error}"
+        ) from error
+    printed = float(claim.get("epsilon_total", math.nan))
+    agrees = found.epsilon == printed or math.isclose(found.epsilon, printed, rel_tol=ROUNDED)
+    if given.json:
+        print(
+            json.dumps(
+                {
+                    "epsilon": found.epsilon if math.isfinite(found.epsilon) else "inf",
+                    "accountant": found.accountant,
+                    "printed": claim.get("epsilon_total"),
+                    "agrees": agrees,
+                    "accuracy": bound.accuracy,
+                    "accuracy_from_epsilon": accuracy_bound(found.epsilon, delta),
+                }
+            )
+        )
+    else:
+        draws = sum(one["draws"] for one in claim["composition"])
+        out.print(
+            f"ε {found.epsilon:.6g} by {found.accountant} from {draws} draws at delta {delta:g}; the statement "
+            f"prints "
+            f"{printed:.6g}: {'they agree' if agrees else 'they differ'}. An attacker who guesses between two data "
+            f"sets is right at most {100 * bound.accuracy:.2f} % of the time from the mechanism, "
+            f"{100 * accuracy_bound(found.epsilon, delta):.2f} % from ε and delta alone.",
+            markup=False,
+        )
+    return 0 if agrees else 1
+
+
+def read_statement(path: Path) -> Mapping[str, Any]:
+    """Return the privacy statement in a run's folder, its ``done.json``, or what ``run --json`` has printed.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it does not say what its epsilon is composed of.
+    """
+    file = path / "done.json" if path.is_dir() else path
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"epsilon: {file} cannot be read as a statement: {error}") from error
+    claim = content.get("privacy", content) if isinstance(content, Mapping) else None
+    if not isinstance(claim, Mapping):
+        raise UserError(f"epsilon: {file} has no privacy statement; give a run with privacy")
+    if not isinstance(claim.get("composition"), list):
+        raise UserError(
+            f"epsilon: {file} does not say which draws its epsilon is composed of, as versions before 0.2 did "
+            f"not; run "
+            "it again"
+        )
+    return claim
+
+
+def events_of(claim: Mapping[str, Any]) -> list[Event]:
+    """Return what a statement's epsilon is composed of.
+
+    Raises
+    ------
+    UserError
+        If the noise is that of a plugin that is not loaded.
+    """
+    name = claim["mechanism"] if "mechanism_version" in claim else None
+    if name is not None and name not in MECHANISMS:
+        raise UserError(
+            f"epsilon: the noise is that of mechanism {name}, which only its plugin defines; give --plugin FILE.py"
+        )
+    found = []
+    for one in claim["composition"]:
+        how = "poisson" if one["sampling"] == "none" else one["sampling"]
+        noise, rate, draws = float(one["noise_multiplier"]), float(one["rate"]), int(one["draws"])
+        if name is not None:
+            found.append(own_event(MECHANISMS[name], noise, int(one["releases"]), rate, draws, how))
+        else:
+            found.append(Event(noise, rate, draws, how))
+    return found
+
+
+def _accountant(claim: Mapping[str, Any]) -> str:
+    """Return the accountant of sampled draws; where nothing is sampled any gives the exact value."""
+    used = claim.get("accountant")
+    return str(used) if used in ACCOUNTANTS else "pld"
