@@ -28,6 +28,9 @@ PLUGGABLE = (
 )  # besides algorithms; metrics are no part of a run
 #: Version of clipping, noise and accounting; part of the identity of runs with privacy.
 PRIVACY_VERSION = 3
+SECRET = ("poisson", "without-replacement")  # sampling that nobody sees; `privacy.event` is slow to import
+#: Version of secret draws that are a run's own; part of the identity of runs that have them.
+DRAWS_VERSION = 1
 USUAL_PROBLEM = "classify"
 
 
@@ -65,8 +68,19 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         **found,
         **({"data": data} if data else {}),
         **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
+        **({"draws": DRAWS_VERSION} if draws_of(spec.get("privacy")) == "own" else {}),
         **({"plugins": plugins} if plugins else {}),
     }
+
+
+def draws_of(privacy: Any) -> str | None:
+    """Return whose the secret draws of a recorded section are: own, shared, secure, or None without secret draws.
+
+    Under ``secure_rng`` they come from the system's entropy and have always been the run's own: no version tells.
+    """
+    if not isinstance(privacy, Mapping) or privacy.get("sampling") not in SECRET:
+        return None
+    return "secure" if privacy.get("secure_rng") else str(privacy.get("draws", "own"))
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:

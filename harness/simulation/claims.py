@@ -8,12 +8,14 @@ from typing import Any
 from harness.config.registered import own_version
 from harness.core.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.wire.privacy_settings import DISTRIBUTED, Privacy
+from harness.core.wire.privacy_settings import DISTRIBUTED, SECRET, Privacy
 from harness.metrics import ELSEWHERE
 from harness.simulation.build import Setup
 from privacy import Ledger
 from privacy.own_mechanism import MechanismError
 
+#: What a statement says where the runs of a seed have the same secret draws.
+SHARED_DRAWS = "shared: runs of this seed come from one joint draw; they do not compose as independent"
 SAMPLES = "numbers of training samples of the clients"
 # Public in every claim, in addition to what the data set lists.
 PUBLIC = (
@@ -64,6 +66,7 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
         "adjacency": privacy.adjacency,
         "sampling": privacy.sampling,
         "sampling_rate": privacy.rate,
+        **_draws(privacy),
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
         **(_of_user(privacy.spec.mechanism) if privacy.own is not None else {}),
         **({name: getattr(privacy.spec, name) for name in DISTRIBUTED} if distributed else {}),
@@ -72,6 +75,25 @@ def statement(privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool 
         "epsilon_nominal": privacy.spec.epsilon_nominal,
         **guarantees(privacy, ledger, run),
     }
+
+
+def _draws(privacy: Privacy) -> dict[str, str]:
+    """Return whose the secret draws are, which decides how several runs compose; nothing without secret draws."""
+    if privacy.sampling not in SECRET:
+        return {}
+    return {"draws": "own" if privacy.own_draws else SHARED_DRAWS}
+
+
+def released(privacy: Privacy, ledger: Ledger, run: int = 0) -> list[list[Any]] | None:
+    """Return what a run has released about its most exposed unit, as `privacy.joint` takes it from ``done.json``.
+
+    None where no unit is at least as exposed as every other in every draw, or the noise is of a user's mechanism.
+    """
+    histories = ledger.histories(privacy.noise, run, privacy.own)
+    most = histories.dominating()
+    if most is None or privacy.own is not None:
+        return None
+    return [list(event[:4]) for event in histories.events(most)]
 
 
 def _of_user(name: str) -> dict[str, Any]:

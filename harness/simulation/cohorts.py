@@ -30,7 +30,8 @@ class Cohorts:
     privacy : Privacy or None
         The mechanism, which decides how cohorts are drawn.
     seeds, names : tuple
-        Seed and name of each run. Secret cohorts from the system's entropy are keyed by the names.
+        Seed and name of each run. Secret cohorts are keyed by the names, so that those of two runs are independent,
+        unless the runs of a seed share them (``privacy.draws``).
 
     Raises
     ------
@@ -110,5 +111,5 @@ class Cohorts:
         return sampling.random_order(keys, self.total)
 
     def _keys(self, round: int) -> Tensor:
-        own = self.secret and self.privacy is not None and self.privacy.spec.secure_rng
+        own = self.secret and self.privacy is not None and self.privacy.own_draws
         return torch.tensor([rng.key(one, "cohort", round) for one in (self.names if own else self.seeds)])

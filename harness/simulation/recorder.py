@@ -200,6 +200,7 @@ class Recorder:
         final |= _by_client(setup, predictions, self._secret and run.keeps_models(number))
         final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
         final |= {"attacks": self._attacks} if self._attacks else {}
+        final |= {"events": events} if (events := run.released(number)) is not None else {}
         final |= {"public": public_information(setup)}
         # How runs are stacked depends on counts of samples, and could depend on who is in a secret cohort.
         hidden = self._secret or (setup.privacy is not None and setup.privacy.counts_private)

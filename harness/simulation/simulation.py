@@ -33,7 +33,7 @@ from harness.core.wire.cost import Cost
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
-from harness.simulation.claims import statement
+from harness.simulation.claims import released, statement
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import (
@@ -335,6 +335,10 @@ class Simulation:
         if self.privacy is None:
             return None
         return statement(self.privacies[number], self.ledger, number, vertical=self._vertical)
+
+    def released(self, number: int = 0) -> list[list[Any]] | None:
+        """Return what one run has released about its most exposed unit so far, see `claims.released`."""
+        return None if self.privacy is None else released(self.privacies[number], self.ledger, number)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""
