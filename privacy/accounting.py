@@ -124,7 +124,7 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
         raise ValueError("draws by Poisson sampling and without replacement have no common adjacency")
     note = ""
     if accountant == "pld":
-        tightest, note = _pld_epsilon(events, delta, unamplified)
+        tightest, note = by_pld(events, delta, unamplified)
         if not note:
             return Account(tightest, "pld")
     bound = _rdp_epsilon(events, delta)
@@ -151,7 +151,7 @@ def _own_account(events: Sequence[Event], delta: float, accountant: str) -> Acco
         together = noise.epsilon(shift, delta)
     except MechanismError as error:  # single releases have shorter shifts
         failure = error
-    tighter, note = _pld_epsilon(events, delta, together)
+    tighter, note = by_pld(events, delta, together)
     if note and failure is not None:
         raise failure
     return Account(min(tighter, together), "sum" if note else "pld", note)
@@ -373,8 +373,11 @@ def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
     return value if value > 0 else math.inf  # divergences are positive, other values are rounding errors
 
 
-def _pld_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
-    """Epsilon by privacy loss distributions, and why there is none (empty if there is)."""
+def by_pld(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
+    """Return epsilon by privacy loss distributions, and why there is none (empty if there is).
+
+    ``bound`` is an upper bound that is known.
+    """
     instead = "rdp" if all(event.noise is None for event in events) else "a sum of shifts"
     fallback = f"pld accountant not usable here, {instead} instead: "
     if delta < SMALLEST_DELTA:

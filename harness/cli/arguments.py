@@ -120,7 +120,8 @@ def given_execution(given: argparse.Namespace) -> Execution:
             raise UserError(f"--{name} must be from 1 to {MOST_WORKERS:,}, given {count}")
     torch.set_num_threads(given.threads)
     stack = getattr(given, "stack", None)
-    return Execution(given.device, given.vectorize, given.threads, stack)
+    code = getattr(given, "noise_code", None)
+    return Execution(given.device, given.vectorize, given.threads, stack, code)
 
 
 def _section(value: Any) -> Any:

@@ -6,6 +6,7 @@ import csv
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from datasets.errors import DataError
+from harness.config.code import NONE
 from harness.config.recorded import named_parts, run_id
 from harness.config.recorded import versions as versions_of
 from harness.config.registered import own_version
@@ -21,6 +23,7 @@ from harness.core.registry import UserError
 from harness.executors.forkserver import cores
 from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
+from harness.simulation.recorder import REPEATED
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
@@ -32,6 +35,8 @@ from harness.storage.store import RunRecord, Store
 PLACES = ("torch", "numpy", "machine", "cpu", "device")
 #: Sections of a spec that a record holds as objects.
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "compression")
+#: Fields of a statement that say how a run was repeated, or that older records lack.
+ADDED = (REPEATED, "secret_draws")
 #: Difference of diagnostics that may have been equal before they were rounded.
 ROUNDED = 1e-15
 
@@ -102,6 +107,8 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
     except UserError as error:
         return Replay(id, "different", math.inf, str(error))
     execution = _execution(recorded.end(), device)
+    if spec.privacy is not None:
+        execution = replace(execution, noise_code=recorded.code or NONE)
     threads = torch.get_num_threads()
     torch.set_num_threads(execution.threads)
     try:
@@ -249,10 +256,13 @@ def _execution(final: Mapping[str, Any], device: str) -> Execution:
 
 def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     """Return the largest difference between two runs and where it is."""
-    found = [difference(timeless(recorded.end()), timeless(repeated.end()), "done.json")]
+    then, now = timeless(recorded.end()), timeless(repeated.end())
+    found = [difference(then, _as_written(then, now), "done.json")]
     held, again = (read_sealed(run.path / "spec.json")[0].get("held") for run in (recorded, repeated))
     found.append(difference(held, again, "spec.json held"))
     lines, repetition = ([timeless(line) for line in run.rounds()] for run in (recorded, repeated))
+    if len(lines) == len(repetition):
+        repetition = [_as_written(*pair) for pair in zip(lines, repetition, strict=True)]
     found.append(difference(lines, repetition, "rounds.jsonl"))
     if recorded.has(PREDICTIONS):
         found.append(difference(_predictions(recorded), _predictions(repeated), "predictions.csv"))
@@ -262,6 +272,17 @@ def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
 def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of a record without what differs between executions."""
     return {name: value for name, value in content.items() if name != "timing"}
+
+
+def _as_written(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a repetition has written without what says how it was repeated, or what older records lack."""
+    kept = {name: value for name, value in now.items() if name in then or name != "events"}
+    if isinstance(now.get("privacy"), dict):
+        before = then.get("privacy") or {}
+        kept["privacy"] = {
+            name: value for name, value in now["privacy"].items() if name in before or name not in ADDED
+        }
+    return kept
 
 
 def _predictions(folder: RunFolder) -> list[list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from datasets.stand_in import stand_in
 from datasets.topology import mixing_matrix
 from datasets.vertical import VERTICAL
 from harness import models
+from harness.config.code import checked_code, code_of, noise_name
 from harness.config.fields import DataSpec, PartitionSpec
 from harness.config.registered import own_version
 from harness.config.run import RunSpec
@@ -63,12 +64,17 @@ class Execution:
     stack : int or None
         Largest number of stacked runs, which differ in seed and numbers such as noise; 1: no stacking. None: as
         many as is faster.
+    noise_code : str or None
+        Repeat the noise that a run has had under other code, to verify it: the digest in its record or in the column
+        ``noise_code`` of a leaderboard, or ``none`` for a record without one. None: noise of its own for the code
+        that is imported.
     """
 
     device: str = "cpu"
     vectorize: Literal["auto", "vmap", "loop"] = "auto"
     threads: int = 1
     stack: int | None = None
+    noise_code: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -77,6 +83,8 @@ class Execution:
             raise UserError(f"device: invalid device {self.device!r}; expected cpu or cuda[:N]") from None
         if kind == "cuda" and not torch.cuda.is_available():
             raise UserError("device: torch finds no CUDA device on this machine; use cpu")
+        if self.noise_code is not None:
+            checked_code(self.noise_code)
 
     def rows(self, problem: Problem) -> Rows:
         """Return the `Rows` that run one-client functions of a problem."""
@@ -94,7 +102,8 @@ class Setup:
     spec : RunSpec
         The run.
     id, name : str
-        Identity of the run, and the key of its noise: the same, or a secret from the system's entropy.
+        Identity of the run, and the key of its noise and of its own draws: made of the id and ``code``, or a secret
+        from the system's entropy.
     privacy, compression : Privacy or None, Compression
         Treatment of messages; `harness.simulation.calibration.calibrated` sets the noise.
     algorithm, problem, federation : Algorithm, Problem, Federation
@@ -105,6 +114,8 @@ class Setup:
         Mixing matrix of a gossip algorithm.
     rows : Rows
         How clients are run.
+    code : str
+        Digest of the code whose noise the run has (`harness.config.code`); empty without noise that can be repeated.
     members : tuple of Setup
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.
@@ -121,6 +132,7 @@ class Setup:
     start: dict[str, Tensor]
     mixing: Tensor | None
     rows: Rows
+    code: str = ""
     members: tuple[Setup, ...] = ()
 
     @property
@@ -226,12 +238,11 @@ def prepare(
         )
     if privacy is not None and privacy.strict:
         _strict(spec, algorithm, federation)
-    # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
-    unattacked = spec.model_copy(update={"attacks": None}).identity(federation.digest)
-    return Setup(
+    id = spec.identity(federation.digest)
+    made = Setup(
         spec=spec,
-        id=spec.identity(federation.digest),
-        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else unattacked,
+        id=id,
+        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
         privacy=privacy,
         compression=spec.compression,
         algorithm=algorithm,
@@ -241,6 +252,18 @@ def prepare(
         mixing=mixing if mixing is None else mixing.to(execution.device),
         rows=execution.rows(viewed),
     )
+    if spec.privacy is None or spec.privacy.secure_rng:
+        return made
+    return keyed(made, execution.noise_code or code_of(spec.model_dump(mode="json")))
+
+
+def keyed(setup: Setup, code: str) -> Setup:
+    """Return a private run with the noise, and secret draws of its own, that it has under some code.
+
+    They are those of the run without attacks: these release nothing, and another noise would be another release.
+    """
+    unattacked = setup.spec.model_copy(update={"attacks": None}).identity(setup.federation.digest)
+    return replace(setup, name=noise_name(unattacked, code), code=code)
 
 
 def draft(spec: RunSpec, federation: Federation) -> Privacy | None:

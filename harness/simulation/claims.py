@@ -81,7 +81,7 @@ def _draws(privacy: Privacy) -> dict[str, str]:
     """Return whose the secret draws are, which decides how several runs compose; nothing without secret draws."""
     if privacy.sampling not in SECRET:
         return {}
-    return {"draws": "own" if privacy.own_draws else SHARED_DRAWS}
+    return {"secret_draws": "own" if privacy.own_draws else SHARED_DRAWS}
 
 
 def released(privacy: Privacy, ledger: Ledger, run: int = 0) -> list[list[Any]] | None:

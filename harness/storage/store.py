@@ -92,6 +92,8 @@ class RunRecord:
         Sample counts of clients (`datasets.client_statistics`); empty if not recorded.
     versions : dict
         Versions of the code that determined the result (`harness.config.run.versions`); empty if not recorded.
+    code : str
+        Digest of the code that keys the noise of the run (`harness.config.code`); empty if not recorded.
     meta : dict
         Family of a plugin's algorithm, and whether it pools data; empty for algorithms of ours.
     search : dict
@@ -113,6 +115,7 @@ class RunRecord:
     digest: str = ""
     held: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
+    code: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
@@ -289,6 +292,7 @@ class Store:
             digest=started.get("digest", ""),
             held=started.get("held", {}),
             versions=started.get("versions", plugins),
+            code=started.get("code", ""),
             meta=started.get("meta", {}),
             search=search,
             chosen=chosen,
