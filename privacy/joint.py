@@ -1,8 +1,8 @@
 """What several runs release together about one unit.
 
-Runs with secret draws of their own compose like the rounds of one run. Runs that share their draws, those of a seed,
-do not: a unit is in the cohort of a round in all of them or in none. So the releases that such runs make from one
-draw compose first, as those of one run do in the ledger, and are then subsampled once.
+Runs with secret draws of their own compose like the rounds of one run. Runs that share their draws, those of a
+seed, do not: a unit is in the cohort of a round in all of them or in none. So the releases that such runs make from
+one draw compose first, as those of one run do in the ledger, and are then subsampled once.
 
 Nothing here needs torch, so that tables can tell it.
 """
@@ -55,8 +55,8 @@ def joint_epsilon(runs: Sequence[Released], delta: float) -> Account:
     Raises
     ------
     ValueError
-        If delta is out of range, runs of a stream differ in their order or draw in several ways, draws are by Poisson
-        sampling in some and without replacement in others, or noise is of a user's mechanism.
+        If delta is out of range, runs of a stream differ in their order or draw in several ways, draws are by
+        Poisson sampling in some and without replacement in others, or noise is of a user's mechanism.
     """
     check_delta(delta)
     events = joint_events(runs)
@@ -103,8 +103,9 @@ def _count(counts: Counter[Event], events: Iterable[Event]) -> None:
 def _of_stream(runs: Sequence[Released]) -> Iterator[Event]:
     """Yield the events of runs with the same draws, which end after different numbers of them.
 
-    Where Poisson rates differ, a unit drawn at a lower rate is drawn at a higher one as well. Whether a unit that is
-    drawn at the higher one is also drawn at the lower depends on no data: taking all rates for the largest bounds it.
+    Where Poisson rates differ, a unit drawn at a lower rate is drawn at a higher one as well. Whether a unit that
+    is drawn at the higher one is also drawn at the lower depends on no data: taking all rates for the largest
+    bounds it.
     """
     if len(runs) == 1:
         yield from runs[0].events

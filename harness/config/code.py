@@ -1,7 +1,7 @@
 """The digest of the code that decides what a run releases, which is part of the key of what protects it.
 
-Two releases that differ in their code must not share noise, as their difference would be free of it. A run's id does
-not tell all code apart: it holds versions that people raise, and the digest of a plugin's file alone.
+Two releases that differ in their code must not share noise, as their difference would be free of it. A run's id
+does not tell all code apart: it holds versions that people raise, and the digest of a plugin's file alone.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from pkgutil import get_importer
 
 from harness.core.registry import UserError
 
@@ -127,12 +128,25 @@ def _follow(name: str, folder: Path, found: Sources) -> Iterator[Source]:
 
 
 def _spec(name: str, places: Sequence[str] | None, folder: Path) -> ModuleSpec | None:
-    """Return where a module is, without importing the packages around it as `importlib.util.find_spec` does."""
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, places)
-        if spec is not None:
+    """Return where a module is, without importing the packages around it as `importlib.util.find_spec` does.
+
+    ``places`` are the folders of the package around it; None for a topmost module.
+    """
+    if places is None:
+        found = (finder.find_spec(name, None) for finder in sys.meta_path)
+        return next(filter(None, found), None) or PathFinder.find_spec(name, [str(folder)])
+    portions: list[str] = []  # of a package without a file of its own
+    for place in places:
+        finder = get_importer(place)
+        spec = finder.find_spec(name) if finder is not None else None
+        if spec is not None and spec.loader is not None:
             return spec
-    return PathFinder.find_spec(name, [str(folder)]) if places is None else None
+        portions += (spec and spec.submodule_search_locations) or ()
+    if not portions:
+        return None
+    package = ModuleSpec(name, None, is_package=True)
+    package.submodule_search_locations = portions
+    return package
 
 
 def _content(name: str, path: Path) -> bytes:

@@ -65,9 +65,9 @@ class Execution:
         Largest number of stacked runs, which differ in seed and numbers such as noise; 1: no stacking. None: as
         many as is faster.
     noise_code : str or None
-        Repeat the noise that a run has had under other code, to verify it: the digest in its record or in the column
-        ``noise_code`` of a leaderboard, or ``none`` for a record without one. None: noise of its own for the code
-        that is imported.
+        Repeat the noise that a run has had under other code, to verify it: the digest in its record or in the
+        column ``noise_code`` of a leaderboard, or ``none`` for a record without one. None: noise of its own for the
+        code that is imported.
     """
 
     device: str = "cpu"
@@ -115,7 +115,7 @@ class Setup:
     rows : Rows
         How clients are run.
     code : str
-        Digest of the code whose noise the run has (`harness.config.code`); empty without noise that can be repeated.
+        Digest of the code whose noise the run has (`harness.config.code`); empty without noise to be repeated.
     members : tuple of Setup
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.

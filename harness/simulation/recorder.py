@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map_only
 
 from datasets.counting import count
 from datasets.topology import directed_edges, spectral_gap
-from harness.config.parts import parts
 from harness.config.code import NONE, code_of
+from harness.config.parts import parts
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
 from harness.core.row_table import RowTable

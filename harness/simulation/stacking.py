@@ -172,7 +172,7 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
 
 
 def _own_batches(setup: Setup) -> bool:
-    """Whether runs of one seed draw cohorts of their own, so that each has its batches, like runs of other seeds."""
+    """Whether runs of one seed draw cohorts of their own, and so have batches of their own."""
     return setup.privacy is not None and setup.privacy.own_draws and setup.spec.cohort is not None
 
 

@@ -139,8 +139,8 @@ def leaderboard(
         both ways over those of the baseline (default: fedavg) without privacy and compression on the same data.
         ``spec`` holds all settings but the seed that are not at their defaults, as JSON: with a seed of
         ``seed_list`` it is a run file that repeats a run of the row. A user's file is named by ``data_digest``, the
-        SHA-256 of the data, in place of its path. ``versions`` are those of the code, as JSON. ``noise_code`` is the
-        digest of the code that keys the noise of a private row, and ``released`` what its finished runs have
+        SHA-256 of the data, in place of its path. ``versions`` are those of the code, as JSON. ``noise_code`` is
+        the digest of the code that keys the noise of a private row, and ``released`` what its finished runs have
         released, see `harness.report.data.released`.
 
     Raises

@@ -73,8 +73,8 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
     if own:
         return f"{counted(own, 'run')} used mechanisms of users, which are composed within a run only"
     return (
-        f"{counted(len(missing), 'run')} have no unit that is the most exposed one in every draw, or were recorded by "
-        "an earlier version"
+        f"{counted(len(missing), 'run')} have no unit that is the most exposed one in every draw, or were recorded "
+        "by an earlier version"
     )
 
 
@@ -96,7 +96,7 @@ def _events(events: Sequence[Sequence[Any]]) -> tuple[Event, ...]:
 
 
 def _stream(row: Row, seed: int, draws: str | None) -> tuple[Hashable, Hashable]:
-    """Return what keys the shared draws of a run, and which releases are made from which; None for draws of its own.
+    """Return what keys the shared draws of a run, and how it uses them; None for draws of its own.
 
     Cohorts are drawn once a round by every algorithm. Records are drawn once a step, from streams that an algorithm
     names, and those of one partition only are the same.
