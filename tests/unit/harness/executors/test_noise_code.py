@@ -100,7 +100,7 @@ def test_predictions_of_a_finished_run_are_those_of_its_noise(spec, tmp_path, mo
 
 def test_noise_that_a_finished_run_has_not_is_refused(spec, tmp_path):
     ran(spec, tmp_path)
-    with pytest.raises(UserError, match="noise-code: .* is done and has the noise of code"):
+    with pytest.raises(UserError, match=r"noise-code: .* is done and has the noise of code"):
         ran(spec, tmp_path, Execution(noise_code="a" * 32))
     with pytest.raises(UserError, match="noise-code: the 32 hexadecimal digits"):
         Execution(noise_code="no digest")
