@@ -10,6 +10,7 @@ from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.executors.local import run_one
 from harness.executors.replay import replay
+from harness.executors.scheduler import run_all
 from harness.simulation.build import Execution
 from harness.simulation.callbacks import StopEarly
 from harness.storage import seals
@@ -120,3 +121,20 @@ def test_simulations_without_a_run_have_noise_of_their_code(spec, monkeypatch):
     first = Simulation.from_setup(setup, names=None).names
     edited(monkeypatch)
     assert Simulation.from_setup(setup, names=None).names != first
+
+
+@pytest.mark.slow
+def test_worker_processes_have_the_noise_of_the_command(data, tmp_path, monkeypatch):
+    """Noise, secret cohorts and batches are the same here and there."""
+    monkeypatch.setattr(code, "OURS", code._ours())
+    secret = {"placement": "central", "clip": 1.0, "noise_multiplier": 1.0}
+    specs = [
+        read_spec(given(data, cohort={"size": 3}, privacy=secret)),
+        read_spec(given(data, privacy={"unit": "record", "clip": 1.0, "noise_multiplier": 1.0})),
+    ]
+    run_all(specs, tmp_path / "here")
+    run_all(specs, tmp_path / "there", jobs=2, executor="processes")
+    here, there = (Store(tmp_path / name).run_folders() for name in ("here", "there"))
+    for one, other in zip(here, there, strict=True):
+        assert one.code == other.code is not None
+        assert one.end()["metrics"] == other.end()["metrics"]
