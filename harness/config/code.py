@@ -128,12 +128,13 @@ def _text(found: Mapping[str, str]) -> str:
 
 
 _version = cache(version)
+_distributions = cache(packages_distributions)
 
 
 @cache
 def _installed(top: str) -> str:
     """Return the versions of the installed packages that bring a module."""
-    names = sorted(set(packages_distributions().get(top, ())))
+    names = sorted(set(_distributions().get(top, ())))
     return " ".join(f"{name} {version(name)}" for name in names)
 
 

@@ -12,6 +12,7 @@ from harness.core import rng
 from harness.core.execution.sampling import draw_poisson_batches
 from harness.core.registry import UserError
 from harness.core.wire.privacy_settings import Privacy
+from harness.report.tables.privacy import in_words
 from harness.simulation.build import Execution, prepare
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.simulation import Simulation
@@ -160,4 +161,14 @@ def test_own_draws_change_with_the_code_as_noise_does(data):
     shared = replace(cohorts("shared", (names[0],), 0), names=(names[1],))
     assert all(
         torch.equal(shared.draw(n)[0], cohorts("shared", (names[0],), 0).draw(n)[0]) for n in range(30)
+    )
+
+
+def test_the_sentence_says_what_ties_a_run_to_others(data):
+    setup = ready(data, cohort={"size": 3}, privacy=CENTRAL | {"draws": "shared"})
+    claim = Simulation.from_setup(setup).statement()
+    assert "they do not compose as independent" in in_words(claim)
+    assert "independent" not in in_words(claim | {"secret_draws": "own"})
+    assert "that of code a, repeated by code b" in in_words(
+        claim | {"noise_code": "that of code a, repeated by code b"}
     )
