@@ -107,7 +107,7 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
     check_delta(delta)
     _check_accountant(accountant)
     for event in events:
-        _check_event(event)
+        check_event(event)
     events = [event for event in events if event.times]
     if not events:
         return Account(0.0, "exact", "nothing was released")
@@ -210,7 +210,7 @@ def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant:
     check_budget(epsilon, delta)
     _check_accountant(accountant)
     for event in events:
-        _check_event(event)
+        check_event(event)
     if not events:
         return 0.0
 
@@ -296,7 +296,14 @@ def check_rate(rate: float) -> None:
         raise ValueError(f"the sampling rate must lie in (0, 1], got {rate}")
 
 
-def _check_event(event: Event) -> None:
+def check_event(event: Event) -> None:
+    """Refuse an event with a number out of range, or an unknown sampling.
+
+    Raises
+    ------
+    ValueError
+        If it is one.
+    """
     check_multiplier(event.noise_multiplier)
     check_rate(event.rate)
     if event.times < 0:

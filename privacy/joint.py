@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from privacy.accounting import Account, by_pld, compose
+from privacy.accounting import Account, by_pld, check_event, compose
 from privacy.event import Event
 from privacy.gaussian import check_delta, gaussian_epsilon
 
@@ -55,10 +55,13 @@ def joint_epsilon(runs: Sequence[Released], delta: float) -> Account:
     Raises
     ------
     ValueError
-        If delta is out of range, runs of a stream differ in their order or draw in several ways, draws are by
-        Poisson sampling in some and without replacement in others, or noise is of a user's mechanism.
+        If delta or an event is out of range, runs of a stream differ in their order or draw in several ways, draws
+        are by Poisson sampling in some and without replacement in others, or noise is of a user's mechanism.
     """
     check_delta(delta)
+    for run in runs:
+        for event in run.events:
+            check_event(event)
     events = joint_events(runs)
     if any(event.noise is not None for event in events):
         raise ValueError("mechanisms of users are composed within a run only")

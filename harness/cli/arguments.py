@@ -121,7 +121,7 @@ def given_execution(given: argparse.Namespace) -> Execution:
     torch.set_num_threads(given.threads)
     stack = getattr(given, "stack", None)
     code = getattr(given, "noise_code", None)
-    return Execution(given.device, given.vectorize, given.threads, stack, code)
+    return Execution(given.device, given.vectorize, given.threads, stack, noise_code=code)
 
 
 def _section(value: Any) -> Any:

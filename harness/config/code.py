@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from datasets.cache import code_digest
@@ -114,12 +115,12 @@ def _ours() -> str | UserError:
 def _digest(*found: Sources) -> str:
     if isinstance(OURS, UserError):
         raise OURS
-    files = {name: digest for one in found for name, digest in one.files.items()}
+    files = "\x1d".join(sorted(_text(one.files) for one in found))  # two plugins may have helpers of one name
     tops = {name for one in found for name in one.packages}
     versions = {name: _version(name) for name in ARITHMETIC} | {
         f"import {top}": _installed(top) for top in tops
     }
-    text = "\x1f".join([OURS, _text(files), _text(versions)])
+    text = "\x1f".join([OURS, files, _text(versions)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -138,16 +139,20 @@ def _installed(top: str) -> str:
     return " ".join(f"{name} {version(name)}" for name in names)
 
 
-def _in_notebook(spec: Mapping[str, Any]) -> Iterable[Sources]:
-    """Return what a notebook imports, if a part of a run is defined in one; of a script, what the file does."""
-    if any(notebook.version(section, name) for section, name in named_parts(spec).items()):
-        main = sys.modules[notebook.MAIN]
-        file = getattr(main, "__file__", None)
-        if file is None:
-            yield _namespace(vars(main))
-        else:
-            path = Path(file)
-            yield sources_of([Source("__main__", path.read_bytes(), path.parent)], PACKAGES)
+def _in_notebook(spec: Mapping[str, Any]) -> Iterator[Sources]:
+    """Yield what the parts of a run that a notebook defines import; of a script, what the file does."""
+    own = [notebook.sources(section, name) for section, name in named_parts(spec).items()]
+    texts = [text for found in own if found is not None for text in found.values()]
+    if not texts:
+        return
+    main = sys.modules[notebook.MAIN]
+    if (file := getattr(main, "__file__", None)) is not None:
+        path = Path(file)
+        yield sources_of([Source(notebook.MAIN, path.read_bytes(), path.parent)], PACKAGES)
+        return
+    yield _namespace(vars(main))
+    for text in texts:
+        yield _unnamed(dedent(text))
 
 
 def _namespace(names: Mapping[str, Any]) -> Sources:
@@ -156,11 +161,14 @@ def _namespace(names: Mapping[str, Any]) -> Sources:
         getattr(value, "__name__", "") if isinstance(value, type(sys)) else getattr(value, "__module__", "")
         for value in names.values()
     }
-    lines = "\n".join(
-        f"import {name}" for name in sorted(filter(None, map(str, modules))) if name != "__main__"
-    )
-    found = sources_of([Source("notebook", lines.encode(), Path.cwd())], PACKAGES)
-    del found.files["notebook"]  # which names there are besides decides nothing
+    known = sorted(name for name in map(str, modules) if name.replace(".", "").isidentifier())
+    return _unnamed("\n".join(f"import {name}" for name in known if name != notebook.MAIN))
+
+
+def _unnamed(text: str) -> Sources:
+    """Return what some code imports, without the code itself, of which the version of a part tells."""
+    found = sources_of([Source("", text.encode(), Path.cwd())], PACKAGES)
+    del found.files[""]
     return found
 
 

@@ -1,7 +1,8 @@
 """Parts of runs that a notebook or a script defines, in the module ``__main__``.
 
 Their version is a digest of their source and of all that it names in ``__main__``: functions, classes, and numbers,
-texts and their collections. Changes of imported modules are not detected.
+texts and their collections. Imported modules are no part of it, but of the
+key of a run's noise (`harness.config.code`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ def version(section: str, name: str) -> str | None:
     UserError
         If its source is not known.
     """
+    found = sources(section, name)
+    if found is None:
+        return None
+    text = "\x1f".join(f"{key}\x1f{source}" for key, source in sorted(found.items()))
+    return f"source:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def sources(section: str, name: str) -> dict[str, str] | None:
+    """Return what a part of a notebook or a script consists of, as `version`; None for others."""
     part = _defined(section, name)
     if getattr(part, "__module__", None) != MAIN:
         return None
@@ -46,8 +56,7 @@ def version(section: str, name: str) -> str | None:
             f"{WORDS.get(section, section)} {name!r}: the source of what it consists of is not known, so a "
             "change would go unnoticed; define it in a notebook or in a file for --plugin"
         ) from None
-    text = "\x1f".join(f"{key}\x1f{source}" for key, source in sorted(found.items()))
-    return f"source:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return found
 
 
 def require_files(plugged: Iterable[Mapping[str, str]]) -> None:

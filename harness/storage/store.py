@@ -292,7 +292,7 @@ class Store:
             digest=started.get("digest", ""),
             held=started.get("held", {}),
             versions=started.get("versions", plugins),
-            code=started.get("code", ""),
+            code=str(started.get("code", "")),
             meta=started.get("meta", {}),
             search=search,
             chosen=chosen,

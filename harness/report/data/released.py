@@ -45,9 +45,16 @@ def _events(record: RunRecord) -> list[list[Any]] | None:
     """Return the events of a run; of public draws in records without them, what bounds them."""
     claim = record.final.get("privacy") or {}
     if "events" in record.final:
-        events: list[list[Any]] = record.final["events"]
-        return events
+        events = record.final["events"]
+        return events if isinstance(events, list) and all(map(_is_event, events)) else None
     noise, number = claim.get("noise_multiplier"), claim.get("releases")
     if claim.get("sampling") in PUBLIC and "mechanism_version" not in claim and number and noise is not None:
         return [[noise, 1.0, number, "poisson"]]
     return None
+
+
+def _is_event(given: object) -> bool:
+    """Whether something in a record, which may be anybody's, is an event."""
+    kinds = (int | float, int | float, int, str)
+    same_length = isinstance(given, list) and len(given) == len(kinds)
+    return same_length and all(map(isinstance, given, kinds))  # type: ignore[call-overload]

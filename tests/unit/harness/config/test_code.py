@@ -188,3 +188,21 @@ def test_a_changed_helper_changes_noise_but_not_the_id(tmp_path, data, how):
     assert changed[0] == first[0] and changed[1] != first[1] and changed[2] != first[2]
     assert other == plain, "a run that does not use the plugin"
     assert first[1] == f"{first[0]} {first[2]}"
+
+
+def test_modules_of_a_notebook_count(tmp_path, monkeypatch):
+    """What it has imported, or taken from a module, and what a cell's function imports when it runs."""
+    written(tmp_path, nb_helper="def f(): pass\n", nb_lazy="x = 1\n", nb_from="def g(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import nb_from
+    import nb_helper
+
+    found = code._namespace({"h": nb_helper, "g": nb_from.g, "n": 3, "np": shutil})
+    assert set(found.files) == {"nb_helper", "nb_from"}
+    assert set(code._unnamed("def late():\n    import nb_lazy\n").files) == {"nb_lazy"}
+
+
+def test_two_plugins_with_helpers_of_one_name_are_told_apart():
+    first, second, third = (imports.Sources({"helper": digest}) for digest in "abc")
+    assert code._digest(first, second) != code._digest(third, second)
+    assert code._digest(first, second) == code._digest(second, first)
