@@ -167,17 +167,23 @@ def source_digest(folders: Iterable[str]) -> str | None:
 
     None if there is none, as in a zip file, or it cannot be read.
     """
+    code = code_digest(folders)
+    return code and hashlib.blake2b(f"{sys.version} {code}".encode(), digest_size=16).hexdigest()
+
+
+def code_digest(folders: Iterable[str]) -> str | None:
+    """Return the digest of all Python source in some folders, wherever they lie; None as for `source_digest`."""
     files = sorted(
-        os.path.join(at, name)
+        (os.path.relpath(os.path.join(at, name), os.path.dirname(folder)), os.path.join(at, name))
         for folder in folders
         for at, _, names in os.walk(folder)
         for name in names
         if name.endswith(".py")
     )
-    found = hashlib.blake2b(sys.version.encode(), digest_size=16)
+    found = hashlib.blake2b(digest_size=16)
     try:
-        for path in files:
-            found.update(os.fsencode(path) + b"\0" + hashlib.blake2b(Path(path).read_bytes()).digest())
+        for inside, path in files:
+            found.update(os.fsencode(inside) + b"\0" + hashlib.blake2b(Path(path).read_bytes()).digest())
     except OSError:
         return None
     return found.hexdigest() if files else None

@@ -107,7 +107,7 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
     check_delta(delta)
     _check_accountant(accountant)
     for event in events:
-        _check_event(event)
+        check_event(event)
     events = [event for event in events if event.times]
     if not events:
         return Account(0.0, "exact", "nothing was released")
@@ -124,7 +124,7 @@ def account(events: Sequence[Event], delta: float, accountant: str = "pld") -> A
         raise ValueError("draws by Poisson sampling and without replacement have no common adjacency")
     note = ""
     if accountant == "pld":
-        tightest, note = _pld_epsilon(events, delta, unamplified)
+        tightest, note = by_pld(events, delta, unamplified)
         if not note:
             return Account(tightest, "pld")
     bound = _rdp_epsilon(events, delta)
@@ -151,7 +151,7 @@ def _own_account(events: Sequence[Event], delta: float, accountant: str) -> Acco
         together = noise.epsilon(shift, delta)
     except MechanismError as error:  # single releases have shorter shifts
         failure = error
-    tighter, note = _pld_epsilon(events, delta, together)
+    tighter, note = by_pld(events, delta, together)
     if note and failure is not None:
         raise failure
     return Account(min(tighter, together), "sum" if note else "pld", note)
@@ -210,7 +210,7 @@ def calibrate(epsilon: float, delta: float, events: Sequence[Event], accountant:
     check_budget(epsilon, delta)
     _check_accountant(accountant)
     for event in events:
-        _check_event(event)
+        check_event(event)
     if not events:
         return 0.0
 
@@ -296,7 +296,14 @@ def check_rate(rate: float) -> None:
         raise ValueError(f"the sampling rate must lie in (0, 1], got {rate}")
 
 
-def _check_event(event: Event) -> None:
+def check_event(event: Event) -> None:
+    """Refuse an event with a number out of range, or an unknown sampling.
+
+    Raises
+    ------
+    ValueError
+        If it is one.
+    """
     check_multiplier(event.noise_multiplier)
     check_rate(event.rate)
     if event.times < 0:
@@ -373,8 +380,11 @@ def _renyi(noise_multiplier: float, rate: float, order: float) -> float:
     return value if value > 0 else math.inf  # divergences are positive, other values are rounding errors
 
 
-def _pld_epsilon(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
-    """Epsilon by privacy loss distributions, and why there is none (empty if there is)."""
+def by_pld(events: Sequence[Event], delta: float, bound: float) -> tuple[float, str]:
+    """Return epsilon by privacy loss distributions, and why there is none (empty if there is).
+
+    ``bound`` is an upper bound that is known.
+    """
     instead = "rdp" if all(event.noise is None for event in events) else "a sum of shifts"
     fallback = f"pld accountant not usable here, {instead} instead: "
     if delta < SMALLEST_DELTA:

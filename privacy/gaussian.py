@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy  # its parts are imported at their first use, as they are slow to import
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # delta reached from "shift" -40 upward is 1 to within rounding, so every root lies above it.
 _LOWEST_SHIFT = -40.0
@@ -245,6 +246,8 @@ def gaussian_noise(rows: Tensor, std: float | Tensor, generators: Sequence[Norma
         If the number of generators is not the number of rows, or the standard deviation is negative or not a
         number.
     """
+    import torch  # here, as readers account and do not draw
+
     *leading, size = rows.shape
     if len(generators) != math.prod(leading):
         raise ValueError(f"need one generator per row, got {len(generators)} for {math.prod(leading)} rows")

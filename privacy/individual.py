@@ -93,6 +93,16 @@ class Histories:
             if times
         )
 
+    def dominating(self) -> int | None:
+        """Return a history that is at least as exposed as every other in every kind of draw; None without one."""
+        drawn = self.times > 0
+        with np.errstate(invalid="ignore"):
+            rates = np.where(drawn, self.rates, 0.0).max(0, initial=0.0)
+            multipliers = np.where(drawn, self.multipliers, math.inf).min(0, initial=math.inf)
+        most = (self.times == self.times.max(0, initial=0)).all(1)
+        most &= (~drawn | ((self.rates == rates) & (self.multipliers == multipliers))).all(1)
+        return int(most.argmax()) if most.any() else None
+
     def scaled(self, factor: float) -> Histories:
         """Return the histories with ``factor`` times the noise."""
         return replace(self, multipliers=self.multipliers * factor)

@@ -17,6 +17,12 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _one_code(monkeypatch: pytest.MonkeyPatch):
+    """Noise of runs in this process does not change with every edit of the code; in other processes it does."""
+    monkeypatch.setattr("harness.config.code.OURS", "tests")
+
+
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CSV file for whole runs."""

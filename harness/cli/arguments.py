@@ -121,7 +121,8 @@ def given_execution(given: argparse.Namespace) -> Execution:
     torch.set_num_threads(given.threads)
     stack = getattr(given, "stack", None)
     diagnostics = getattr(given, "diagnostics", False)
-    return Execution(given.device, given.vectorize, given.threads, stack, diagnostics)
+    code = getattr(given, "noise_code", None)
+    return Execution(given.device, given.vectorize, given.threads, stack, diagnostics, noise_code=code)
 
 
 def _section(value: Any) -> Any:

@@ -165,6 +165,11 @@ def execution_options(to: argparse.ArgumentParser) -> None:
     to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
     computing_options(to)
     track_option(to)
+    to.add_argument(
+        "--noise-code",
+        metavar="DIGEST",
+        help="repeat the noise of a published row, from its column noise_code, whatever code is here; to verify it",
+    )
     to.add_argument("--retry", action="store_true", help="repeat failed runs")
 
 

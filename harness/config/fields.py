@@ -157,6 +157,7 @@ class DataSpec(Section):
             else new
             for old, new in given.items()
         }
+
     @field_validator("na", mode="before")
     @classmethod
     def _codes(cls, given: object) -> object:

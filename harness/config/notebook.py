@@ -28,8 +28,7 @@ def version(section: str, name: str) -> str | None:
     UserError
         If it refers to something that cannot be identified.
     """
-    part = _defined(section, name)
-    if getattr(part, "__module__", None) != MAIN:
+    if (part := in_notebook(section, name)) is None:
         return None
     try:
         return f"source:{digest(part)[:16]}"
@@ -38,6 +37,12 @@ def version(section: str, name: str) -> str | None:
             f"{WORDS.get(section, section)} {name!r}: it refers to {error}, and a change of that would go "
             "unnoticed; move the part to a file (%%writefile mine.py, harness.load_plugin('mine.py'))"
         ) from None
+
+
+def in_notebook(section: str, name: str) -> object:
+    """Return the class or function that a notebook or a script defines for a name; None for others."""
+    part = _defined(section, name)
+    return part if getattr(part, "__module__", None) == MAIN else None
 
 
 def require_files(plugged: Iterable[Mapping[str, str]]) -> None:
@@ -50,7 +55,7 @@ def require_files(plugged: Iterable[Mapping[str, str]]) -> None:
     """
     needed = {(section, name) for parts in plugged for section, name in parts.items()}
     for section, name in sorted(needed | {("metric", name) for name in METRICS}):
-        if getattr(_defined(section, name), "__module__", None) == MAIN:
+        if in_notebook(section, name) is not None:
             raise UserError(
                 f"{WORDS.get(section, section)} {name!r} is defined in a notebook or a script, which worker "
                 "processes do not run; put it in a file that is loaded as a plugin, or run with one job"

@@ -2,7 +2,8 @@
 
 A plugin registers its parts with the same decorators as the harness. The identity of a run includes the version of
 every plugin that it uses: the digest of a file, or the version of a package. A changed file therefore gives new
-runs. Changes of modules that a plugin imports are not detected.
+runs. Modules that a plugin imports are no part of the identity, but of the key of a run's noise
+(`harness.config.code`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from datasets.catalog import CATALOG
 from datasets.errors import DataError
 from datasets.partition import PARTITIONS, PartitionError
 from datasets.vertical import VERTICAL
+from harness.config.imports import Source, Sources, sources_of
+from harness.config.parts import PACKAGES
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, PLUGINS, Registry, UserError
 from harness.metrics import METRICS
@@ -61,6 +64,7 @@ class Plugin(NamedTuple):
 
 _files: dict[Path, Plugin] = {}
 _packages: set[str] = set()
+_sources: dict[str, Sources] = {}  # by the versions of plugins, as they were when these were loaded
 
 
 def load(paths: Iterable[str | Path] = ()) -> None:
@@ -79,6 +83,7 @@ def load(paths: Iterable[str | Path] = ()) -> None:
         if package not in _packages:
             _register(f"plugin {package}", package, partial(_load_all, points))
             _packages.add(package)
+            _sources[package] = _of_package(points)
     for path in paths:
         resolved = Path(path).expanduser().resolve()
         try:
@@ -101,6 +106,17 @@ def restore(given: Iterable[Plugin]) -> None:
         _run(plugin)
 
 
+def sources(section: str, name: str) -> Sources | None:
+    """Return what the plugin that brings a part consists of, with its imports; None for parts of no plugin."""
+    return _sources.get(PLUGGED.get((section, name), ""))
+
+
+def _of_package(points: Iterable[EntryPoint]) -> Sources:
+    """Return what the modules of entry points consist of; of an installed package, whose version tells, nothing."""
+    lines = "\n".join(f"import {point.module}" for point in points)
+    return sources_of([Source("entry points", lines.encode(), Path.cwd())], PACKAGES)
+
+
 def _load_all(points: Iterable[EntryPoint]) -> None:
     for point in points:
         point.load()
@@ -120,6 +136,9 @@ def _run(plugin: Plugin) -> None:
             raise UserError("is no Python file; its name must end in .py")
         module = sys.modules[name] = module_from_spec(spec)  # dataclasses look up their module
         exec(compile(plugin.source, str(plugin.path), "exec", dont_inherit=True), vars(module))
+        # Afterwards, as it may have added to the module path.
+        own = Source("plugin", plugin.source, plugin.path.parent)
+        _sources[plugin.version] = sources_of([own], PACKAGES)
 
     try:
         _register(f"plugin {plugin.path}", plugin.version, execute)

@@ -32,6 +32,9 @@ PRIVACY_VERSION = 3
 USERS_VERSION = 1
 #: Version of adaptive clipping; part of the identity of runs with such a clip.
 ADAPTIVE_CLIP_VERSION = 2
+SECRET = ("poisson", "without-replacement")  # sampling that nobody sees; `privacy.event` is slow to import
+#: Version of secret draws that are a run's own; part of the identity of runs that have them.
+DRAWS_VERSION = 1
 USUAL_PROBLEM = "classify"
 
 
@@ -71,6 +74,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
         **({"users": USERS_VERSION} if _keeps_users(spec) else {}),
         **({"adaptive_clip": ADAPTIVE_CLIP_VERSION} if _adaptive(spec) else {}),
+        **({"draws": DRAWS_VERSION} if draws_of(spec.get("privacy")) == "own" else {}),
         **({"plugins": plugins} if plugins else {}),
     }
 
@@ -84,6 +88,16 @@ def _keeps_users(spec: Mapping[str, Any]) -> bool:
 def _adaptive(spec: Mapping[str, Any]) -> bool:
     privacy = spec.get("privacy")
     return isinstance(privacy, Mapping) and privacy.get("clip") == "adaptive"
+
+
+def draws_of(privacy: Any) -> str | None:
+    """Return whose the secret draws of a recorded section are: own, shared, secure, or None without secret draws.
+
+    Under ``secure_rng`` they come from the system's entropy and have always been the run's own: no version tells.
+    """
+    if not isinstance(privacy, Mapping) or privacy.get("sampling") not in SECRET:
+        return None
+    return "secure" if privacy.get("secure_rng") else str(privacy.get("draws", "own"))
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:

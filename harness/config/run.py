@@ -25,7 +25,7 @@ from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.wire.compression_settings import Compression, steps_of
-from harness.core.wire.privacy_settings import USER_RECORDS, PrivacySpec
+from harness.core.wire.privacy_settings import SECRET, USER_RECORDS, PrivacySpec
 from harness.core.wire.section import Section
 from harness.problems import PROBLEMS
 
@@ -143,7 +143,7 @@ class RunSpec(Section):
                 raise Incompatible(
                     f"privacy: algorithm {meta.name} collects the raw data of all clients, so no mechanism applies"
                 )
-            object.__setattr__(self, "privacy", self._sampled(self.privacy))
+            object.__setattr__(self, "privacy", _settled(self._sampled(self.privacy)))
             if self.privacy.placement == "distributed":
                 self._refuse_codes()
             if self.attacks is not None and (self.privacy.strict or self.privacy.secure_rng):
@@ -277,6 +277,11 @@ def refuse_too_many(size: int, clients: int) -> None:
     """
     if size > clients:
         raise UserError(f"cohort.size: at most the {clients} clients there are, given {size}")
+
+
+def _settled(privacy: PrivacySpec) -> PrivacySpec:
+    """Return settings of which only secret draws can be shared: public ones are those of the seed in any case."""
+    return privacy if privacy.sampling in SECRET else privacy.model_copy(update={"draws": "own"})
 
 
 def read_spec(given: Mapping[str, Any]) -> RunSpec:

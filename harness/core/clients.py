@@ -156,9 +156,9 @@ class Clients(Cohort):
                 steps, epochs = work.local_steps, work.local_epochs
                 self._refuse_epochs(work)
         records = self._records
-        secret = records is not None and not records.public and records.privacy.spec.secure_rng
+        own = records is not None and not records.public and records.privacy.own_draws
         ids, counts, held = self.ids, self._samples(split), self.federation.splits[split]
-        entropy, runs = self.names if secret else self.seeds, None
+        entropy, runs = self.names if own else self.seeds, None
         alike = self._alike and not isinstance(steps, Tensor)
         if self.axes > 1 and not (alike and self.federation.repeats == len(self.seeds)):
             self.mismatched_batches |= self._mismatched(counts, split, batch_size)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from datasets.federation import Federation, standardizes
+from harness.config.code import NONE
 from harness.config.run import RunSpec
 from harness.core.interruption import remembered
 from harness.core.registry import UserError
-from harness.simulation.build import Execution, data_key, identify, load_once, prepare, task
+from harness.simulation.build import Execution, data_key, identify, keyed, load_once, prepare, task
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
@@ -145,10 +146,18 @@ def _run_group(
         spec, folder = specs[number], folders[number]
         observe = partial(progress, spec) if progress else None
         setup = prepare(spec, execution, federations)
+        earlier = folder.code or NONE  # of the noise on record, which is repeated or continued
         if folder.status == "done":
             wanted = {name: folder.path / name for name in lacking(folder)}
-            return Recorder(setup, None, observe, wanted, finished=folder)
-        return Recorder(setup, folder, observe, {name: folder.path / name for name in save})
+            again = keyed(setup, earlier) if setup.code else setup
+            return Recorder(again, None, observe, wanted, finished=folder)
+        made = Recorder(setup, folder, observe, {name: folder.path / name for name in save})
+        if made.checkpoint is not None and setup.code not in ("", earlier):
+            log.warning(
+                "%s began with other code: it goes on with the noise of code %s", folder.path, earlier
+            )
+            made.setup = keyed(setup, earlier)
+        return made
 
     def lacking(folder: RunFolder) -> list[str]:
         return [name for name in save if not folder.has(name)]
@@ -192,6 +201,7 @@ def _run_group(
                 outcomes[number] = Outcome(ids[number], "running")
                 continue
             status, reason, end = folder.read()
+            _refuse_other_noise(execution.noise_code, specs[number], folder, status)
             again = retry or end.get("timing", {}).get("execution", _how(execution)) != _how(execution)
             spent = _spent(specs[number], folder)
             if status == "done" and not lacking(folder):
@@ -239,6 +249,16 @@ def _outcome(id: str, end: End) -> Outcome:
     if isinstance(end, Diverged):
         return Outcome(id, "failed", str(end))
     return Outcome(id, "stopped", str(end)) if isinstance(end, StopEarly) else Outcome(id, "done")
+
+
+def _refuse_other_noise(wanted: str | None, spec: RunSpec, folder: RunFolder, status: str) -> None:
+    """Raise UserError if the noise of some code is asked for, and a run that does not begin anew has another."""
+    earlier = folder.code or NONE
+    if spec.privacy is not None and wanted not in (None, earlier) and status in ("done", "interrupted"):
+        raise UserError(
+            f"noise-code: {folder.path} is {status} and has the noise of code {earlier}, given {wanted}; use "
+            "another results folder"
+        )
 
 
 def _spent(spec: RunSpec, folder: RunFolder) -> str | None:

@@ -6,6 +6,7 @@ import csv
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from datasets.errors import DataError
+from harness.config.code import NONE
 from harness.config.recorded import named_parts, run_id
 from harness.config.recorded import versions as versions_of
 from harness.config.registered import own_version
@@ -21,6 +23,7 @@ from harness.core.registry import UserError
 from harness.executors.forkserver import cores
 from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
+from harness.simulation.recorder import REPEATED
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
@@ -35,7 +38,16 @@ SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "co
 #: Of a record, and of its privacy statement, what follows from the settings; versions of the package word it anew.
 WORDED = frozenset({"public", "not_covered"})
 WORDED_OF_CLAIM = frozenset(
-    {"generator", "arithmetic", "warning", "sampling_rate", "sampling_rates", "composition"}
+    {
+        "generator",
+        "arithmetic",
+        "warning",
+        "sampling_rate",
+        "sampling_rates",
+        "composition",
+        "secret_draws",
+        REPEATED,
+    }
 )
 #: Difference of diagnostics that may have been equal before they were rounded.
 ROUNDED = 1e-15
@@ -107,6 +119,8 @@ def replay(store: Store, id: str, tolerance: float = 0.0, device: str = "cpu") -
     except UserError as error:
         return Replay(id, "different", math.inf, str(error))
     execution = _execution(recorded.end(), spec, device)
+    if spec.privacy is not None:
+        execution = replace(execution, noise_code=recorded.code or NONE)
     threads = torch.get_num_threads()
     torch.set_num_threads(execution.threads)
     try:
@@ -275,10 +289,13 @@ def _execution(final: Mapping[str, Any], spec: RunSpec, device: str) -> Executio
 
 def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     """Return the largest difference between two runs and where it is."""
-    found = [difference(computed(recorded.end()), computed(repeated.end()), "done.json")]
+    then, now = (computed(run.end()) for run in (recorded, repeated))
+    if "events" not in then:  # earlier versions did not record them
+        now.pop("events", None)
+    found = [difference(then, now, "done.json")]
     began, again = (read_sealed(run.path / "spec.json")[0] for run in (recorded, repeated))
     found.append(difference(began.get("held"), again.get("held"), "spec.json held"))
-    if "tested" in began:  # earlier versions did not record it
+    if "tested" in began:  # nor these
         found.append(difference(began["tested"], again.get("tested"), "spec.json tested"))
     lines, repetition = ([computed(line) for line in run.rounds()] for run in (recorded, repeated))
     found.append(difference(lines, repetition, "rounds.jsonl"))

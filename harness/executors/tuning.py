@@ -212,7 +212,8 @@ def report_of(searches: Sequence[Search], tune: TuneSpec) -> list[dict[str, Any]
     """Return what ``suite.json`` keeps of searches.
 
     ``epsilon`` is the privacy of a search and of a run with what it has chosen, were the number of settings drawn
-    from ``distribution`` with mean ``budget``, and had the figures that choose no need of protection.
+    from ``distribution`` with mean ``budget``, and had the figures that choose no need of protection. It needs
+    independent runs, and is None where they share their draws.
     """
     releases, found = _Releases(), []
     for search in searches:
@@ -239,7 +240,7 @@ def _cost(search: Search, tune: TuneSpec, releases: _Releases) -> Selected | Non
         except Incompatible:
             continue
     privacy = specs[0].privacy
-    if privacy is None:
+    if privacy is None or privacy.draws == "shared":  # only runs with draws of their own are independent
         return None
     events = [event for each in {_kind(spec): spec for spec in specs}.values() for event in releases.of(each)]
     if not any(events):  # nothing is released

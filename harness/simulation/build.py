@@ -23,6 +23,7 @@ from datasets.topology import mixing_matrix
 from datasets.users import most_of_a_user
 from datasets.vertical import VERTICAL
 from harness import models
+from harness.config.code import checked_code, code_of, noise_name
 from harness.config.fields import DataSpec, PartitionSpec
 from harness.config.registered import own_version
 from harness.config.run import RunSpec, refuse_too_many
@@ -70,6 +71,10 @@ class Execution:
     diagnostics : bool
         Whether runs with privacy also write figures of private data that no noise protects: of training samples,
         and of messages before their noise.
+    noise_code : str or None
+        Repeat the noise that a run has had under other code, to verify it: the digest in its record or in the
+        column ``noise_code`` of a leaderboard, or ``none`` for a record without one. None: noise of its own for the
+        code that is imported.
     """
 
     device: str = "cpu"
@@ -77,6 +82,7 @@ class Execution:
     threads: int = 1
     stack: int | None = None
     diagnostics: bool = False
+    noise_code: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -85,6 +91,8 @@ class Execution:
             raise UserError(f"device: invalid device {self.device!r}; expected cpu or cuda[:N]") from None
         if kind == "cuda" and not torch.cuda.is_available():
             raise UserError("device: torch finds no CUDA device on this machine; use cpu")
+        if self.noise_code is not None:
+            checked_code(self.noise_code)
 
     def rows(self, problem: Problem) -> Rows:
         """Return the `Rows` that run one-client functions of a problem.
@@ -116,7 +124,8 @@ class Setup:
     spec : RunSpec
         The run.
     id, name : str
-        Identity of the run, and the key of its noise: the same, or a secret from the system's entropy.
+        Identity of the run, and the key of its noise and of its own draws: made of the id and ``code``, or a secret
+        from the system's entropy.
     privacy, compression : Privacy or None, Compression
         Treatment of messages; `harness.simulation.calibration.calibrated` sets the noise.
     algorithm, problem, federation : Algorithm, Problem, Federation
@@ -129,6 +138,8 @@ class Setup:
         How clients are run.
     diagnostics : bool
         As of `Execution`.
+    code : str
+        Digest of the code whose noise the run has (`harness.config.code`); empty without noise to be repeated.
     members : tuple of Setup
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.
@@ -146,6 +157,7 @@ class Setup:
     mixing: Tensor | None
     rows: Rows
     diagnostics: bool = False
+    code: str = ""
     members: tuple[Setup, ...] = ()
 
     @property
@@ -263,14 +275,11 @@ def prepare(
             )
     if privacy is not None and federation.users is not None and privacy.unit != "user":
         _remark_users(spec, federation, privacy.strict or privacy.counts_private)
-    # Noise is that of the run without attacks: they release nothing, and another noise would be another release.
-    unattacked = spec.model_copy(update={"attacks": None}).identity(federation.digest)
-    if privacy is not None and privacy.strict:
-        unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
-    return Setup(
+    id = spec.identity(federation.digest)
+    made = Setup(
         spec=spec,
-        id=spec.identity(federation.digest),
-        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else unattacked,
+        id=id,
+        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
         privacy=privacy,
         compression=spec.compression,
         algorithm=algorithm,
@@ -281,6 +290,20 @@ def prepare(
         rows=execution.rows(viewed),
         diagnostics=execution.diagnostics,
     )
+    if spec.privacy is None or spec.privacy.secure_rng:
+        return made
+    return keyed(made, execution.noise_code or code_of(spec.model_dump(mode="json")))
+
+
+def keyed(setup: Setup, code: str) -> Setup:
+    """Return a private run with the noise, and secret draws of its own, that it has under some code.
+
+    They are those of the run without attacks: these release nothing, and another noise would be another release.
+    """
+    unattacked = setup.spec.model_copy(update={"attacks": None}).identity(setup.federation.digest)
+    if setup.spec.privacy is not None and setup.spec.privacy.strict:
+        unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
+    return replace(setup, name=noise_name(unattacked, code), code=code)
 
 
 def draft(spec: RunSpec, federation: Federation) -> Privacy | None:

@@ -11,11 +11,13 @@ from datasets.federation import Federation
 from harness.config.registered import own_version
 from harness.core.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.wire.privacy_settings import DISTRIBUTED, Privacy
+from harness.core.wire.privacy_settings import DISTRIBUTED, SECRET, Privacy
 from harness.simulation.build import Setup
 from privacy import Ledger
 from privacy.own_mechanism import MechanismError
 
+#: What a statement says where the runs of a seed have the same secret draws.
+SHARED_DRAWS = "shared: runs of this seed come from one joint draw; they do not compose as independent"
 SAMPLES = "numbers of training samples of the clients"
 # Public in every claim, in addition to what the data set lists.
 NAMES = "the names of features, categories and classes, and which sensitive groups there are"
@@ -44,10 +46,12 @@ DIGEST = "a digest of the data, and the run's id made from it, which confirm a g
 
 ENTROPY = "PCG64 seeded by the system's entropy; not a cryptographic generator"
 KEYED = (
-    "PCG64 keyed by the run's id: noise follows from the run file and the data, and protects nobody if the id is "
-    "published, as the name of its folder is; not a cryptographic generator"
+    "PCG64 keyed by the run's id and the code: noise follows from run file, data and code, and protects "
+    "nobody if the id is published, as the name of its folder is; not a cryptographic generator"
 )
-SALTED = "PCG64 keyed by the run's id and a secret of the user who ran it; not a cryptographic generator"
+SALTED = (
+    "PCG64 keyed by the run's id, the code and a secret of the user who ran it; not a cryptographic generator"
+)
 ARITHMETIC = (
     "sums and noise in the number format of the run, float32 by default, not hardened: low bits may tell neighbors "
     "apart"
@@ -107,6 +111,7 @@ def statement(
         if privacy.by_gradient
         else privacy.rate,
         **({"sampling_rates": _rates(ledger, run)} if privacy.by_gradient and not vertical else {}),
+        **_draws(privacy),
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
         **(_of_user(privacy.spec.mechanism) if privacy.own is not None else {}),
         **({name: getattr(privacy.spec, name) for name in DISTRIBUTED} if distributed else {}),
@@ -161,6 +166,25 @@ def _rates(ledger: Ledger, run: int) -> list[float]:
             drawn, took = drawn[run], took[run]
         rates += drawn[took > 0].tolist()
     return [min(rates), max(rates)] if rates else []
+
+
+def _draws(privacy: Privacy) -> dict[str, str]:
+    """Return whose the secret draws are, which decides how several runs compose; nothing without secret draws."""
+    if privacy.sampling not in SECRET:
+        return {}
+    return {"secret_draws": "own" if privacy.own_draws else SHARED_DRAWS}
+
+
+def released(privacy: Privacy, ledger: Ledger, run: int = 0) -> list[list[Any]] | None:
+    """Return what a run has released about its most exposed unit, as `privacy.joint` takes it from ``done.json``.
+
+    None where no unit is at least as exposed as every other in every draw, or the noise is of a user's mechanism.
+    """
+    histories = ledger.histories(privacy.noise, run, privacy.own)
+    most = histories.dominating()
+    if most is None or privacy.own is not None:
+        return None
+    return [list(event[:4]) for event in histories.events(most)]
 
 
 def _of_user(name: str) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class Cohorts:
         Public probability of each client to take part; None: ``size / total``. Then ``size`` is the public number
         that stands for the expected one.
     seeds, names : tuple
-        Seed and name of each run. Secret cohorts from the system's entropy are keyed by the names.
+        Seed and name of each run. Secret cohorts are keyed by the names, so that those of two runs are independent,
+        unless the runs of a seed share them (``privacy.draws``).
 
     Raises
     ------
@@ -132,5 +133,5 @@ class Cohorts:
         return sampling.random_order(keys, self.total)
 
     def _keys(self, round: int) -> Tensor:
-        own = self.secret and self.privacy is not None and self.privacy.spec.secure_rng
+        own = self.secret and self.privacy is not None and self.privacy.own_draws
         return torch.tensor([rng.key(one, "cohort", round) for one in (self.names if own else self.seeds)])

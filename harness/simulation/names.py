@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from datasets.federation import Federation
+from harness.config.code import code_of_class
 from harness.core.wire.privacy_settings import Privacy
 
 
@@ -19,11 +20,11 @@ def default_names(
     federations: Sequence[Federation],
     values: Sequence[Tensor],
 ) -> list[str]:
-    """Return a digest of each run's settings, seed, data and further ``values``; a secret under secure_rng.
+    """Return a digest of each run's settings, seed, data, code and further ``values``; a secret under secure_rng.
 
     Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
-    ``settings`` are lists with one object for all runs, or one for each. Values of several stacked runs have a
-    leading axis of runs.
+    ``settings`` are lists with one object for all runs, or one for each; the first are the algorithms. Values of
+    several stacked runs have a leading axis of runs.
     """
     if not privacies:
         return list(map(str, seeds))  # nothing is noised
@@ -32,7 +33,8 @@ def default_names(
     names = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
         own_settings = tuple(each[number % len(each)] for each in settings)
-        text = repr((own_settings, privacies[number % len(privacies)], seed))
+        code = code_of_class(type(own_settings[0]))
+        text = repr((own_settings, privacies[number % len(privacies)], seed, code))
         found = hashlib.blake2b(text.encode(), digest_size=16)
         own = [value[number] if len(seeds) > 1 and len(value) == len(seeds) else value for value in values]
         for part in (*own, *_content(federation)):

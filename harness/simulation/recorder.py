@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from datasets.counting import count
 from datasets.topology import directed_edges, spectral_gap
+from harness.config.code import NONE, code_of
 from harness.config.parts import parts
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
@@ -35,6 +36,7 @@ from harness.storage.store import RunFolder
 
 log = logging.getLogger(__name__)
 
+REPEATED = "noise_code"  # of a statement: whose noise was repeated, if it is not that of the code that ran
 MAX_COUNTS = 20_000  # sample counts by client and class or group that are recorded per run
 MOST_NAMED = 1_000  # clients with names up to which each has its results recorded
 
@@ -108,6 +110,7 @@ class Recorder:
             self._folder.start(
                 {
                     **{"id": setup.id, **data, "versions": versions_of(spec), "spec": spec},
+                    **({"code": setup.code} if setup.code not in ("", NONE) else {}),
                     **_own_meta(spec),
                     **_held(setup),
                     **_tested(setup),
@@ -201,6 +204,11 @@ class Recorder:
         final |= _by_client(setup, predictions, self._secret and run.keeps_models(number))
         final |= {"mixing": _mixing(setup.mixing)} if setup.mixing is not None else {}
         final |= {"attacks": self._attacks} if self._attacks else {}
+        if setup.code and setup.code != (here := code_of(setup.spec.model_dump(mode="json"))):
+            final["privacy"] = final["privacy"] | {
+                REPEATED: f"that of code {setup.code}, repeated by code {here}"
+            }
+        final |= {"events": events} if (events := run.released(number)) is not None else {}
         final |= {"public": public_information(setup)}
         if setup.privacy is not None:  # what the claim does not cover comes before it
             claims = {"not_covered": not_covered(setup, keeps_models=run.keeps_models(number))}

@@ -35,7 +35,7 @@ from harness.core.wire.diagnostics import RELEASED
 from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
 from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
-from harness.simulation.claims import protected_units, statement
+from harness.simulation.claims import protected_units, released, statement
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import (
@@ -356,6 +356,10 @@ class Simulation:
         privacy, training = self.privacies[number], self._each_training[number]
         units = self.everybody_counts or protected_units(privacy, training, vertical=self._vertical)
         return statement(privacy, self.ledger, number, vertical=self._vertical, units=units)
+
+    def released(self, number: int = 0) -> list[list[Any]] | None:
+        """Return what one run has released about its most exposed unit so far, see `claims.released`."""
+        return None if self.privacy is None else released(self.privacies[number], self.ledger, number)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the remaining rounds depend on."""

@@ -156,7 +156,7 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
     def largest(entries: int) -> int:
         return most or max(1, min(LARGEST, STEP_BYTES // (clients * entries * pools[0].element_size())))
 
-    if runs_of_seed == 1:
+    if runs_of_seed == 1 or _own_batches(setup):
         together = [number for own in seeds.values() for number in own]
         return [
             list(some) for some in chunks(together, -(-len(together) // min(fit, largest(model + batches))))
@@ -170,6 +170,11 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
             group = [number for own in members for number in own]
             stacks += [list(piece) for piece in chunks(group, -(-len(group) // size))]
     return stacks
+
+
+def _own_batches(setup: Setup) -> bool:
+    """Whether runs of one seed draw cohorts of their own, and so have batches of their own."""
+    return setup.privacy is not None and setup.privacy.own_draws and setup.spec.cohort is not None
 
 
 def chunks(items: Sequence[T], count: int) -> list[Sequence[T]]:

@@ -90,6 +90,15 @@ class RunFolder:
         return any((self.path / name).exists() for name in ("spec.json", "done.json"))
 
     @property
+    def code(self) -> str | None:
+        """Digest of the code whose noise the run has; None if there is none on record."""
+        try:
+            found = read_sealed(self.path / "spec.json", "spec")[0].get("code")
+        except (FileNotFoundError, Damaged):
+            return None
+        return found if isinstance(found, str) else None
+
+    @property
     def recorded(self) -> bool:
         """Whether evaluations of the run are on record, or were when it ended."""
         return bool(self._raw()) or (self.path / "done.json").exists()

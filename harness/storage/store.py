@@ -95,6 +95,8 @@ class RunRecord:
         of two classes; each absent if not recorded.
     versions : dict
         Versions of the code that determined the result (`harness.config.run.versions`); empty if not recorded.
+    code : str
+        Digest of the code that keys the noise of the run (`harness.config.code`); empty if not recorded.
     meta : dict
         Family of a plugin's algorithm, and whether it pools data; empty for algorithms of ours.
     search : dict
@@ -117,6 +119,7 @@ class RunRecord:
     held: dict[str, Any] = field(default_factory=dict)
     tested: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
+    code: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
@@ -294,6 +297,7 @@ class Store:
             held=started.get("held", {}),
             tested=started.get("tested", {}),
             versions=started.get("versions", plugins),
+            code=str(started.get("code", "")),
             meta=started.get("meta", {}),
             search=search,
             chosen=chosen,

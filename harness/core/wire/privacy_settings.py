@@ -108,6 +108,10 @@ class PrivacySpec(Section):
     strict : bool
         Whether statistics of the clients' data are private: sample counts and the constants of standardization.
         Algorithms that rely on them are refused, and averages have equal weights by default.
+    draws : {"own", "shared"}
+        Whether secret cohorts and secret batches are the run's own (default), or those of all runs of its seed.
+        Shared ones make sweeps faster and comparisons paired, but the runs of a seed are then one joint draw, which
+        does not compose as independent releases (`privacy.joint`). Public draws are always those of the seed.
     secure_rng : bool
         Whether noise, secret cohorts and secret batches come from the system's entropy instead of the run's
         seed. Such a run cannot be repeated.
@@ -138,6 +142,7 @@ class PrivacySpec(Section):
     noise_cohort: int | None = Field(default=None, ge=1)
     server_clip: float | None = Field(default=None, gt=0)
     strict: bool = False
+    draws: Literal["own", "shared"] = "own"
     secure_rng: bool = False
 
     @model_validator(mode="after")
@@ -168,6 +173,11 @@ class PrivacySpec(Section):
             raise UserError(
                 "privacy.user: unit user needs the column that names the user of a record, privacy.user; other "
                 "units take neither user nor user_records"
+            )
+        if self.draws == "shared" and self.secure_rng:
+            raise UserError(
+                "privacy.draws: with secure_rng draws come from the system's entropy, and no two runs share them, "
+                "given shared; use own, or remove secure_rng"
             )
         if self.unit != "client":
             self._check_record()
@@ -437,6 +447,11 @@ class Privacy:
     def secret_cohorts(self) -> bool:
         """Whether nobody may learn who takes part in a round."""
         return self.unit == "client" and self.sampling in SECRET
+
+    @property
+    def own_draws(self) -> bool:
+        """Whether secret draws are keyed by the run's name, as noise is, instead of by its seed."""
+        return self.sampling in SECRET and self.spec.draws == "own"
 
     @property
     def costs_expected(self) -> bool:

@@ -24,6 +24,7 @@ from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
 from harness.report.data.identity import plugged
+from harness.report.data.released import SHARED, draws_of_run, released
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import (
     clients,
@@ -55,6 +56,7 @@ COLUMNS = (
     "bytes_relative", "model_for",
     "system", "system_seconds", "seconds_to_target", "system_joules", "waiting", "dp_mechanism",
     "noise_cohort", "spec", "seed_list", "data_digest", "versions",
+    "noise_code", "released",
 )
 #: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
 COUNTS = (
@@ -67,6 +69,7 @@ TEXTS = (
     "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
     "reasons", "task", "cell", "target", "epsilon_of", "tuned", "compared", "unranked",
     "model_for", "system", "dp_mechanism", "spec", "seed_list", "data_digest", "versions",
+    "noise_code", "released",
 )
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
@@ -136,7 +139,9 @@ def leaderboard(
         both ways over those of the baseline (default: fedavg) without privacy and compression on the same data.
         ``spec`` holds all settings but the seed that are not at their defaults, as JSON: with a seed of
         ``seed_list`` it is a run file that repeats a run of the row. A user's file is named by ``data_digest``, the
-        SHA-256 of the data, in place of its path. ``versions`` are those of the code, as JSON.
+        SHA-256 of the data, in place of its path. ``versions`` are those of the code, as JSON. ``noise_code`` is
+        the digest of the code that keys the noise of a private row, and ``released`` what its finished runs have
+        released, see `harness.report.data.released`.
 
     Raises
     ------
@@ -247,11 +252,17 @@ def _description(cell: Cell) -> dict[str, Any]:
         **_repeatable(cell),
     }
     row["model_for"] = model_for(cell)
+    row["released"] = released(cell.done)
     row["epsilon_of"] = most_exposed(given, row["clients"])
     if search := cell.records[0].search:
         tune, cost = search["tune"], search["epsilon"]
         seeds = " ".join(map(str, tune["seeds"]))
         row["tuned"] = f"best of {len(search['trials'])} by selection_{tune['metric']}, seeds {seeds}"
+        if any(
+            draws_of_run(record) == SHARED for record in cell.records
+        ):  # in records of earlier versions too
+            cost = None
+            row["tuned"] += "; what it costs is not given: the search's runs share draws"
         row["epsilon_with_search"] = math.inf if cost == "inf" else cost
     return row | {name: given.get(name) for name in PRIVACY}
 
@@ -264,6 +275,7 @@ def _repeatable(cell: Cell) -> dict[str, str | None]:
         "seed_list": " ".join(str(run.seed) for run in cell.runs),
         "data_digest": record.digest or None,
         "versions": json.dumps(record.versions, sort_keys=True) if record.versions else None,
+        "noise_code": " ".join(sorted({record.code for record in cell.records if record.code})) or None,
     }
 
 

@@ -31,6 +31,7 @@ from harness.report.tables.pivot import Grid, grids_csv, grids_latex, grids_mark
 from harness.report.tables.privacy import composed, exposure, in_words, meaning, uncovered, uncovered_by
 from harness.report.tables.rows import Board, Row, board_of
 from harness.report.tables.text import quantity, words
+from harness.report.tables.together import together
 from harness.report.tables.tuning import tuning_tables
 from harness.report.tables.write import reasons, summary, write_csv, write_markdown
 from harness.storage.files import write_text
@@ -192,6 +193,7 @@ def write_page(
         meaning=meaning(frame),
         reasons=reasons(frame),
         exposed=exposure(frame),
+        together=together(frame),
         counts={name: int(frame[name].sum()) for name in ("done", *UNDONE)},
         board=table_of(board, beside),
         clients=by_client(results, board),

@@ -97,7 +97,19 @@ def in_words(claim: Mapping[str, Any]) -> str:
             "which is no guarantee for those that are simulated."
         )
     warning = f" Warning: {claim['warning']}." if claim.get("warning") else ""
-    return text + _exposed(claim) + warning
+    return text + _with_others(claim) + _exposed(claim) + warning
+
+
+def _with_others(claim: Mapping[str, Any]) -> str:
+    """Say what ties a run to others: draws that it shares, and noise that it repeats."""
+    text = ""
+    if str(claim.get("secret_draws", "")).startswith("shared"):
+        text += " Runs of this seed come from one joint draw; they do not compose as independent."
+    if "noise_code" in claim:
+        text += (
+            f" Its noise is {claim['noise_code']}: where these differ, the two releases differ without noise."
+        )
+    return text
 
 
 def of_user(claim: Mapping[str, Any]) -> str:

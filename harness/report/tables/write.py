@@ -20,6 +20,7 @@ from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
 from harness.report.tables.sheet import Sheet, in_markdown
 from harness.report.tables.text import extrapolation
+from harness.report.tables.together import together
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def write_markdown(
     board = Board.of(frame)
     frame = board.frame
     lines = [summary(frame), "", *sheet(board, shown, best).markdown(), ""]
-    notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame)]
+    notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame), *together(frame)]
     lines += [f"- {in_markdown(text)}" for text in notes]
     write_text(path, "\n".join(lines).rstrip() + "\n")
 
@@ -190,7 +191,7 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     console.print(Text(summary(frame)))
     if dropped:
         console.print(Text(f"Omitted for lack of width: {', '.join(dropped)}. COLUMNS=200 shows more."))
-    for text in [*reasons(frame), *exposure(frame)]:
+    for text in [*reasons(frame), *exposure(frame), *together(frame)]:
         console.print(Text(text))
 
 

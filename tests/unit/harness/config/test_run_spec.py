@@ -408,6 +408,7 @@ def test_a_changed_default_renames_the_runs_that_use_it():
         "privacy.mechanism": "independent",
         "privacy.factorization": "optimal",
         "privacy.noise": "shared",
+        "privacy.draws": "own",
         "privacy.accountant": "pld",
         "compression.select": "top_k",
         "compression.codec": "float32",

@@ -1,0 +1,179 @@
+"""The digest of the code that decides what a run releases, which is part of the key of what protects it.
+
+Two releases that differ in their code must not share noise, as their difference would be free of it. A run's id
+does not tell all code apart: it holds versions that people raise, and the digest of a plugin's file alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, cast
+
+from datasets.cache import code_digest
+from harness.config import notebook, plugins
+from harness.config.content import MAIN
+from harness.config.imports import Source, Sources, is_installed, sources_of
+from harness.config.parts import PACKAGES
+from harness.config.recorded import named_parts
+from harness.core.registry import UserError
+
+PROJECT = "fedfrontier"
+#: Packages whose arithmetic or accounting decides what is released.
+ARITHMETIC = ("torch", "numpy", "scipy", "opacus", "dp-accounting")
+#: What older records have instead of a digest: their noise is keyed by the id alone.
+NONE = "none"
+DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+def code_of(spec: Mapping[str, Any]) -> str:
+    """Return the digest of the code that a recorded spec uses: 32 hexadecimal digits.
+
+    It covers our packages, the plugins of the parts that are named with what they import, and the versions of the
+    packages that compute.
+
+    Raises
+    ------
+    UserError
+        If the source of something is not known.
+    """
+    own = (plugins.sources(section, name) for section, name in named_parts(spec).items())
+    return _digest(*(found for found in own if found is not None), *_in_notebook(spec))
+
+
+def code_of_class(cls: type) -> str:
+    """Return the digest of the code of a class that need not be registered, with what its module imports."""
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    if cls.__module__.partition(".")[0] in PACKAGES or file is None:
+        return _digest(*([] if file is not None or module is None else [_namespace(vars(module))]))
+    path, package = Path(file), getattr(module, "__package__", None) or ""
+    return _digest(sources_of([Source(cls.__module__, path.read_bytes(), path.parent, package)], PACKAGES))
+
+
+def noise_name(id: str, code: str) -> str:
+    """Return the key of all that protects a run, from its id and the digest of the code."""
+    return id if code == NONE else f"{id} {code}"
+
+
+def checked_code(given: str) -> str:
+    """Return a digest as ``spec.json`` has it, or `NONE`.
+
+    Raises
+    ------
+    UserError
+        If it is neither.
+    """
+    if given != NONE and not DIGEST.fullmatch(given):
+        raise UserError(
+            f"noise-code: the 32 hexadecimal digits of a row's column noise_code, or {NONE} for records that have "
+            f"none, given {given!r}"
+        )
+    return given
+
+
+def digest_of(packages: Iterable[tuple[str, str]]) -> str:
+    """Return the digest of our packages, given their names and folders.
+
+    Installed ones are known by the version of the project, others by their files, wherever these lie.
+
+    Raises
+    ------
+    UserError
+        If there are neither files nor a version.
+    """
+    found = {}
+    for name, folder in packages:
+        source = None if is_installed(Path(folder)) else code_digest([folder])
+        try:
+            found[name] = source or version(PROJECT)
+        except PackageNotFoundError:
+            raise UserError(
+                f"privacy: the source of package {name} cannot be read and it is not installed, so noise cannot be "
+                "keyed by the code; install it, or set privacy.secure_rng"
+            ) from None
+    return _text(found)
+
+
+def _ours() -> str | UserError:
+    folders = []
+    for name in PACKAGES:
+        spec = find_spec(name)
+        folders += [(name, place) for place in (spec and spec.submodule_search_locations) or ()]
+    try:
+        return digest_of(folders)
+    except UserError as error:  # only runs with privacy need it
+        return error
+
+
+def _digest(*found: Sources) -> str:
+    if isinstance(OURS, UserError):
+        raise OURS
+    files = "\x1d".join(sorted(_text(one.files) for one in found))  # two plugins may have helpers of one name
+    tops = {name for one in found for name in one.packages}
+    versions = {name: _version(name) for name in ARITHMETIC} | {
+        f"import {top}": _installed(top) for top in tops
+    }
+    text = "\x1f".join([OURS, files, _text(versions)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _text(found: Mapping[str, str]) -> str:
+    return "\x1e".join(f"{name}={value}" for name, value in sorted(found.items()))
+
+
+_version = cache(version)
+_distributions = cache(packages_distributions)
+
+
+@cache
+def _installed(top: str) -> str:
+    """Return the versions of the installed packages that bring a module."""
+    names = sorted(set(_distributions().get(top, ())))
+    return " ".join(f"{name} {version(name)}" for name in names)
+
+
+def _in_notebook(spec: Mapping[str, Any]) -> Iterator[Sources]:
+    """Yield what the parts of a run that a notebook defines import; of a script, what the file does."""
+    own = [notebook.in_notebook(section, name) for section, name in named_parts(spec).items()]
+    if not any(part is not None for part in own):
+        return
+    main = sys.modules[MAIN]
+    if (file := getattr(main, "__file__", None)) is not None:
+        path = Path(file)
+        yield sources_of([Source(MAIN, path.read_bytes(), path.parent)], PACKAGES)
+        return
+    yield _namespace(vars(main))
+    for part in own:
+        with suppress(OSError, TypeError):  # without a source its version tells what it imports
+            yield _unnamed(dedent(inspect.getsource(cast(type, part))))
+
+
+def _namespace(names: Mapping[str, Any]) -> Sources:
+    """Return what the modules in a notebook, or of what it has imported from them, consist of."""
+    modules = {
+        getattr(value, "__name__", "") if isinstance(value, type(sys)) else getattr(value, "__module__", "")
+        for value in names.values()
+    }
+    known = sorted(name for name in map(str, modules) if name.replace(".", "").isidentifier())
+    return _unnamed("\n".join(f"import {name}" for name in known if name != MAIN))
+
+
+def _unnamed(text: str) -> Sources:
+    """Return what some code imports, without the code itself, of which the version of a part tells."""
+    found = sources_of([Source("", text.encode(), Path.cwd())], PACKAGES)
+    del found.files[""]
+    return found
+
+
+#: Of the code that is imported: taken here, as later the files may be others.
+OURS = _ours()

@@ -1,0 +1,111 @@
+"""What all private runs of a table release together, in a sentence for every data set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.core.registry import counted
+from harness.report.data.released import OWN, SHARED
+from harness.report.tables.rows import Row, rows_of
+from harness.report.tables.text import is_empty, quantity
+from privacy.event import Event
+from privacy.joint import Released, joint_epsilon
+
+
+def together(frame: pd.DataFrame) -> list[str]:
+    """Return what the finished private runs of a leaderboard's rows and seeds release together.
+
+    Runs about different units, or with another relation of neighbors, have no joint figure and a sentence each.
+    """
+    groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
+    for row in rows_of(frame):
+        if not is_empty(row["released"]):
+            kind = str(row["dp_unit"]), str(row["adjacency"])
+            groups.setdefault(str(row["dataset"]), {}).setdefault(kind, []).append(row)
+    lines = []
+    for dataset, kinds in groups.items():
+        for (unit, adjacency), rows in kinds.items():
+            named = f"{dataset}, unit {unit}, {adjacency}" if len(kinds) > 1 else dataset
+            lines += [f"{named}: {text}" for text in _sentence(rows, unit)]
+        if len(kinds) > 1:
+            lines.append(f"{dataset}: runs with different units or adjacencies have no joint ε.")
+    return lines
+
+
+def _sentence(rows: Sequence[Row], unit: str) -> Iterator[str]:
+    """Yield what runs about one unit release together; nothing of a single run, whose row says it."""
+    runs = [(row, seed, draws, events) for row in rows for seed, draws, events in json.loads(row["released"])]
+    if len(runs) < 2:
+        return
+    who = f"all {counted(len(runs), 'private run')} of these rows together"
+    delta = min(row["delta"] for row in rows)
+    told = [_whose([draws for *_, draws, _ in runs])]
+    if unit == "client" and len({(row["partition"], row["clients"], seed) for row, seed, *_ in runs}) > 1:
+        told += [] if all(_natural(row) for row in rows) else ["the unit is one client of each partition"]
+    if any(not is_empty(row["tuned"]) for row in rows):
+        told.append("without the runs of searches")
+    note = "; ".join(filter(None, told))
+    if (why := _unknown(runs)) is None:
+        try:
+            found = [
+                Released(_events(events), *_stream(row, seed, draws)) for row, seed, draws, events in runs
+            ]
+            epsilon = joint_epsilon(found, delta).epsilon
+            yield f"{who}: ε = {quantity(epsilon, 3)} at δ = {delta:g}{f' ({note})' if note else ''}."
+            return
+        except ValueError as error:
+            why = str(error)
+    yield f"{who}: ε is not given: {why}{f' ({note})' if note else ''}."
+
+
+def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
+    """Return why the joint epsilon of runs is not known; None if nothing is missing."""
+    if extrapolated := sum(not is_empty(row["noise_cohort"]) for row, *_ in runs):
+        return f"that of {counted(extrapolated, 'run')} is extrapolated"
+    missing = [row for row, *_, events in runs if events is None]
+    if not missing:
+        return None
+    own = sum(row["dp_mechanism"] not in ("independent", "banded") for row in missing)
+    if own:
+        return f"{counted(own, 'run')} used mechanisms of users, which are composed within a run only"
+    return (
+        f"{counted(len(missing), 'run')} have no unit that is the most exposed one in every draw, or were recorded "
+        "by an earlier version"
+    )
+
+
+def _whose(draws: Sequence[str | None]) -> str:
+    """Say whose the secret draws are."""
+    own, shared = draws.count(OWN), draws.count(SHARED)
+    if own and shared:
+        return f"own draws in {own}, one joint draw a seed in {shared}"
+    return "own draws" if own else "one joint draw a seed" if shared else ""
+
+
+def _natural(row: Row) -> bool:
+    """Whether the clients of a row are those of the data, the same under every seed."""
+    return str(row["partition"]).startswith("natural")
+
+
+def _events(events: Sequence[Sequence[Any]]) -> tuple[Event, ...]:
+    return tuple(Event(noise, rate, times, sampling) for noise, rate, times, sampling in events)
+
+
+def _stream(row: Row, seed: int, draws: str | None) -> tuple[Hashable, Hashable]:
+    """Return what keys the shared draws of a run, and how it uses them; None for draws of its own.
+
+    Cohorts are drawn once a round by every algorithm. Records are drawn once a step, from streams that an algorithm
+    names, and those of one partition only are the same.
+    """
+    if draws != SHARED:
+        return None, None
+    if row["dp_unit"] == "client":
+        return (seed, row["sampling"]), row["clients"]
+    spec: Mapping[str, Any] = json.loads(row["spec"])
+    algorithm = spec.get("algorithm", {})
+    pace = [algorithm.get(name) for name in ("name", "local_steps", "local_epochs", "batch_size")]
+    return (seed, row["data_digest"], json.dumps(spec.get("partition"))), json.dumps(pace)
