@@ -27,7 +27,7 @@ from harness.simulation.build import Execution, Setup
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.saved_model import check_savable
-from harness.storage.run_folder import EXTRAS
+from harness.storage.run_files import EXTRAS
 from harness.storage.store import RunRecord, Store
 
 Given = RunSpec | Mapping[str, Any] | str | Path

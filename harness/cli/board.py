@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from harness.cli.console import log, out
 from harness.cli.verify import bounds, told
+from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
 from harness.executors.replay import Replay, caught, checked_record, chosen, replay
 from harness.storage.store import RunRecord, Store
@@ -22,7 +23,7 @@ UNSIGNED = (
 def submit_command(given: argparse.Namespace) -> int:
     """Make a submission of one suite, if a board would take it."""
     found, key = write_submission(
-        Store(given.dir), given.suite, given.to, given.submitter, given.key, read_records
+        results_folder(given.dir), given.suite, given.to, given.submitter, given.key, read_records
     )
     told(found, str(given.to))
     log.print(f"signed by {key}" if key else UNSIGNED, markup=False)

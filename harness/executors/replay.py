@@ -24,7 +24,8 @@ from harness.simulation.build import Execution, identify
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
-from harness.storage.run_folder import ENDS, PREDICTIONS, RunFolder
+from harness.storage.run_files import ENDS, PREDICTIONS
+from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
 
