@@ -190,7 +190,7 @@ def _suite_command(given: argparse.Namespace) -> str | None:
     """Return the command that reproduces a built-in suite; None for other files and for sweeps."""
     if getattr(given, "suite", None) not in builtin.names():
         return None
-    parts = ["python -m harness suite", given.suite, "--profile", given.profile]
+    parts = [builtin.COMMAND, given.suite, "--profile", given.profile]
     for option, values in (("--sweep", given.sweep), ("--random", given.random)):
         parts += [f"{option} {shlex.quote(value)}" for value in values]
     parts += [f"--draws {given.draws}"] if given.draws is not None else []

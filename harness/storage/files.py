@@ -24,6 +24,8 @@ MOST_BYTES = 1 << 28  # of a JSON file: it takes several times as much memory
 MOST_LINES_BYTES = 1 << 30  # of a file with an evaluation a line
 MOST_LEVELS = 64  # of lists and objects in each other
 LONG_NUMBER = re.compile(rb"[0-9]{300}")  # larger than any floating-point number
+UNSAFE = re.compile(r"[^\w.+-]")
+MOST_LETTERS = 100  # of a file's name
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -211,6 +213,11 @@ def make_folder(path: Path) -> None:
 def is_name(name: object) -> bool:
     """Whether this is the name of a file or folder, and no path to somewhere else."""
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
+
+
+def safe_name(text: str) -> str:
+    """Return a name for a file of what a record calls something, which may be a path or anything else."""
+    return UNSAFE.sub("_", text)[:MOST_LETTERS].lstrip(".") or "_"
 
 
 def make_own_folder(root: Path, name: str) -> Path:

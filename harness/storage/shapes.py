@@ -358,7 +358,7 @@ class ReportSettings(Shape):
     """Settings of a suite's report, which `harness.config.report` reads."""
 
     chosen: list[Name] = []
-    metrics: dict[Name, MetricAbout] = {}
+    metrics: dict[Annotated[str, Field(pattern=r"^\w{1,100}$")], MetricAbout] = {}
     command: Name | None = None
 
 

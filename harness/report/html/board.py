@@ -22,7 +22,7 @@ from harness.report.html.page import write_page
 from harness.report.html.templates import template
 from harness.report.tables.columns import Column
 from harness.report.tables.rows import Board
-from harness.storage.files import make_folder, write_text
+from harness.storage.files import make_folder, safe_name, write_text
 from harness.storage.store import RunRecord
 from harness.storage.submission import Submission
 
@@ -104,7 +104,7 @@ def write_board(
         rows = made.write("methods", name, name, own, compared).rows
         listed["methods"].append(
             (
-                f"methods/{name}.html",
+                f"methods/{safe_name(name)}.html",
                 (name, str(len({task_id(record) for record in own})), str(len(rows)), str(len(own))),
             )
         )
@@ -157,7 +157,7 @@ class _Pages:
         for name in COMPARED if compared is not None else ():
             values = [(compared or {})[cell][name] for cell in frame["cell"]]
             frame[name] = pd.Series(values, dtype=frame[name].dtype, index=frame.index)
-        path = self.folder / kind / f"{id}.html"
+        path = self.folder / kind / f"{safe_name(id)}.html"
         path.parent.mkdir(parents=True, exist_ok=True)
         first = {cell.key: cell.records[0] for cell in results.cells}
         commands = {key: self.command(record) for key, record in first.items()}

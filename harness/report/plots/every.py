@@ -73,5 +73,5 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
             "partition": partitions(results, folder / "partition"),
         }
         for y, x in spec.curves:
-            drawn[f"{y}-{x}"] = curves(results, folder / f"{y}-{x}", y, x)
+            drawn[f"{y}-{x}"] = curves(results, folder / safe_name(f"{y}-{x}"), y, x)
     return drawn
