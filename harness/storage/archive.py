@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, cast
 
 from harness.core.registry import UserError
 from harness.storage.files import open_file, replacing
@@ -118,7 +118,8 @@ def _unpack(path: Path, root: Path, bounded: Bounded) -> None:
     root.mkdir()
     listed: Mapping[str, str] | None = None
     most = LEAST_UNPACKED + MOST_RATIO * path.stat().st_size
-    with open_file(path.resolve()) as raw, gzip.open(raw, "rb") as packed:
+    with open_file(path.resolve()) as raw, gzip.open(raw, "rb") as file:
+        packed = cast(IO[bytes], file)
         for name, size in _members(packed):
             if listed is None and name != MANIFEST:
                 raise FileNotFoundError  # it begins with its manifest
@@ -131,8 +132,8 @@ def _unpack(path: Path, root: Path, bounded: Bounded) -> None:
                 )
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "xb") as file:
-                _copy(packed, file, size)
+            with open(target, "xb") as made:
+                _copy(packed, made, size)
             if listed is None:
                 listed = read_manifest(root)
             elif sha256(target) != listed[name]:

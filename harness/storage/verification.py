@@ -54,8 +54,8 @@ def verify(store: Store) -> Iterator[Verdict]:
         except Damaged as error:
             yield Verdict(path.parent.name, "damaged", (f"suite.json {error.why}",))
         else:
-            wrong = tuple(store.contradictions(content["cells"]))
-            yield Verdict(path.parent.name, "damaged" if wrong else "sound" if seal else "not sealed", wrong)
+            told = tuple(store.contradictions(content["cells"]))
+            yield Verdict(path.parent.name, "damaged" if told else "sound" if seal else "not sealed", told)
     for folder in store.run_folders():
         yield _verdict(store, folder)
 

@@ -1,4 +1,4 @@
-"""Results folders as somebody else could have written them: sealed, and with something in them that no run writes."""
+"""Results folders as somebody else could have written them: sealed, with something in them that no run writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from harness.storage.seals import read_sealed, write_sealed
 #: What takes the place of a value; the first removes it.
 GONE = object()
 VALUES: tuple[Any, ...] = (
-    GONE, None, True, -1, 3, 0.5, 1e308, math.inf, math.nan, 10**400, "", "x", "inf", "../x", "/abs", "\x1b[31mred\x07",
+    GONE, None, True, -1, 3, 0.5, 1e308, math.inf, math.nan, 10**400, "", "x", "inf", "../x", "/abs",
+    "\x1b[31mred\x07",
     "\ud800", "$\\frac{", "<b>\n|", "a" * 5000, [], [None], [[1, 2]], {}, {"name": 3}, {"name": "x"}, [[]] * 40,
 )  # fmt: skip
 

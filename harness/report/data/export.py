@@ -87,10 +87,9 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
             final: dict[str, float] = {}
             for line in record.rounds:
                 final = figures_of(line)
+                seconds = line.get("timing", {}).get("seconds", 0.0)
                 for name, value in final.items():
-                    writer.add_scalar(
-                        name, value, line["round"], walltime=line.get("timing", {}).get("seconds", 0.0)
-                    )
+                    writer.add_scalar(name, value, line["round"], walltime=seconds)
             writer.add_text("spec", f"```\n{json.dumps(record.spec, indent=1)}\n```", walltime=0)
             writer.add_text("status", record.reason or record.status, walltime=0)
             events: Any = writer.file_writer  # add_hparams would write a separate run

@@ -20,6 +20,7 @@ from harness.report.plots.pareto import pareto
 from harness.report.plots.partitions import partitions
 from harness.report.plots.ranks import rank_diagram
 from harness.report.plots.tuning import tuning_curves
+from harness.storage.files import safe_name
 
 #: Figures: file name without suffix -> title and note.
 PICTURES = {
