@@ -58,11 +58,14 @@ def contents(folder: RunFolder, named: Named = unchecked) -> Contents:
     if status == "damaged":
         return Contents(status, reason, {}, started, [])
     raw = kept.get("rounds.jsonl")
-    rounds = folder.rounds(raw)
-    found = Contents(status, reason, end, started, rounds)
+    found = Contents(status, reason, end, started, [])
+    try:
+        rounds = folder.rounds(raw)
+    except Damaged as error:
+        return found.damaged(f"rounds.jsonl {error.why}")
     if raw is not None and len(raw.splitlines()) != len(rounds):  # of a run that has ended
         return found.damaged("rounds.jsonl holds lines that are no evaluations")
-    return found
+    return found._replace(rounds=rounds)
 
 
 def begun_as(folder: RunFolder, named: Named = unchecked, raw: bytes | None = None) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from typing import IO, Any
 from harness.core.registry import UserError
 
 MOST_BYTES = 1 << 28  # of a JSON file: it takes several times as much memory
-MOST_LINES_BYTES = 1 << 30  # of a file with an evaluation a line
 MOST_LEVELS = 64  # of lists and objects in each other
 LONG_NUMBER = re.compile(rb"[0-9]{300}")  # larger than any floating-point number
 UNSAFE = re.compile(r"[^\w.+-]")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.storage import files, seals, shapes
-from harness.storage.files import MOST_LINES_BYTES, Damaged, open_file, writing
-from harness.storage.run_files import ENDS, EXTRAS, FILES, RESULTS, SEALED
+from harness.storage.files import Damaged, open_file, writing
+from harness.storage.run_files import ENDS, EXTRAS, FILES, MOST_BYTES, RESULTS, SEALED
 from harness.storage.seals import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ class RunFolder:
     def last(self) -> dict[str, Any] | None:
         """Return the last complete line, reading only the end of the file; None if there is none."""
         try:
-            with open_file(self.path / "rounds.jsonl") as file:
+            with open_file(self.path / "rounds.jsonl", MOST_BYTES["rounds.jsonl"]) as file:
                 size, wanted = file.seek(0, 2), TAIL_BYTES
                 while True:
                     first = file.seek(max(0, size - wanted))
@@ -361,7 +361,7 @@ class RunFolder:
     def _raw(self) -> bytes:
         """Return the content of rounds.jsonl, also before there is one."""
         try:
-            return files.read_bytes(self.path / "rounds.jsonl", MOST_LINES_BYTES)
+            return files.read_bytes(self.path / "rounds.jsonl", MOST_BYTES["rounds.jsonl"])
         except FileNotFoundError:
             return b""
 

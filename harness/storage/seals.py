@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.storage.files import (
-    MOST_LINES_BYTES,
     Damaged,
     json_lines,
     open_file,
@@ -22,7 +21,7 @@ from harness.storage.files import (
     read_bytes,
     write_text,
 )
-from harness.storage.run_files import RECORDED, SEALED
+from harness.storage.run_files import MOST_BYTES, RECORDED, SEALED
 
 BLANK = "0" * 64
 RUN = "run"  # key of a seal that holds the id of the run, in place of a file's name
@@ -130,9 +129,9 @@ def _fault(folder: Path, name: str, expected: object, kept: dict[str, bytes] | N
         return "is no file of a run"
     try:
         if kept is None or name not in RECORDED:
-            found = checksum(folder / name)
+            found = checksum(folder / name, MOST_BYTES[name])
         else:
-            kept[name] = read_bytes(folder / name, MOST_LINES_BYTES)
+            kept[name] = read_bytes(folder / name, MOST_BYTES[name])
             found = hashlib.sha256(kept[name]).hexdigest()
     except FileNotFoundError:
         return "is missing"
@@ -141,9 +140,11 @@ def _fault(folder: Path, name: str, expected: object, kept: dict[str, bytes] | N
     return "" if found == expected else "is damaged"
 
 
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file; one that has not changed is read once by a process."""
+def checksum(path: Path, most: int | None = None) -> str:
+    """Return the SHA-256 of a file of at most some bytes; one that has not changed is read once by a process."""
     now = path.lstat()
+    if most is not None and now.st_size > most:
+        raise Damaged(path, f"has {now.st_size:,} bytes; at most {most:,} are read")
     compute = _checksum if time.time() - now.st_mtime > SETTLED_SECONDS else _checksum.__wrapped__
     return compute(path, now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino)
 

@@ -54,7 +54,7 @@ FORMAT = 1
 RUN_ID = re.compile(r"[A-Za-z0-9_-]+")
 MOST_WARNINGS = 10  # of damaged runs, one line each
 #: Shown in place of the spec of a run whose description is damaged.
-UNKNOWN_SPEC = {"algorithm": "unknown", "seed": 0}
+UNKNOWN_SPEC = {"algorithm": {"name": "unknown"}, "seed": 0}
 OF_CELL = ("spec", "digest", "versions")  # of a run that has not begun
 
 

@@ -40,7 +40,7 @@ from harness.storage.run_files import ENDS
 from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.signature import sign, signer
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 
 LONGEST_NAME = 100
 OWN = ("seconds", "stacked")  # of the timing of one run, not of where it was made
@@ -149,9 +149,11 @@ def read_submission(folder: Path) -> Submission:
     signed = (folder / SIGNATURE).exists()
     statement = read_json(folder / STATEMENT, "submitter")
     store, ids = Store(folder), sorted({name.split("/")[1] for name in listed if name.startswith("runs/")})
+    for path in store.suites():
+        read_suite(path)
     for id in ids:
         run = store.folder(id)
-        status, reason = run.standing()
+        status, reason, *_ = store.contents({"id": id})
         if status not in ENDS.values():
             raise UserError(
                 f"run {id} is {status}{f': {reason}' if reason else ''}; only runs that ended count"
