@@ -30,7 +30,8 @@ from harness.core.registry import UserError, unknown
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 from harness.storage import seals
-from harness.storage.files import Damaged, replacing, writing
+from harness.storage.files import Damaged, json_value, open_file, replacing, writing
+from harness.storage.shapes import SavedMetadata, shaped
 
 FORMAT = "fedfrontier 1"
 SCORED = ("auroc",)  # problems whose models score, without a class
@@ -135,16 +136,18 @@ class SavedModel:
             raise UserError(
                 f"{path} does not exist; give the folder of a run, DIR/runs/ID, that was made with --save-model"
             )
-        _check_sealed(path)
+        with open_file(path.resolve()):  # not a pipe, which would wait
+            _check_sealed(path)
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = {name: json.loads(value) for name, value in metadata.items()}
-        except (SafetensorError, OSError, json.JSONDecodeError) as error:
+            about = {name: json_value(value.encode()) for name, value in metadata.items()}
+        except (SafetensorError, OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {error}") from None
         if about.get("format") != FORMAT:
             raise UserError(f"{path} holds no model of this version: format {about.get('format')!r}")
+        shaped(path, SavedMetadata, about)
         return cls(tensors, about)
 
     @property
@@ -163,7 +166,9 @@ class SavedModel:
             If a client is needed, not needed, or unknown.
         """
         spec = self.about["spec"]
-        part, kind = dict(spec["model"]), spec["problem"]["kind"]
+        part, kind = dict(spec["model"]), spec["problem"].get("kind")
+        if part["name"] not in models.names():
+            raise unknown("model", part["name"], models.names())
         outputs = 1 if kind in SCORED or not self.about["classes"] else len(self.about["classes"])
         net = models.build(part.pop("name"), (len(self.about["features"]),), outputs, part)
         if "latent" in spec["algorithm"] and isinstance(net, models.Net):
@@ -211,7 +216,7 @@ class SavedModel:
         ravel, model = self.function(client)
         x = ((_features(self.inputs, columns) - self.inputs.shift) / self.inputs.scale).to(model.dtype)
         outputs = torch.cat([ravel(model, rows) for rows in x.split(CHUNK)]).double()
-        if self.about["spec"]["problem"]["kind"] in SCORED:
+        if self.about["spec"]["problem"].get("kind") in SCORED:
             return {"score": outputs.squeeze(-1).numpy()}
         if not self.about["classes"]:
             mean, std = self.about["label"]
@@ -228,7 +233,11 @@ def _check_sealed(path: Path) -> None:
     """Raise Damaged if a model is beside the end of its run and is not what that run has written."""
     with suppress(FileNotFoundError):
         _, seal = seals.read_sealed(path.parent / "done.json")
-        if seal.get(path.name, digest := seals.checksum(path)) != digest:
+        if seal and path.name not in seal:
+            raise Damaged(
+                path, "is not sealed by done.json, so the run has not written it; --save-model does"
+            )
+        if seal and seal[path.name] != seals.checksum(path):
             raise Damaged(path)
 
 
@@ -276,11 +285,13 @@ def read_rows(path: Path) -> tuple[dict[str, Cells], int]:
     Raises
     ------
     UserError
-        If the suffix is none of theirs; DataError if the file cannot be read.
+        If the suffix is none of theirs, or there are no rows; DataError if the file cannot be read.
     """
     for kind in FORMATS.values():
         if path.suffix.lower() in kind.suffixes:
             content = kind.read(path)
+            if not content.rows:
+                raise UserError(f"{path} has no rows below its header")
             return {name: make(False) for name, make in content.columns.items()}, content.rows
     every = [suffix for kind in FORMATS.values() for suffix in kind.suffixes]
     raise unknown("kind of table", path.suffix, every)

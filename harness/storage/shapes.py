@@ -60,7 +60,7 @@ class Part(Shape):
     clients: Whole | None = None
     path: Name | None = None
     size: Number | None = None
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class Algorithm(Part):
@@ -68,6 +68,7 @@ class Algorithm(Part):
 
     name: Name
     outer_rounds: Whole | None = None
+    latent: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
 
 
 class Protection(Shape):
@@ -124,7 +125,7 @@ class Spec(Refused):
 class Versions(Shape):
     """Versions of the code that a run names."""
 
-    plugins: dict[str, Name | None] = {}
+    plugins: dict[str, Name | None] = Field(default_factory=dict)
 
 
 class Held(Shape):
@@ -133,7 +134,7 @@ class Held(Shape):
     splits: dict[str, Annotated[str, Field(pattern=r"^[0-9 ]*$")]]
     classes: dict[str, Annotated[str, Field(pattern=r"^[0-9 ]*$")]]
     groups: dict[str, Annotated[str, Field(pattern=r"^[0-9 ]*$")]]
-    names: list[Name] = []
+    names: list[Name] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _of_as_many_clients(self) -> Held:
@@ -159,8 +160,8 @@ class Started(Shape):
     source: Name
     id: Name | None = None
     digest: Name = ""
-    versions: Versions = Versions()
-    plugins: dict[str, Any] = {}
+    versions: Versions = Field(default_factory=lambda: Versions())
+    plugins: dict[str, Any] = Field(default_factory=dict)
     held: Held | None = None
     meta: Meta | None = None
 
@@ -201,7 +202,7 @@ class Evaluation(Shape):
     """A line of ``rounds.jsonl``."""
 
     round: Whole
-    metrics: dict[str, Number | None] = {}
+    metrics: dict[str, Number | None] = Field(default_factory=dict)
     bytes_up: Number | None = None
     bytes_down: Number | None = None
     flops: Number | None = None
@@ -209,7 +210,7 @@ class Evaluation(Shape):
     privacy: Claim | None = None
     diagnostics: dict[str, Any] | None = None
     parties: dict[str, Any] | list[Any] | None = None
-    timing: Timing = Timing()
+    timing: Timing = Field(default_factory=lambda: Timing())
 
 
 EVALUATIONS = TypeAdapter(list[Evaluation])
@@ -258,7 +259,7 @@ class Done(Evaluation):
     clients: Whole = 0
     groups: list[Group] | None = None
     by_client: ByClient | None = None
-    mixing: Mixing = Mixing(p=0.0)
+    mixing: Mixing = Field(default_factory=lambda: Mixing(p=0.0))
     public: list[Name] | None = None
     attacks: dict[str, Any] | None = None
 
@@ -268,7 +269,7 @@ class Failed(Shape):
 
     reason: str
     status: Literal["failed", "stopped"] = "failed"
-    timing: Timing = Timing()
+    timing: Timing = Field(default_factory=lambda: Timing())
 
 
 ENDS: Mapping[str, type[Shape]] = {"done.json": Done, "failed.json": Failed}
@@ -277,7 +278,7 @@ ENDS: Mapping[str, type[Shape]] = {"done.json": Done, "failed.json": Failed}
 class Trial(Shape):
     """One setting of a search."""
 
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     values: Annotated[list[Number | None], Field(min_length=1)]
     tests: Annotated[list[Number | None], Field(min_length=1)]
 
@@ -318,7 +319,7 @@ class Cell(Shape):
     id: Name
     spec: Spec | None = None
     digest: Name = ""
-    versions: Versions = Versions()
+    versions: Versions = Field(default_factory=lambda: Versions())
     search: Whole | None = None
 
 
@@ -339,6 +340,37 @@ AnyCell = Annotated[
 ]
 
 
+class ModelSpec(Spec):
+    """The spec of a run that saved its model."""
+
+    model: Algorithm
+    problem: Part
+
+
+class SavedMetadata(Shape):
+    """Metadata of a saved model, which `harness.simulation.saved_model` writes."""
+
+    run: Name
+    source: Name
+    spec: ModelSpec
+    features: Annotated[list[Name], Field(min_length=1)]
+    origins: list[Name]
+    shift: list[Number]
+    scale: list[Number]
+    classes: list[Name | Number]
+    label: Annotated[list[Number | None], Field(min_length=2, max_length=2)]
+    clients: list[Name]
+    privacy: Claim | None
+
+    @model_validator(mode="after")
+    def _lists_fit(self) -> SavedMetadata:
+        if len({len(one) for one in (self.features, self.origins, self.shift, self.scale)}) > 1:
+            raise ValueError("there is not one origin, shift and scale for each feature")
+        if not self.classes and None in self.label:
+            raise ValueError("there are neither classes nor a scale of numbers")
+        return self
+
+
 def _format(text: str) -> str:
     if re.search("[0-9]{3}", text):  # of more digits than a screen has
         raise ValueError("a format is short")
@@ -357,8 +389,8 @@ class MetricAbout(Shape):
 class ReportSettings(Shape):
     """Settings of a suite's report, which `harness.config.report` reads."""
 
-    chosen: list[Name] = []
-    metrics: dict[Annotated[str, Field(pattern=r"^\w{1,100}$")], MetricAbout] = {}
+    chosen: list[Name] = Field(default_factory=list)
+    metrics: dict[Annotated[str, Field(pattern=r"^\w{1,100}$")], MetricAbout] = Field(default_factory=dict)
     command: Name | None = None
 
 
@@ -368,7 +400,7 @@ class SuiteRecord(Shape):
     suite: Annotated[Name, AfterValidator(lambda name: _checked(is_name(name), name))]
     profile: Name
     title: Name = ""
-    report: ReportSettings = ReportSettings()
+    report: ReportSettings = Field(default_factory=lambda: ReportSettings())
     cells: list[AnyCell]
     tuning: Tuning | None = None
     searches_for: Name | None = None

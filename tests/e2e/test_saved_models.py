@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save
 
 import harness
 from harness.cli.parser import main
@@ -33,6 +35,15 @@ def table(tmp_path):
     path = tmp_path / "ward.csv"
     TABLE.to_csv(path, index=False)
     return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the file of a saved model, away from its run."""
+    root = tmp_path_factory.mktemp("trained")
+    TABLE.to_csv(root / "ward.csv", index=False)
+    record = harness.run(spec(root / "ward.csv", rounds=1), root / "out", save_model=True)
+    return (root / "out" / "runs" / record.id / "model.safetensors").rename(root / "model.safetensors")
 
 
 def spec(path, label="ill", **more):
@@ -198,3 +209,51 @@ def test_a_damaged_model_predicts_nothing(table, tmp_path, capsys):
     copied = tmp_path / "elsewhere.safetensors"
     copied.write_bytes(whole)
     assert main(["predict", str(copied), str(table)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("features", []),
+        ("origins", ["age"]),
+        ("shift", "x"),
+        ("scale", [None]),
+        ("classes", 3),
+        ("label", [None]),
+        ("clients", {"a": 1}),
+        ("privacy", 8),
+        ("source", None),
+        ("spec", {"model": {"name": "logistic"}}),
+        ("model", {"name": "none such"}),
+        ("model", {"name": "mlp", "hidden": "x"}),
+        ("model", None),
+        ("problem", None),
+    ],
+)
+def test_metadata_that_is_none_is_refused(field, value, table, trained, tmp_path, capsys):
+    """Files come from others; nine kinds of them ended with a traceback."""
+    with safe_open(trained, framework="pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    if field in ("model", "problem"):
+        field, value = "spec", {**json.loads(metadata["spec"]), field: value}
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(save(tensors, {**metadata, field: json.dumps(value)}))
+    code = main(["predict", str(path), str(table)])
+    said = capsys.readouterr()
+    assert code == 2, said
+    assert said.err.startswith("error: ")
+
+
+def test_an_empty_table_is_refused(table, trained, tmp_path, capsys):
+    empty = tmp_path / "empty.csv"
+    empty.write_text(table.read_text().partition("\n")[0] + "\n")
+    assert main(["predict", str(trained), str(empty)]) == 2
+    assert "no rows" in capsys.readouterr().err
+
+
+def test_a_model_that_its_run_has_not_written_is_refused(table, tmp_path, capsys):
+    record = harness.run(spec(table, rounds=1), tmp_path / "out")
+    path = tmp_path / "out" / "runs" / record.id / "model.safetensors"
+    path.write_bytes(b"planted")
+    assert main(["predict", str(path), str(table)]) == 2
+    assert "is not sealed by done.json" in capsys.readouterr().err
