@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05  # between attempts to take a claim
 TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
+MOST_TAIL_BYTES = 1 << 26  # a line is never as long
 
 
 class Busy(Exception):
@@ -222,7 +223,7 @@ class RunFolder:
     def last(self) -> dict[str, Any] | None:
         """Return the last complete line, reading only the end of the file; None if there is none."""
         try:
-            with open_file(self.path / "rounds.jsonl", MOST_BYTES["rounds.jsonl"]) as file:
+            with open_file(self.path / "rounds.jsonl") as file:
                 size, wanted = file.seek(0, 2), TAIL_BYTES
                 while True:
                     first = file.seek(max(0, size - wanted))
@@ -232,7 +233,7 @@ class RunFolder:
                         evaluation = shapes.evaluation(line)
                         if evaluation is not None:
                             return evaluation
-                    if first == 0:
+                    if first == 0 or wanted > MOST_TAIL_BYTES:
                         return None
                     wanted *= 8
         except FileNotFoundError:

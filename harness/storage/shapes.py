@@ -443,6 +443,6 @@ def shaped(path: Path, shape: type[Shape], content: Any) -> None:
         shape.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        why = f"{place}: {first['msg']}" if place else str(first["msg"])
-        raise Damaged(path, f"holds what no {path.name} does: {why}") from None
+        place, told = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
+        why = f"{place}: {told[:1].lower()}{told[1:]}" if place else told
+        raise Damaged(path, f"is damaged: {why}") from None
