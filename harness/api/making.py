@@ -14,6 +14,7 @@ import torch
 
 from harness.api.reading import leaderboard, load_results
 from harness.config import plugins
+from harness.config.recorded import results_folder
 from harness.config.run import RunSpec, read_spec
 from harness.config.suite import Suite, checked_name, make_suite, read_suite
 from harness.config.tune import runs_of
@@ -27,7 +28,7 @@ from harness.simulation.build import Execution, Setup
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.saved_model import check_savable
-from harness.storage.run_folder import EXTRAS
+from harness.storage.run_files import EXTRAS
 from harness.storage.store import RunRecord, Store
 
 Given = RunSpec | Mapping[str, Any] | str | Path
@@ -143,7 +144,7 @@ class Study:
     @property
     def records(self) -> list[RunRecord]:
         """Its runs, and combinations that were skipped."""
-        return Store(self.folder).records(self.suite)
+        return results_folder(self.folder).records(self.suite)
 
     def results(self) -> pd.DataFrame:
         """Return one row per evaluation, as `load_results` does."""

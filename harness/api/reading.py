@@ -12,6 +12,7 @@ import pandas as pd
 from harness import report
 from harness.config import plugins
 from harness.config.conditions import read_conditions
+from harness.config.recorded import results_folder
 from harness.config.report import Pivot, ReportSpec, read_stored, read_target
 from harness.core.registry import UserError
 from harness.report.data.recommendation import recommend as recommended
@@ -35,7 +36,7 @@ def load_results(folder: str | Path, suite: str | None = None) -> pd.DataFrame:
     UserError
         If the folder does not exist or holds no runs.
     """
-    return report.tidy(Store(Path(folder)).some_records(suite))
+    return report.tidy(results_folder(Path(folder)).some_records(suite))
 
 
 def leaderboard(
@@ -67,7 +68,7 @@ def leaderboard(
         If the folder holds no runs, or a name is unknown.
     """
     plugins.load()
-    store = Store(Path(folder))
+    store = results_folder(Path(folder))
     results = report.Results(store.some_records(suite))
     spec = results.ranked(_settings(store, suite, by=by, baseline=baseline, target=target))
     return report.leaderboard(results, spec.by, spec.baseline, spec.target)
@@ -103,7 +104,7 @@ def recommend(
     plugins.load()
     if isinstance(where, str) or not where:
         raise UserError(f"where: a list of bounds, as ['epsilon_total <= 2'], given {where!r}")
-    store = Store(Path(folder))
+    store = results_folder(Path(folder))
     results = report.Results(store.some_records(suite))
     spec = results.ranked(_settings(store, suite, by=by))
     frame = report.leaderboard(results, spec.by, spec.baseline, spec.target)
@@ -143,7 +144,7 @@ def write_report(
         If the folder holds no runs, or a name is unknown.
     """
     plugins.load()
-    store = Store(Path(folder))
+    store = results_folder(Path(folder))
     if any(isinstance(one, str) or not 2 <= len(one) <= 3 for one in pivots):
         raise UserError(f"pivots: pairs of settings, or these and a measure, given {pivots!r}")
     made = tuple(Pivot(*one) for one in pivots)

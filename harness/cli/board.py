@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from harness.cli.console import log, out
 from harness.cli.verify import bounds, told
+from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
 from harness.executors.replay import Replay, caught, checked_record, chosen, replay
+from harness.storage.first_seen import add_seen, read_seen
 from harness.storage.store import RunRecord, Store
 from harness.storage.submission import Submission, read_submission, submissions, write_submission
 
@@ -22,7 +25,7 @@ UNSIGNED = (
 def submit_command(given: argparse.Namespace) -> int:
     """Make a submission of one suite, if a board would take it."""
     found, key = write_submission(
-        Store(given.dir), given.suite, given.to, given.submitter, given.key, read_records
+        results_folder(given.dir), given.suite, given.to, given.submitter, given.key, read_records
     )
     told(found, str(given.to))
     log.print(f"signed by {key}" if key else UNSIGNED, markup=False)
@@ -38,21 +41,30 @@ Read = tuple[Submission, list[RunRecord]]
 
 
 def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
-    """Return the submissions of a folder with their records, and what is wrong with others, by their names."""
+    """Return the submissions of a folder with their records, and what is wrong with others, by their names.
+
+    Of copies the first that the board has seen counts, then one that is signed: anybody can copy a submission into
+    a folder of another name, leave out its signature, or sign it with a key of their own.
+    """
     found: dict[str, Read] = {}
     refused: dict[str, str] = {}
-    first: dict[str, str] = {}
+    seen = read_seen(folder)
     for path in submissions(folder):
         try:
-            submission, records = read_records(path)
-            if submission.id in first:
-                raise UserError(f"it is a copy of {first[submission.id]}")
+            found[path.name] = read_records(path)
         except UserError as error:
             refused[path.name] = str(error)
-        else:
-            first[submission.id] = path.name
-            found[path.name] = submission, records
-    return found, refused
+
+    def earlier(name: str) -> tuple[float, bool, str]:
+        id, signer = found[name][0].id, found[name][0].signer
+        return seen[id, signer].place if (id, signer) in seen else math.inf, signer is None, name
+
+    originals: dict[str, str] = {}
+    for name in sorted(found, key=earlier):
+        original = originals.setdefault(found[name][0].id, name)
+        if original != name:
+            refused[name] = f"it is a copy of {original}"
+    return {name: read for name, read in found.items() if name not in refused}, refused
 
 
 def read_records(folder: Path) -> Read:
@@ -113,7 +125,7 @@ def build(given: argparse.Namespace) -> int:
     from harness.report.html.board import Entry, write_board
 
     read, refused = read_all(given.dir)
-    entries = []
+    entries: dict[str, Entry] = {}
     for name, found in read.items():
         entry = Entry(*found)
         try:
@@ -122,10 +134,15 @@ def build(given: argparse.Namespace) -> int:
         except Exception as error:  # one submission must not keep all others from being shown
             refused[name] = f"no table can be made of it: {type(error).__name__}: {error}"
         else:
-            entries.append(entry)
+            entries[name] = entry
     for name, why in refused.items():
         log.print(f"{name}: left out: {why}", markup=False)
-    pages = write_board(entries, refused, given.out, command_of)
+    seen = add_seen(given.dir, ((name, entry.submission) for name, entry in entries.items()))
+    placed = [
+        entry._replace(seen=seen.get((entry.submission.id, entry.submission.signer)))
+        for entry in entries.values()
+    ]
+    pages = write_board(placed, refused, given.out, command_of)
     log.print(
         f"wrote {counted(len(pages), 'page')} of {counted(len(entries), 'submission')}: {pages[0]}",
         markup=False,

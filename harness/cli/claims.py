@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.cli.console import log, out, print_rows
 from harness.cli.names import ROOT
+from harness.config.recorded import results_folder
 from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted, unknown
 from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
@@ -18,7 +19,6 @@ from harness.report.data.paper_claims import Claims, read_claims
 from harness.report.data.results import Results
 from harness.report.data.verdicts import Finding, judge
 from harness.report.tables import paper_claims as table
-from harness.storage.store import Store
 
 REFERENCE = ROOT / "results" / "reference"  # of the checkout
 
@@ -69,7 +69,7 @@ def _evidence(claims: Claims, runs: Path | None, update: bool, wrong: list[str])
     path = claims.folder / FILE
     if runs is None:
         return read_figures(path)
-    found = gather(claims, Results(Store(runs).some_records(claims.suite)))
+    found = gather(claims, Results(results_folder(runs).some_records(claims.suite)))
     if update:
         write_figures(path, found)
         log.print(f"wrote {path}", markup=False)

@@ -6,15 +6,18 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Column, Table
+from rich.text import Text
 
+from harness.cli.visible import CONTROL, visible
 from harness.core.units import size
 
 for name in ("stdout", "stderr"):
@@ -22,7 +25,21 @@ for name in ("stdout", "stderr"):
         setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
-class _Output(Console):
+class _Screen(Console):
+    """A console on which the text of others has no effect but to be read."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as rich text."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Return the parts of something to print."""
+        if isinstance(renderable, Text) and CONTROL.search(renderable.plain):
+            renderable = Text(visible(renderable.plain), renderable.style, justify=renderable.justify)
+        return super().render(renderable, options)
+
+
+class _Output(_Screen):
     """Standard output, whose reader may leave early, as ``head`` does."""
 
     def on_broken_pipe(self) -> None:
@@ -40,7 +57,7 @@ if not os.environ.get("COLUMNS", "80").strip("0"):
 
 # Names, reasons and settings may have brackets, which are no markup.
 out = _Output(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
-log = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)  # wrapped paths cannot be copied
+log = _Screen(stderr=True, highlight=False, markup=False, soft_wrap=True)  # wrapped paths cannot be copied
 
 
 def show(rows: Sequence[dict[str, Any]], as_json: bool, title: str) -> None:

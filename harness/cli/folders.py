@@ -6,12 +6,12 @@ import argparse
 
 from harness.cli.console import log, out
 from harness.cli.run import exit_code, given_work
+from harness.config.recorded import misnamed, results_folder
 from harness.config.report import read_stored
 from harness.core.registry import counted
 from harness.executors import local_ray
 from harness.executors.suites import carry_on
 from harness.storage.merge import merge
-from harness.storage.store import Store
 
 
 def resume_command(given: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def resume_command(given: argparse.Namespace) -> int:
         return 0
     from harness.cli.report import write_all  # slow to import
 
-    store = Store(given.out)
+    store = results_folder(given.out)
     for name in suites:
         write_all(store, name, read_stored(store.report_settings(name)))
     return exit_code(ends)
@@ -35,7 +35,7 @@ retry_command = resume_command
 
 def merge_command(given: argparse.Namespace) -> int:
     """Copy the runs and suites of folders into one; 1 if a run could not be copied."""
-    made = merge(given.dirs, given.out)
+    made = merge(given.dirs, given.out, misnamed)
     for place, why in made.left.items():
         log.print(f"{place} is not copied: {why}", markup=False)
     suites = f"; suites: {', '.join(made.suites)}" if made.suites else ""

@@ -32,6 +32,7 @@ from harness.cli.options import (
     track_option,
     where_option,
 )
+from harness.cli.visible import Visible
 from harness.core.garbage import first_imports
 from harness.core.registry import PLUGINS, UserError
 
@@ -70,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = parser().parse_args(arguments)
         if hidden := shadowed():
             return _refused("; ".join(hidden))
-        logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
+        screen = logging.StreamHandler()
+        screen.setFormatter(Visible())
+        logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, handlers=[screen])
         return _carry_out(given)
     except UserError as error:
         return _refused(str(error))

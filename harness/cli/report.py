@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from harness.cli.console import log, out, print_rows
 from harness.config.conditions import read_conditions
+from harness.config.recorded import results_folder
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system
 from harness.core.garbage import last_work
@@ -49,7 +50,7 @@ Made = TypeVar("Made")
 @last_work()
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
-    results = Results(Store(given.dir).some_records(given.suite))
+    results = Results(results_folder(given.dir).some_records(given.suite))
     spec = results.ranked(given_report(given))
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     if conditions := read_conditions(given.where, frame.columns):
@@ -120,7 +121,7 @@ def _why_none(results: Results, measures: Sequence[str]) -> str:
 @last_work()
 def recommend_command(given: argparse.Namespace) -> int:
     """Print what satisfies bounds; 1 if nothing does."""
-    results = Results(Store(given.dir).some_records(given.suite))
+    results = Results(results_folder(given.dir).some_records(given.suite))
     spec = results.ranked(given_report(given))
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     conditions = read_conditions(given.where, frame.columns)
@@ -151,7 +152,7 @@ def report_command(given: argparse.Namespace) -> int:
     pivots = [text.split(",") for text in given.pivot]
     if any(not 2 <= len(pivot) <= 3 for pivot in pivots):
         raise UserError(f"--pivot needs ROWS,COLUMNS or ROWS,COLUMNS,MEASURE, given {' '.join(given.pivot)}")
-    write_all(Store(given.dir), given.suite, given_report(given, pivots), paper=given.paper)
+    write_all(results_folder(given.dir), given.suite, given_report(given, pivots), paper=given.paper)
     return 0
 
 
@@ -159,7 +160,7 @@ def export_command(given: argparse.Namespace) -> int:
     """Export every evaluation for other tools."""
     if given.parquet is given.csv is given.clients is given.tensorboard is None:
         raise UserError("export: give --parquet FILE, --csv FILE, --clients FILE or --tensorboard FOLDER")
-    records = Store(given.dir).some_records(given.suite)
+    records = results_folder(given.dir).some_records(given.suite)
     frame = tidy(records)
     _write(frame, given.parquet, write_parquet)
     _write(frame, given.csv, write_tidy)
@@ -193,10 +194,16 @@ def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -
 
 def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()) -> ReportSpec:
     """Return the report settings of the suite, overridden by the options given."""
-    stored = read_stored(Store(given.dir).report_settings(given.suite)) if given.suite else ReportSpec()
+    stored = (
+        read_stored(results_folder(given.dir).report_settings(given.suite)) if given.suite else ReportSpec()
+    )
     target = read_target(getattr(given, "target", None))
     for measure in (given.by, target and target.measure):
-        if measure and not known(measure) and measure in Results(Store(given.dir).some_records()).metrics:
+        if (
+            measure
+            and not known(measure)
+            and measure in Results(results_folder(given.dir).some_records()).metrics
+        ):
             raise UserError(
                 f"metric {measure!r} belongs to a plugin that is not loaded, so it is not known whether higher is "
                 "better; give --plugin FILE.py"

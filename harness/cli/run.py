@@ -16,6 +16,7 @@ from harness.cli.arguments import given_execution, given_spec, given_suite
 from harness.cli.console import amount, figures, log, out, print_rows, progress_bar, short
 from harness.cli.progress import SuiteProgress
 from harness.config import builtin
+from harness.config.recorded import results_folder
 from harness.config.run import RunSpec
 from harness.config.tune import runs_of
 from harness.core.registry import Incompatible, counted
@@ -28,7 +29,7 @@ from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback
 from harness.simulation.plan import plan
 from harness.simulation.saved_model import check_savable
-from harness.storage.run_folder import EXTRAS
+from harness.storage.run_files import EXTRAS
 from harness.storage.store import Store
 
 CELL = (
@@ -144,7 +145,7 @@ def suite_command(given: argparse.Namespace) -> int:
     local_ray.end()
     from harness.cli.report import write_all  # slow to import
 
-    write_all(Store(given.out), suite.name, suite.report, as_json=given.json)
+    write_all(results_folder(given.out), suite.name, suite.report, as_json=given.json)
     return exit_code(ends)
 
 
@@ -190,7 +191,7 @@ def _suite_command(given: argparse.Namespace) -> str | None:
     """Return the command that reproduces a built-in suite; None for other files and for sweeps."""
     if getattr(given, "suite", None) not in builtin.names():
         return None
-    parts = ["python -m harness suite", given.suite, "--profile", given.profile]
+    parts = [builtin.COMMAND, given.suite, "--profile", given.profile]
     for option, values in (("--sweep", given.sweep), ("--random", given.random)):
         parts += [f"{option} {shlex.quote(value)}" for value in values]
     parts += [f"--draws {given.draws}"] if given.draws is not None else []

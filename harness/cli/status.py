@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.cli.console import ago, amount, figures, print_rows
+from harness.config.recorded import results_folder
 from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted
 from harness.simulation.status import overview
-from harness.storage.store import Store
 
 MAX_ROWS = 60  # more runs are counted by algorithm
 
@@ -22,7 +22,7 @@ def status_command(given: argparse.Namespace) -> int:
     """Print the progress of the runs of a folder."""
     if not given.dir.exists():
         raise UserError(f"no results folder {given.dir}")
-    rows = list(overview(Store(given.dir), given.suite))
+    rows = list(overview(results_folder(given.dir), given.suite))
     if given.suite and not rows:
         raise UserError(f"{given.dir} holds no runs of suite {given.suite}")
     counts = Counter(row["status"] for row in rows)

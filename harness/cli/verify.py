@@ -8,6 +8,7 @@ import secrets
 from collections import Counter
 
 from harness.cli.console import log, out
+from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
 from harness.storage.archive import opened, write_archive
 from harness.storage.manifest import MANIFEST, Portable
@@ -24,7 +25,7 @@ def verify_command(given: argparse.Namespace) -> int:
         raise UserError(f"verify: the option --results is gone; write: verify {given.results}")
     bounds(given)
     with opened(given.dir) as root:
-        store = Store(root)
+        store = results_folder(root)
         found = list(verify(store))
         counts = Counter(verdict.state for verdict in found)
         if not given.json:
@@ -81,7 +82,7 @@ def archive_command(given: argparse.Namespace) -> int:
     if not given.file.name.endswith((".tar.gz", ".tgz")):
         raise UserError(f"archive: the file's name ends in .tar.gz, given {given.file.name}")
     given.file.parent.mkdir(parents=True, exist_ok=True)
-    told(write_archive(Store(given.dir), given.file), str(given.file))
+    told(write_archive(results_folder(given.dir), given.file), str(given.file))
     return 0
 
 

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.config.yaml import read_yaml
 from harness.core.registry import unknown
 
+COMMAND = "python -m harness suite"
+#: The command of a suite as its report tells it, where no setting was changed.
+PLAIN = re.compile(
+    rf"{COMMAND} (?P<suite>[\w.-]+) --profile (?P<profile>[\w.-]+)( --name (?P<name>[\w.-]+))?"
+    r"(?P<strict> --strict)?(?P<secure_rng> --secure-rng)? --out DIR"
+)
 FOLDER = Path(__file__).parent / "suites"
 
 
 def names() -> list[str]:
     """Return their names."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def repeats(command: str, suite: str, profile: str, specs: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a command, as a results folder tells it, could have made its suite.
+
+    It is to be copied into a shell, and the folder may come from others. Commands that change settings are not
+    compared with the specs, and count as no.
+    """
+    found = PLAIN.fullmatch(command)
+    if found is None or found["suite"] not in names():
+        return False
+    private = [spec["privacy"] for spec in specs if spec.get("privacy")]
+    switches = all(
+        one.get(name) is True for one in private for name in ("strict", "secure_rng") if found[name]
+    )
+    return (found["name"] or found["suite"], found["profile"]) == (suite, profile) and switches
 
 
 def path_of(name: str) -> Path:

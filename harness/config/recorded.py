@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from harness.config.parts import parts
+from harness.storage.store import Store
 
 #: Sections that name a part, and the field that holds the name.
 NAMES = {
@@ -50,6 +52,30 @@ def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) ->
         named["data"].pop("path", None)  # the digest identifies the data
     text = json.dumps({"spec": named, "data": digest, "versions": versions}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def misnamed(id: str, started: Mapping[str, Any]) -> str:
+    """Say why an id does not follow from what a record says of its run; empty if it does.
+
+    Nothing is said of records whose versions are not those of the code here, such as those of plugins that are not
+    loaded: their defaults are not known.
+    """
+    spec, digest = started["spec"], started.get("digest")
+    if not digest:  # a record of a first version, or of a run that has not begun
+        return ""
+    here = started.get("versions")
+    if run_id(spec, digest, versions(spec) if here is None else here) == id:
+        return ""
+    return (
+        ""
+        if here is None or here != versions(spec)
+        else f"has settings, data or versions of another run than {id}"
+    )
+
+
+def results_folder(root: Path) -> Store:
+    """Return a results folder that others may have written: runs are those that their ids name."""
+    return Store(root, misnamed)
 
 
 def versions(spec: Mapping[str, Any]) -> dict[str, Any]:

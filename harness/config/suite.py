@@ -41,13 +41,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import builtin
+from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_report, read_stored
 from harness.config.run import read_spec
 from harness.config.sweep import Combination, assign, expand
 from harness.config.tune import TuneSpec, hold_out, read_tune
 from harness.config.yaml import bounded, mapping, read_yaml, shown
 from harness.core.registry import UserError, unknown
-from harness.storage.seals import read_sealed
+from harness.storage.files import Damaged
+from harness.storage.store import read_suite as read_record
 
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "tune", "report")
 PROFILE_FIELDS = ("base", "sweep", "tune")
@@ -109,13 +111,15 @@ def read_suite(name: str, profile: str = "smoke", instead: Mapping[str, Any] | N
 
 def _recorded(path: Path) -> Suite:
     """Return the suite of a results folder: its runs, with the settings that a search chose."""
-    content, _ = read_sealed(path, "suite", "profile", "cells")
-    cells = [
-        Combination(cell["spec"], None, str(cell["reason"]))
-        if cell["id"] is None
-        else Combination({}, read_spec(cell["spec"]))
-        for cell in content["cells"]
-    ]
+    content, _ = read_record(path)
+    folder, cells = results_folder(path.parent.parent), []
+    for cell in content["cells"]:
+        if cell["id"] is None:
+            cells.append(Combination(cell["spec"], None, str(cell["reason"])))
+        elif (spec := folder.contents(cell).started.get("spec")) is None:
+            raise Damaged(path, f"names run {cell['id']}, whose settings are nowhere")
+        else:
+            cells.append(Combination({}, read_spec(spec)))
     report, name = read_stored(content.get("report", {})), checked_name(content["suite"])
     searched = (path for search in content.get("tuning", {}).get("searches", ()) for path in search["paths"])
     report = replace(report, chosen=tuple(dict.fromkeys([*report.chosen, *searched])))

@@ -27,7 +27,8 @@ from harness.simulation.recorder import REPEATED
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
-from harness.storage.run_folder import ENDS, PREDICTIONS, RunFolder
+from harness.storage.run_files import ENDS, PREDICTIONS
+from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import RunRecord, Store
 
@@ -247,23 +248,12 @@ def checked_record(store: Store, id: str) -> RunRecord:
         )
     record = store.record(id, checked)
     rounds = [line.get("round") for line in record.rounds]
-    numbers = [value for line in record.rounds for value in _figures(line)]
-    if not all(value is None or type(value) in (int, float) for value in numbers):
-        raise UserError("rounds.jsonl holds figures that are no numbers")
     if record.status not in ENDS.values():
-        raise UserError(f"it is {record.status}; only runs that ended count")
+        why = f": {record.reason}" if record.reason else ""
+        raise UserError(f"it is {record.status}{why}; only runs that ended count")
     if record.status == "done" and (not rounds or rounds[-1] != checked["rounds"]):
         raise UserError(f"it is said to be finished, and its last evaluation is of round {rounds[-1:]}")
     return record
-
-
-def _figures(line: Mapping[str, Any]) -> list[Any]:
-    """Return what should be numbers in an evaluation."""
-    metrics, timing = line.get("metrics"), line.get("timing", {})
-    if not isinstance(metrics, dict) or not isinstance(timing, dict):
-        return [line]
-    counts = [line.get(name) for name in ("round", "bytes_up", "bytes_down", "flops", "oracle_calls")]
-    return [*metrics.values(), *counts, timing.get("seconds")]
 
 
 def _execution(final: Mapping[str, Any], spec: RunSpec, device: str) -> Execution:

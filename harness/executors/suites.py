@@ -24,8 +24,7 @@ from harness.metrics import written_down
 from harness.simulation.build import Execution, data_digest, identify
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.plan import affordable, vetted
-from harness.storage.seals import read_sealed
-from harness.storage.store import Store
+from harness.storage.store import UNKNOWN_SPEC, Store, read_suite
 
 log = logging.getLogger(__name__)
 
@@ -192,10 +191,13 @@ def recorded_runs(
     left: dict[str, str] = {}
     for name, _, cell in store.cells(suite):
         id = cell["id"]
-        if id is None or store.folder(id).status not in statuses:
+        if id is None:
+            continue
+        kept = store.contents(cell)
+        if kept.status not in statuses:
             continue
         try:
-            spec = read_spec(cell["spec"])
+            spec = read_spec(kept.started.get("spec", UNKNOWN_SPEC))
             if identify(spec) != id:
                 left[id] = "it was made by another version of the code, the data or a plugin"
                 continue
@@ -238,7 +240,7 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     for id, why in left.items():
         work.say(f"run {id} is left as it is: {why}")
     for path in sorted(work.root.glob("*-tuning/suite.json")):
-        name = read_sealed(path, "suite", "cells")[0].get("searches_for")
+        name = read_suite(path)[0].get("searches_for")
         if name is not None and not (work.root / name / "suite.json").exists():
             work.say(f"the search of suite {name} has not come to its end; repeat the command of the suite")
     ends: Counter[str] = Counter()

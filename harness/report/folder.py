@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.config import builtin
 from harness.config.report import ReportSpec
 from harness.report.data.results import Results
 from harness.report.html.page import write_report
@@ -83,7 +84,10 @@ def report_folder(store: Store, suite: str | None, spec: ReportSpec) -> Report:
     commands = {key: command_of(run.record) for key, run in first.items() if run is not None}
     folder = make_own_folder(store.root, suite or "all")
     command = store.report_settings(suite).get("command") if suite else None
-    provenance = {"the whole suite": command} if command else {}
+    whole = command and builtin.repeats(
+        command, str(suite), results.records[0].profile, (record.spec for record in results)
+    )
+    provenance = {"the whole suite": command} if command and whole else {}
     files = write_report(results, folder, spec, commands=commands, provenance=provenance)
     return Report(results, spec, folder, files)
 

@@ -31,7 +31,7 @@ from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import PARTS, Checkpoint, split
 from harness.storage.environment import machine, versions
 from harness.storage.files import Unwritable
-from harness.storage.run_folder import MODEL, PREDICTIONS
+from harness.storage.run_files import MODEL, PREDICTIONS
 from harness.storage.store import RunFolder
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.storage.store import RunFolder, Store
+from harness.storage.store import UNKNOWN_SPEC, RunFolder, Store
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,11 @@ class RunStatus:
 
 def run_status(folder: RunFolder) -> RunStatus:
     """Return the status of a run; reads the end of one file."""
-    line = folder.last()
+    return status_of(folder.last())
+
+
+def status_of(line: Mapping[str, Any] | None) -> RunStatus:
+    """Return the status of a run by its last evaluation, if it has one."""
     if line is None:
         return RunStatus()
     privacy = line.get("privacy") or {}
@@ -47,9 +51,11 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield a row for every run of a folder or of one suite, also while runs are in progress."""
     damaged: list[Path] = []
     for suite, _, cell in store.cells(only, damaged):
-        spec, id = cell["spec"], cell["id"]
+        id = cell["id"]
+        found = None if id is None else store.contents(cell)
+        spec = cell["spec"] if found is None else found.started.get("spec", UNKNOWN_SPEC)
         row = {"suite": suite or "-", "algorithm": _name(spec), "seed": spec.get("seed", "-")}
-        if id is None:
+        if found is None:
             yield row | {
                 "status": "skipped",
                 "of": spec.get("rounds", "-"),
@@ -57,18 +63,17 @@ def overview(store: Store, only: str | None = None) -> Iterator[dict[str, Any]]:
                 "id": None,
             }
             continue
-        folder = store.folder(id)
-        (status, reason), written = folder.standing(), folder.written
-        now = RunStatus() if status == "damaged" else run_status(folder)
+        written = store.folder(id).written
+        now = status_of(found.rounds[-1] if found.rounds else None)
         yield row | {
-            "status": status,
+            "status": found.status,
             "round": now.round,
             "of": spec.get("rounds", "-"),
             "metrics": now.metrics,
             "epsilon": now.epsilon,
             **({"extrapolated": True} if now.extrapolated else {}),
             "written": None if written is None else round(max(0.0, time.time() - written), 1),
-            "reason": reason,
+            "reason": found.reason,
             "id": id,
         }
     for path in damaged:

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, cast
 
 from harness.core.registry import UserError
-from harness.storage.files import replacing
+from harness.storage.files import open_file, replacing
 from harness.storage.manifest import (
     ARCHIVE,
-    BLOCK,
     MANIFEST,
     Bounded,
     Limits,
     Portable,
     allowed,
-    faults,
     manifest,
     only_results,
     portable,
     read_manifest,
 )
+from harness.storage.seals import BLOCK, sha256
 from harness.storage.store import Store
 
 TOP = "results/"  # folder of all members
 MOST_PADDING = 1 << 20  # bytes after the last member
+MOST_HEADER = 4096  # bytes of a header that holds a long name
+LONG_NAME = re.compile(rb"[0-9]{1,4} path=([\x20-\x7e]+)\n")
+MOST_RATIO = 250  # of bytes unpacked to bytes packed; results are text with digits
+LEAST_UNPACKED = 1 << 28  # bytes that any archive may unpack to
 
 
 def write_archive(store: Store, path: Path) -> Portable:
@@ -56,7 +60,7 @@ def write_archive(store: Store, path: Path) -> Portable:
             for name in found.names:
                 size = (store.root / name).stat().st_size
                 bounded.add(name, size)
-                with open(store.root / name, "rb") as file:
+                with open_file(store.root / name) as file:
                     _add(tar, name, file, size)
         raw.flush()
         with opened(temporary):  # a file that was replaced meanwhile is noticed here
@@ -93,7 +97,7 @@ def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
             _unpack(path, root, Bounded(limits))
             listed = read_manifest(root)
             only_results(root, listed, limits)
-            wrong = faults(root, listed)
+            missing = [name for name in listed if not (root / name).exists()]
         except FileNotFoundError:
             raise UserError(f"{path}: it has no {MANIFEST}, so it is no archive of results") from None
         except FileExistsError as error:
@@ -104,28 +108,82 @@ def opened(path: Path, limits: Limits = ARCHIVE) -> Iterator[Path]:
             raise UserError(f"{path}: {error}") from None
         except (ValueError, OverflowError) as error:  # tarfile lets those of numbers in headers through
             raise UserError(f"{path} is no archive of results, or is damaged: {error}") from None
-        if wrong:
-            raise UserError(f"{path}: {'; '.join(f'{name} {fault}' for name, fault in wrong.items())}")
+        if missing:
+            raise UserError(f"{path}: {'; '.join(f'{name} is missing' for name in missing)}")
         yield root
 
 
 def _unpack(path: Path, root: Path, bounded: Bounded) -> None:
-    """Write the members of an archive below a folder."""
+    """Write the members of an archive below a folder, as long as each is what the first, the manifest, says."""
     root.mkdir()
-    with gzip.open(path, "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
-        for member in tar:
-            name = member.name.removeprefix(TOP)
-            if name != MANIFEST:
-                allowed(name)
-            if not member.isreg() or member.name == name:
-                raise UserError(f"{member.name!r} is no file in {TOP}")
-            bounded.add(name, member.size)
+    listed: Mapping[str, str] | None = None
+    most = LEAST_UNPACKED + MOST_RATIO * path.stat().st_size
+    with open_file(path.resolve()) as raw, gzip.open(raw, "rb") as file:
+        packed = cast(IO[bytes], file)
+        for name, size in _members(packed):
+            if listed is None and name != MANIFEST:
+                raise FileNotFoundError  # it begins with its manifest
+            if listed is not None and name not in listed:
+                raise UserError(f"{name!r} is not in {MANIFEST}")
+            bounded.add(name, size)
+            if bounded.whole > most:
+                raise UserError(
+                    f"it unpacks to more than {most:,} bytes, {MOST_RATIO} times its own, which no results do"
+                )
             target = root / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            source = tar.extractfile(member)
-            assert source is not None  # a regular member has content
-            with source, open(target, "xb") as file:
-                while block := source.read(BLOCK):
-                    file.write(block)
+            with open(target, "xb") as made:
+                _copy(packed, made, size)
+            if listed is None:
+                listed = read_manifest(root)
+            elif sha256(target) != listed[name]:
+                raise UserError(f"{name} is not what the manifest says")
         if len(packed.read(MOST_PADDING + 1)) > MOST_PADDING:  # also compares the checksum of the whole
             raise UserError("it goes on after its last member")
+
+
+def _members(packed: IO[bytes]) -> Iterator[tuple[str, int]]:
+    """Yield name and size of every member; whoever asks for the next has read the content of the one before.
+
+    Headers are read one by one here, as tarfile reads what an extended header says of its own length.
+    """
+    long = ""
+    while (block := packed.read(tarfile.BLOCKSIZE)) and any(block):
+        try:
+            member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+        except UnicodeDecodeError:
+            raise tarfile.ReadError("a name that is no text") from None
+        if member.type == tarfile.XHDTYPE and member.size <= MOST_HEADER and not long:
+            found = LONG_NAME.fullmatch(_read(packed, member.size))
+            long = found[1].decode() if found else ""
+            if not long:
+                raise tarfile.ReadError("a header that results do not need")
+            continue
+        full, long = long or member.name, ""
+        name = full.removeprefix(TOP)
+        if name != MANIFEST:
+            allowed(name)
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or full == name or member.size < 0:
+            raise UserError(f"{full!r} is no file in {TOP}")
+        yield name, member.size
+    if long:
+        raise EOFError("it ends in the middle of a member")
+
+
+def _read(packed: IO[bytes], size: int) -> bytes:
+    """Read the content of a member that is small."""
+    with io.BytesIO() as kept:
+        _copy(packed, kept, size)
+        return kept.getvalue()
+
+
+def _copy(packed: IO[bytes], target: IO[bytes], size: int) -> None:
+    """Write the content of a member, and read what fills its last block."""
+    left = size
+    while left:
+        block = packed.read(min(BLOCK, left))
+        if not block:
+            raise EOFError("it ends in the middle of a member")
+        target.write(block)
+        left -= len(block)
+    packed.read(-size % tarfile.BLOCKSIZE)

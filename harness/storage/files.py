@@ -9,13 +9,23 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
+import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from harness.core.registry import UserError
+
+MOST_BYTES = 1 << 28  # of a JSON file: it takes several times as much memory
+MOST_LEVELS = 64  # of lists and objects in each other
+ZEROS = bytes.maketrans(b"123456789", b"000000000")
+LONG_NUMBER = b"0" * 300  # longer than any floating-point number is large
+UNSAFE = re.compile(r"[^\w.+-]")
+MOST_LETTERS = 100  # of a file's name
 
 
 class Unwritable(UserError):
@@ -23,35 +33,103 @@ class Unwritable(UserError):
 
 
 class Damaged(UserError):
-    """A file that does not hold what was written."""
+    """A file that does not hold what was written, or what no reader takes.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path : Path
+        The file.
+    why : str, optional
+        What is wrong with it, if more is known.
+    """
+
+    def __init__(self, path: Path, why: str = "") -> None:
+        self.why = why or "is damaged"
         super().__init__(
-            f"{path} is damaged; remove it, or the folder of the run that it belongs to, and repeat the command "
-            "that wrote it"
+            f"{path} {why}"
+            if why
+            else f"{path} is damaged; remove it, or the folder of the run that it belongs to, and repeat the "
+            "command that wrote it"
         )
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file in half of pathlib's time: a report reads tens of thousands."""
-    with open(path, "rb", buffering=0) as file:
+def open_file(path: Path, most: int | None = None) -> IO[bytes]:
+    """Open a file to read it, without a buffer.
+
+    Folders may come from others. Opening a pipe would wait, and a link leads to what is not in the folder.
+
+    Raises
+    ------
+    Damaged
+        If it is no regular file, is a link, or has more than ``most`` bytes.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise Damaged(path, "is a link or a device; only files are read") from None
+        raise
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise Damaged(path, "is no file")
+    if most is not None and found.st_size > most:
+        os.close(descriptor)
+        raise Damaged(path, f"has {found.st_size:,} bytes; at most {most:,} are read")
+    return open(descriptor, "rb", buffering=0)
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file, see `open_file`."""
+    with open_file(path, most) as file:
         return file.read()
 
 
 def read_json(path: Path, *needed: str) -> dict[str, Any]:
     """Read a JSON file that holds an object with the needed fields; raise `Damaged` otherwise."""
-    return parse_json(path, path.read_bytes(), *needed)
+    return parse_json(path, read_bytes(path), *needed)
 
 
 def parse_json(path: Path, raw: bytes, *needed: str) -> dict[str, Any]:
     """Return the object in a JSON file that has been read; see `read_json`."""
     try:
-        content = json.loads(raw.decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        content = json_value(raw)
+    except ValueError:
         content = None
     if not isinstance(content, dict) or any(name not in content for name in needed):
         raise Damaged(path)
     return content
+
+
+def json_value(raw: bytes, opened: int | None = None) -> Any:
+    """Return what a JSON text holds, in which at most ``opened`` lists and objects are in each other, if known.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or holds what no record has and other code would stumble over: whole numbers larger than
+        any other number, more than `MOST_LEVELS` levels, or halves of characters.
+    """
+    try:
+        if LONG_NUMBER in raw.translate(ZEROS):
+            raise ValueError("a number is too large")
+        value = json.loads(raw.decode("utf-8"))
+        opened = raw.count(b"{") + raw.count(b"[") if opened is None else opened
+        if opened > MOST_LEVELS and not _shallow(value):
+            raise ValueError("too many levels")
+        if b"\\ud" in raw or b"\\uD" in raw:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise ValueError("too many levels") from None
+    return value
+
+
+def _shallow(value: Any, levels: int = MOST_LEVELS) -> bool:
+    """Whether lists and objects are in each other on no more than some levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(
+        _shallow(one, levels - 1) for one in inner if isinstance(one, dict | list) and one
+    )
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
@@ -103,6 +181,14 @@ def append(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def copy(path: Path, target: Path) -> None:
+    """Copy a file with its time of change; see `open_file` for what is refused."""
+    with open_file(path) as source, open(target, "wb") as file:
+        shutil.copyfileobj(source, file)
+        changed = os.fstat(source.fileno())
+        os.utime(file.fileno(), ns=(changed.st_atime_ns, changed.st_mtime_ns))
+
+
 def rename(path: Path, target: Path) -> None:
     """Rename a file; durable only after `sync_folder`."""
     path.replace(target)
@@ -126,6 +212,11 @@ def make_folder(path: Path) -> None:
 def is_name(name: object) -> bool:
     """Whether this is the name of a file or folder, and no path to somewhere else."""
     return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\\", "\0"} & set(name)
+
+
+def safe_name(text: str) -> str:
+    """Return a name for a file of what a record calls something, which may be a path or anything else."""
+    return UNSAFE.sub("_", text)[:MOST_LETTERS].lstrip(".") or "_"
 
 
 def make_own_folder(root: Path, name: str) -> Path:

@@ -6,7 +6,6 @@ torch reads, no claim, no report, which is made again, and nothing of a damaged 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -16,18 +15,18 @@ from typing import NamedTuple
 
 from harness.core.registry import UserError
 from harness.storage.files import Damaged, json_lines, read_json
-from harness.storage.run_folder import ENDS
+from harness.storage.run_files import RESULTS
+from harness.storage.seals import sha256
 from harness.storage.store import Store, read_suite
 
 MANIFEST, SIGNATURE, STATEMENT = "manifest.json", "manifest.json.sig", "statement.json"
 FORMAT = 1
-OF_RUN = ("spec.json", "rounds.jsonl", "predictions.csv", *ENDS)
+RESERVED = (MANIFEST, SIGNATURE, STATEMENT, "store.json")  # files, so no suite has their names
 RESULT = re.compile(
     rf"store\.json|{re.escape(STATEMENT)}"
     r"|[A-Za-z0-9][A-Za-z0-9_.-]{0,99}/suite\.json"
-    rf"|runs/[A-Za-z0-9_-]{{1,64}}/(?:{'|'.join(map(re.escape, OF_RUN))})"
+    rf"|runs/[A-Za-z0-9_-]{{1,64}}/(?:{'|'.join(map(re.escape, RESULTS))})"
 )
-BLOCK = 1 << 20  # bytes read at once
 
 
 class Limits(NamedTuple):
@@ -55,18 +54,23 @@ class Bounded:
     ----------
     limits : Limits
         The bounds.
+
+    Attributes
+    ----------
+    whole : int
+        Bytes so far.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.limits, self._files, self._bytes = limits, 0, 0
+        self.limits, self._files, self.whole = limits, 0, 0
 
     def add(self, name: str, size: int) -> None:
         """Count a file; raise UserError beyond a limit."""
-        self._files, self._bytes = self._files + 1, self._bytes + size
+        self._files, self.whole = self._files + 1, self.whole + size
         for what, given, allowed in (
             ("files", self._files, self.limits.files),
             (f"bytes in {name}", size, self.limits.each),
-            ("bytes in all files", self._bytes, self.limits.whole),
+            ("bytes in all files", self.whole, self.limits.whole),
         ):
             if given > allowed:
                 raise UserError(f"at most {allowed:,} {what}, given {given:,}")
@@ -103,7 +107,7 @@ def portable(store: Store, suite: str | None = None) -> Portable:
     names, left_out = ["store.json"] if (store.root / "store.json").exists() else [], Counter[str]()
     folders = {folder.path.name: folder for folder in store.run_folders()}
     found: set[str] = set()
-    for path in sorted(store.root.glob("*/suite.json")):
+    for path in store.suites():
         try:
             content, _ = read_suite(path)
         except Damaged:
@@ -116,18 +120,12 @@ def portable(store: Store, suite: str | None = None) -> Portable:
         raise UserError(f"{store.root} holds no suite {suite!r}")
     ids = []
     for id in sorted(folders if suite is None else found):
-        folder = store.folder(id)
-        status = folder.status
-        if status not in ENDS.values():
+        status = store.contents({"id": id}).status
+        if status not in ("done", "failed"):
             left_out[status] += 1
             continue
         ids.append(id)
-        unsealed = status == "done" and not folder.has("predictions.csv")
-        names += [
-            f"runs/{id}/{name}"
-            for name in OF_RUN
-            if (folder.path / name).exists() and not (name == "predictions.csv" and unsealed)
-        ]
+        names += [f"runs/{id}/{name}" for name in store.folder(id).results()]
     if not ids:
         raise UserError(f"{store.root} holds no run that has ended{f' of suite {suite}' if suite else ''}")
     return Portable(sorted(names), ids, left_out)
@@ -162,7 +160,7 @@ def read_manifest(root: Path) -> dict[str, str]:
 
 def allowed(name: str) -> str:
     """Return the path of a result within its folder; raise UserError if it is that of something else."""
-    if not RESULT.fullmatch(name):
+    if not RESULT.fullmatch(name) or (name.partition("/")[0] in RESERVED and "/" in name):
         raise UserError(
             f"{name!r} is no result: specs, evaluations, ends and predictions of runs, and suites are; checkpoints "
             "and all other files are refused"
@@ -179,6 +177,8 @@ def faults(root: Path, listed: Mapping[str, str]) -> dict[str, str]:
                 found[name] = "is not what the manifest says"
         except (FileNotFoundError, NotADirectoryError):
             found[name] = "is missing"
+        except Damaged as error:
+            found[name] = error.why
     return found
 
 
@@ -197,12 +197,3 @@ def only_results(root: Path, listed: Collection[str], limits: Limits) -> None:
                 allowed(relative)
                 raise UserError(f"{relative!r} is not in {MANIFEST}")
             bounded.add(relative, path.stat().st_size)
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, which may be larger than memory."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

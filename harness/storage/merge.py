@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.core.registry import UserError
-from harness.storage.files import make_folder, rename, sync_folder, writing
-from harness.storage.run_folder import FILES, Busy, RunFolder
+from harness.storage.contents import Named, unchecked
+from harness.storage.files import Damaged, copy, make_folder, rename, replacing, sync_folder, writing
+from harness.storage.run_files import ENDS, EXTRAS, FILES
+from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import Store, read_suite
 
@@ -38,10 +41,11 @@ class Merged:
     suites: list[str] = field(default_factory=list)
 
 
-def merge(sources: Sequence[Path], target: Path) -> Merged:
+def merge(sources: Sequence[Path], target: Path, named: Named = unchecked) -> Merged:
     """Copy the runs and suites of results folders into one.
 
-    A run that is done replaces one that is not. Of two that are done and differ, that of the target stays. Suites
+    A run that is done replaces one that is not. Of two that are done and differ, that of the target stays; of two
+    that agree, it gets the predictions and the model that only the other has. Suites
     of one name are pooled; the target's title and report settings stay.
 
     Parameters
@@ -50,6 +54,8 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
         Results folders; nothing in them is changed.
     target : Path
         Where their runs go; created if it does not exist.
+    named : Callable, optional
+        As of `Store`: runs under ids that are not theirs are left.
 
     Raises
     ------
@@ -61,18 +67,23 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
             raise UserError(f"no results folder {source}")
         if target.exists() and source.samefile(target):
             raise UserError(f"merge: {source} is the target")
-    stores = [Store(source) for source in sources]
-    into, made = Store(target), Merged()
+    stores = [Store(source, named) for source in sources]
+    into, made = Store(target, named), Merged()
     pooled: dict[str, dict[str, Any]] = {}
     for store in [into, *stores]:
-        for path in sorted(store.root.glob("*/suite.json")):
+        for path in store.suites():
             content, _ = read_suite(path)
             name = str(content["suite"])
             pooled[name] = _pooled(pooled[name], content) if name in pooled else content
     into.open()
     for store in stores:
         for folder in store.run_folders():
-            _merge_run(folder, into.folder(folder.path.name), made)
+            cell = {"id": folder.path.name}
+            statuses = into.contents(cell).status, store.contents(cell).status
+            try:
+                _merge_run(folder, into.folder(folder.path.name), statuses, made)
+            except Damaged as error:
+                made.left[str(folder.path)] = str(error)
     for name, content in pooled.items():
         path = target / name / "suite.json"
         if not path.exists() or read_sealed(path)[0] != content:
@@ -81,16 +92,16 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
     return made
 
 
-def _merge_run(source: RunFolder, target: RunFolder, made: Merged) -> None:
-    """Copy a run, unless the target has as much of it."""
-    mine, theirs = target.status, source.status
+def _merge_run(source: RunFolder, target: RunFolder, statuses: tuple[str, str], made: Merged) -> None:
+    """Copy a run, unless the target has as much of it; the statuses are those of the target and the source."""
+    mine, theirs = statuses
     if theirs in ("running", "damaged"):
         made.left[str(source.path)] = f"it is {theirs}"
     elif mine == "running":
         made.left[str(source.path)] = f"{target.path} is running"
     elif mine == "done" and theirs == "done":
         if _figures(source) == _figures(target):
-            made.same += 1
+            _complete(source, target, made)
         else:
             made.left[str(source.path)] = f"{target.path} ended with other figures"
     elif mine == "missing" or (theirs == "done" and mine != "done"):
@@ -110,9 +121,10 @@ def _copy(source: RunFolder, target: RunFolder, made: Merged) -> None:
             with writing(fresh):
                 shutil.rmtree(fresh, ignore_errors=True)
                 fresh.mkdir()
-                for name in FILES:
-                    if (source.path / name).is_file():
-                        shutil.copy2(source.path / name, fresh / name)
+                ended = source.status in ENDS.values()
+                for name in source.results() if ended else FILES:
+                    with suppress(FileNotFoundError):
+                        copy(source.path / name, fresh / name)
                 sync_folder(fresh)
             if target.path.exists():
                 with target.claim():
@@ -124,6 +136,22 @@ def _copy(source: RunFolder, target: RunFolder, made: Merged) -> None:
             else:
                 rename(fresh, target.path)
             made.copied += 1
+    except Busy as error:
+        made.left[str(source.path)] = f"{error} is running"
+
+
+def _complete(source: RunFolder, target: RunFolder, made: Merged) -> None:
+    """Copy what was saved with a run, such as its model, where the target has not saved it."""
+    more = [name for name in source.results() if name in EXTRAS and name not in target.results()]
+    made.same += 1
+    if not more:
+        return
+    try:
+        with target.claim():
+            for name in more:
+                with replacing(target.path / name, durable=True) as temporary:
+                    copy(source.path / name, temporary)
+            target.seal(*more)
     except Busy as error:
         made.left[str(source.path)] = f"{error} is running"
 

@@ -16,18 +16,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from harness.storage import files, seals
-from harness.storage.files import Damaged, writing
+from harness.storage import files, seals, shapes
+from harness.storage.files import Damaged, open_file, writing
+from harness.storage.run_files import ENDS, EXTRAS, FILES, MOST_BYTES, RESULTS, SEALED
 from harness.storage.seals import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 
-ENDS = {"done.json": "done", "failed.json": "failed"}
-NEEDED = {"done.json": (), "failed.json": ("reason",)}
-PREDICTIONS, MODEL = EXTRAS = ("predictions.csv", "model.safetensors")  # written if asked for
-FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", *ENDS, *EXTRAS)
 POLL_SECONDS = 0.05  # between attempts to take a claim
 TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
+MOST_TAIL_BYTES = 1 << 26  # a line is never as long
 
 
 class Busy(Exception):
@@ -63,9 +61,11 @@ class RunFolder:
 
         `kept` is given the content of other files as `seals.read_end` does.
         """
+        if self.path.is_symlink():
+            return "damaged", "its folder is a link", {}
         for name, status in ENDS.items():
             try:
-                content, found = seals.read_end(self.path, name, *NEEDED[name], kept=kept)
+                content, found = self._end_of(name, kept)
             except FileNotFoundError:
                 continue
             if found and not (self.path / name).exists():  # being repeated just now
@@ -110,25 +110,45 @@ class RunFolder:
         """
         for name in ENDS:
             with suppress(FileNotFoundError):
-                return seals.read_end(self.path, name, *NEEDED[name])[1]
+                return self._end_of(name)[1]
         try:
             read_sealed(self.path / "spec.json", "spec", "source")
         except FileNotFoundError:
             return {}
-        except Damaged:
-            return {"spec.json": "is damaged"}
+        except Damaged as error:
+            return {"spec.json": error.why}
         return {}
+
+    def _end_of(
+        self, name: str, kept: dict[str, bytes] | None = None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return what `seals.read_end` does; an end without the shape of one is at fault."""
+        content, found = seals.read_end(self.path, name, kept=kept)
+        if not found:
+            try:
+                shapes.shaped(self.path / name, shapes.ENDS[name], content)
+            except Damaged as error:
+                return {}, {name: error.why}
+        return content, found
+
+    def results(self) -> list[str]:
+        """Return the names of the files that are the results of a run that has ended: those that its end seals."""
+        end = next(name for name in ENDS if (self.path / name).exists())
+        _, seal = read_sealed(self.path / end)
+        stray = [name for name in SEALED if seal and name not in seal]
+        others = [name for name in RESULTS if name not in ENDS and name not in stray]
+        return [*(name for name in others if (self.path / name).exists()), end]
 
     def end(self, name: str = "done.json") -> dict[str, Any]:
         """Return the content of ``done.json`` or ``failed.json``."""
-        return read_sealed(self.path / name, *NEEDED[name])[0]
+        return read_sealed(self.path / name)[0]
 
     def _held(self) -> bool:
         """Whether a process holds the claim."""
         try:
-            with open(self.path / "claim", encoding="utf-8") as file:
+            with open_file(self.path / "claim") as file:
                 return not _locked(file, fcntl.LOCK_SH)
-        except FileNotFoundError:
+        except (FileNotFoundError, Damaged):
             return False
 
     @contextmanager
@@ -172,7 +192,7 @@ class RunFolder:
         """
         with ExitStack() as opened:
             with suppress(FileNotFoundError):  # no worker has been here, as in an archive
-                file = opened.enter_context(open(self.path / "claim", encoding="utf-8"))
+                file = opened.enter_context(open_file(self.path / "claim"))
                 if not _locked(file, fcntl.LOCK_SH):
                     raise Busy(str(self.path))
             yield
@@ -198,12 +218,12 @@ class RunFolder:
 
         `raw` is the content of their file, if it has been read.
         """
-        text = (self._raw() if raw is None else raw).decode(errors="replace")
-        if text.endswith("\n") and (whole := _parsed_lines(text)) is not None:
+        text = self._raw() if raw is None else raw
+        if text.endswith(b"\n") and (whole := shapes.evaluations(text.splitlines())) is not None:
             return whole
         lines: list[dict[str, Any]] = []
         for line in text.splitlines(keepends=True):
-            evaluation = _parsed(line)
+            evaluation = shapes.evaluation(line)
             if evaluation is None:
                 break
             lines.append(evaluation)
@@ -212,17 +232,17 @@ class RunFolder:
     def last(self) -> dict[str, Any] | None:
         """Return the last complete line, reading only the end of the file; None if there is none."""
         try:
-            with open(self.path / "rounds.jsonl", "rb") as file:
+            with open_file(self.path / "rounds.jsonl") as file:
                 size, wanted = file.seek(0, 2), TAIL_BYTES
                 while True:
                     first = file.seek(max(0, size - wanted))
                     lines = file.read(size - first).splitlines(keepends=True)
                     complete = lines if first == 0 else lines[1:]  # the first may be cut off
                     for line in reversed(complete):
-                        evaluation = _parsed(line.decode(errors="replace"))
+                        evaluation = shapes.evaluation(line)
                         if evaluation is not None:
                             return evaluation
-                    if first == 0:
+                    if first == 0 or wanted > MOST_TAIL_BYTES:
                         return None
                     wanted *= 8
         except FileNotFoundError:
@@ -322,11 +342,8 @@ class RunFolder:
     def _end(self, name: str, content: Mapping[str, Any]) -> None:
         """Write the end of the run, which seals its other files."""
         self._sync_lines()
-        others = {
-            "spec.json": self._spec,
-            "rounds.jsonl": self._lines and self.digest,
-            **dict.fromkeys(EXTRAS),
-        }
+        others: dict[str, str | None] = dict.fromkeys(SEALED)
+        others |= {"spec.json": self._spec, "rounds.jsonl": self._lines and self.digest}
         for other, digest in others.items():
             if digest is None and (self.path / other).exists():
                 others[other] = seals.checksum(self.path / other)
@@ -354,7 +371,7 @@ class RunFolder:
     def _raw(self) -> bytes:
         """Return the content of rounds.jsonl, also before there is one."""
         try:
-            return files.read_bytes(self.path / "rounds.jsonl")
+            return files.read_bytes(self.path / "rounds.jsonl", MOST_BYTES["rounds.jsonl"])
         except FileNotFoundError:
             return b""
 
@@ -373,32 +390,13 @@ class RunFolder:
             files.remove(path)
 
 
-def _locked(file: IO[str], kind: int) -> bool:
+def _locked(file: IO[Any], kind: int) -> bool:
     """Take a lock; return False if another process's lock excludes it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def _parsed_lines(text: str) -> list[dict[str, Any]] | None:
-    """Return all evaluations, parsed at once; None if one of the lines is damaged."""
-    given = text.splitlines()
-    try:
-        lines = json.loads(f"[{','.join(given)}]")
-    except json.JSONDecodeError:
-        return None
-    return lines if len(lines) == len(given) and all(isinstance(line, dict) for line in lines) else None
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    """Return an evaluation; None if the line is damaged or incomplete."""
-    try:
-        content = json.loads(line) if line.endswith("\n") else None
-    except json.JSONDecodeError:
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _told(faults: Mapping[str, str]) -> str:

@@ -13,11 +13,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.storage.files import Damaged, json_lines, parse_json, read_bytes, write_text
+from harness.storage.files import (
+    Damaged,
+    json_lines,
+    open_file,
+    parse_json,
+    read_bytes,
+    write_text,
+)
+from harness.storage.run_files import MOST_BYTES, RECORDED, SEALED
 
 BLANK = "0" * 64
 RUN = "run"  # key of a seal that holds the id of the run, in place of a file's name
-RECORDED = ("spec.json", "rounds.jsonl")  # files of a run that its record is made of, besides its end
+BLOCK = 1 << 20  # bytes read at once
 SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
@@ -95,13 +103,13 @@ def read_end(
     """
     try:
         content, seal = read_sealed(folder / name, *needed)
-    except Damaged:
-        return {}, {name: "is damaged"}
+    except Damaged as error:
+        return {}, {name: error.why}
     if not seal:
         return content, _unsealed(folder, name)
     if seal.get(RUN) != folder.name:
         return content, {name: f"belongs to run {seal.get(RUN)}"}
-    found = {other: _fault(folder / other, seal[other], kept) for other in seal if other not in (RUN, name)}
+    found = {other: _fault(folder, other, seal[other], kept) for other in seal if other not in (RUN, name)}
     return content, {other: fault for other, fault in found.items() if fault}
 
 
@@ -111,33 +119,48 @@ def _unsealed(folder: Path, name: str) -> dict[str, str]:
         started, _ = read_sealed(folder / "spec.json")
     except FileNotFoundError:
         return {}
-    except Damaged:
-        return {"spec.json": "is damaged"}
+    except Damaged as error:
+        return {"spec.json": error.why}
     return {name: "has lost its seal"} if "versions" in started else {}
 
 
-def _fault(path: Path, expected: str, kept: dict[str, bytes] | None) -> str:
+def _fault(folder: Path, name: str, expected: object, kept: dict[str, bytes] | None) -> str:
+    if name not in SEALED:  # a seal that others wrote may name files anywhere
+        return "is no file of a run"
     try:
-        if kept is None or path.name not in RECORDED:
-            found = checksum(path)
+        if kept is None or name not in RECORDED:
+            found = checksum(folder / name, MOST_BYTES[name])
         else:
-            kept[path.name] = read_bytes(path)
-            found = hashlib.sha256(kept[path.name]).hexdigest()
+            kept[name] = read_bytes(folder / name, MOST_BYTES[name])
+            found = hashlib.sha256(kept[name]).hexdigest()
     except FileNotFoundError:
         return "is missing"
+    except Damaged as error:
+        return error.why
     return "" if found == expected else "is damaged"
 
 
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file; one that has not changed is read once by a process."""
-    now = path.stat()
+def checksum(path: Path, most: int | None = None) -> str:
+    """Return the SHA-256 of a file of at most some bytes; one that has not changed is read once by a process."""
+    now = path.lstat()
+    if most is not None and now.st_size > most:
+        raise Damaged(path, f"has {now.st_size:,} bytes; at most {most:,} are read")
     compute = _checksum if time.time() - now.st_mtime > SETTLED_SECONDS else _checksum.__wrapped__
     return compute(path, now.st_mtime_ns, now.st_ctime_ns, now.st_size, now.st_ino)
 
 
 @lru_cache(maxsize=1 << 16)
 def _checksum(path: Path, *state: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256(path)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, which may be larger than memory."""
+    digest = hashlib.sha256()
+    with open_file(path) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _without(content: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -40,18 +40,11 @@ from typing import Any
 
 from harness.core.garbage import no_collection
 from harness.core.registry import UserError
-from harness.storage.files import (
-    Damaged,
-    is_name,
-    make_folder,
-    make_own_folder,
-    read_bytes,
-    read_json,
-    write_json,
-    writing,
-)
+from harness.storage.contents import Contents, Named, contents, unchecked
+from harness.storage.files import Damaged, make_folder, make_own_folder, read_json, write_json, writing
 from harness.storage.run_folder import Busy, RunFolder
-from harness.storage.seals import parse_sealed, read_sealed, write_sealed
+from harness.storage.seals import read_sealed, write_sealed
+from harness.storage.shapes import SuiteRecord, shaped
 
 __all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "read_suite"]
 
@@ -61,7 +54,8 @@ FORMAT = 1
 RUN_ID = re.compile(r"[A-Za-z0-9_-]+")
 MOST_WARNINGS = 10  # of damaged runs, one line each
 #: Shown in place of the spec of a run whose description is damaged.
-UNKNOWN_SPEC = {"algorithm": "unknown", "seed": 0}
+UNKNOWN_SPEC = {"algorithm": {"name": "unknown"}, "seed": 0}
+OF_CELL = ("spec", "digest", "versions")  # of a run that has not begun
 
 
 @dataclass(frozen=True)
@@ -155,17 +149,24 @@ class Store:
     ----------
     root : Path
         Path of the folder; created on the first write.
+    named : Callable, optional
+        Says why a run's id does not follow from its record (`harness.config.recorded.misnamed`); whoever reads what
+        others may have written gives it.
 
     Raises
     ------
     UserError
-        If it has another format version or is a file.
+        If it has another format version or is a file, or its runs are elsewhere.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, named: Named = unchecked) -> None:
+        self.root, self._named = root, named
         if root.exists() and not root.is_dir():
             raise UserError(f"{root} is a file; a results folder is needed")
+        if (root / "runs").is_symlink():
+            raise UserError(
+                f"{root / 'runs'} is a link; make {root} one, as links within it are not followed"
+            )
         if (root / "store.json").exists():
             version = read_json(root / "store.json").get("format")
             if version != FORMAT:
@@ -205,18 +206,23 @@ class Store:
     def report_settings(self, suite: str) -> dict[str, Any]:
         """Return the report settings of a suite; empty if there are none."""
         path = self.root / suite / "suite.json"
-        return dict(read_sealed(path)[0].get("report", {})) if path.exists() else {}
+        return dict(read_suite(path)[0].get("report", {})) if path.exists() else {}
+
+    def suites(self) -> list[Path]:
+        """Return the records of suites, sorted."""
+        return sorted(self.root.glob("*/suite.json"))
 
     def cells(
         self, suite: str | None = None, damaged: list[Path] | None = None
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield the cells of each suite (or of one) with its name and profile, then runs without a suite.
 
-        The runs of a search for settings are yielded only if its suite is asked for. Records of suites that are
-        damaged are added to ``damaged``, and their runs belong to no suite; without such a list they raise Damaged.
+        A cell names a run; what it says of its settings counts until the run begins (`contents`). The runs of a
+        search for settings are yielded only if its suite is asked for. Records of suites that are damaged are added
+        to ``damaged``, and their runs belong to no suite; without such a list they raise Damaged.
         """
         known: set[str | None] = set()
-        for path in sorted(self.root.glob("*/suite.json")):
+        for path in self.suites():
             try:
                 content, _ = read_suite(path)
             except Damaged:
@@ -232,14 +238,27 @@ class Store:
             tuning, chosen = content.get("tuning", {}), content.get("report", {}).get("chosen", ())
             for cell in content["cells"]:
                 cell = {**cell, "chosen": chosen}
-                if "search" in cell:
+                if cell.get("search") is not None:
                     number = cell["search"]
                     search = {"number": number, **tuning["searches"][number], "tune": tuning["tune"]}
                     cell = {**cell, "search": search}
                 yield content["suite"], content["profile"], cell
         if suite is None:
             for folder in self.run_folders(known):
-                yield "", "", {"spec": UNKNOWN_SPEC, **_started(folder), "id": folder.path.name}
+                yield "", "", {"id": folder.path.name}
+
+    def contents(self, cell: Mapping[str, Any]) -> Contents:
+        """Return what is on record of the run of a cell.
+
+        Its settings are those with which it began, and those of the cell if it has not begun.
+        """
+        id, given = cell["id"], {name: cell[name] for name in OF_CELL if name in cell}
+        found = contents(self.folder(id), self._named)
+        if found.started or not given.get("spec"):
+            return found
+        if why := self._named(id, given):
+            return found if found.status == "damaged" else found.damaged(f"suite.json {why}")
+        return found._replace(started=given)
 
     def run_folders(self, known: Collection[str | None] = ()) -> list[RunFolder]:
         """Return the folders of all runs that have begun, but for those with known ids.
@@ -277,46 +296,47 @@ class Store:
             log.warning("%d runs are damaged and left out; the command verify lists them", len(damaged))
         return records
 
+    def contradictions(self, cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """Say which cells of a suite hold other settings than those that the id of their run follows from."""
+        for cell in cells:
+            if cell["id"] is not None and cell.get("spec") and (why := self._named(cell["id"], cell)):
+                yield f"suite.json {why}"
+
     def _record(self, suite: str, profile: str, cell: Mapping[str, Any]) -> RunRecord:
-        search = cell.get("search", {})
+        search = cell.get("search") or {}
         chosen = tuple(search.get("paths", cell.get("chosen", ())))
         if cell["id"] is None:
             made = partial(RunRecord, search=search, chosen=chosen)
             known = {"digest": cell.get("digest", ""), "versions": cell.get("versions", {})}
             return made(None, suite, profile, cell["spec"], "skipped", cell["reason"], "", [], **known)
-        folder = self.folder(cell["id"])
-        kept: dict[str, bytes] = {}
-        status, reason, end = folder.read(kept)
-        started = cell if "source" in cell else {**cell, **_started(folder, kept.get("spec.json"))}
+        status, reason, end, started, rounds = self.contents(cell)
         plugins = {"plugins": started["plugins"]} if "plugins" in started else {}  # of earlier versions
+        spec = started.get("spec", UNKNOWN_SPEC)
         return RunRecord(
-            *(cell["id"], suite, profile, cell["spec"], status, reason, started.get("source", "")),
-            rounds=[] if status == "damaged" else folder.rounds(kept.get("rounds.jsonl")),
+            *(cell["id"], suite, profile, spec, status, reason, started.get("source", "")),
+            rounds=rounds,
             final=end if status == "done" else {},
             digest=started.get("digest", ""),
-            held=started.get("held", {}),
-            tested=started.get("tested", {}),
+            held=started.get("held") or {},
+            tested=started.get("tested") or {},
             versions=started.get("versions", plugins),
-            code=str(started.get("code", "")),
-            meta=started.get("meta", {}),
+            code=started.get("code") or "",
+            meta=started.get("meta") or {},
             search=search,
             chosen=chosen,
         )
 
 
 def read_suite(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read a ``suite.json`` and return it with its seal; raise Damaged if its name would lead to another folder."""
+    """Read a ``suite.json`` and return it with its seal.
+
+    Raises
+    ------
+    Damaged
+        If it is damaged or has not the shape of one, or its folder is a link.
+    """
+    if path.parent.is_symlink():
+        raise Damaged(path, "is in a folder that is a link")
     content, seal = read_sealed(path, "suite", "profile", "cells")
-    if not is_name(content["suite"]):
-        raise Damaged(path)
+    shaped(path, SuiteRecord, content)
     return content, seal
-
-
-def _started(folder: RunFolder, raw: bytes | None = None) -> dict[str, Any]:
-    """Return what was written when a run began, `raw` if it has been read; empty if there is none, or damaged."""
-    path = folder.path / "spec.json"
-    try:
-        content, _ = parse_sealed(path, read_bytes(path) if raw is None else raw, "spec", "source")
-    except (FileNotFoundError, Damaged):
-        return {}
-    return content if content.get("id", folder.path.name) == folder.path.name else {}

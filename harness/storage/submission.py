@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from harness.core.registry import UserError
 from harness.storage.environment import machine, versions
-from harness.storage.files import make_folder, read_json, write_json, write_text, writing
+from harness.storage.files import copy, make_folder, read_bytes, read_json, write_json, write_text, writing
 from harness.storage.manifest import (
     MANIFEST,
     SIGNATURE,
@@ -37,10 +36,11 @@ from harness.storage.manifest import (
     portable,
     read_manifest,
 )
-from harness.storage.run_folder import ENDS, RunFolder
+from harness.storage.run_files import ENDS
+from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.signature import sign, signer
-from harness.storage.store import Store
+from harness.storage.store import Store, read_suite
 
 LONGEST_NAME = 100
 OWN = ("seconds", "stacked")  # of the timing of one run, not of where it was made
@@ -108,7 +108,7 @@ def write_submission(
         for name in found.names:
             bounded.add(name, (store.root / name).stat().st_size)
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(store.root / name, root / name)
+            copy(store.root / name, root / name)
             if name.endswith("/failed.json"):
                 _without_traceback(root / name)
         statement = {
@@ -149,9 +149,11 @@ def read_submission(folder: Path) -> Submission:
     signed = (folder / SIGNATURE).exists()
     statement = read_json(folder / STATEMENT, "submitter")
     store, ids = Store(folder), sorted({name.split("/")[1] for name in listed if name.startswith("runs/")})
+    for path in store.suites():
+        read_suite(path)
     for id in ids:
         run = store.folder(id)
-        status, reason = run.standing()
+        status, reason, *_ = store.contents({"id": id})
         if status not in ENDS.values():
             raise UserError(
                 f"run {id} is {status}{f': {reason}' if reason else ''}; only runs that ended count"
@@ -164,7 +166,7 @@ def read_submission(folder: Path) -> Submission:
             )
     return Submission(
         folder,
-        hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12],
+        hashlib.sha256(read_bytes(folder / MANIFEST)).hexdigest()[:12],
         _name(statement["submitter"]),
         signer(folder / MANIFEST, folder / SIGNATURE) if signed else None,
         ids,

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from harness.core.registry import UserError
 from harness.storage.files import Damaged
 from harness.storage.manifest import MANIFEST, faults, read_manifest
-from harness.storage.run_folder import ENDS, EXTRAS, RunFolder
+from harness.storage.run_files import ENDS, EXTRAS
+from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import Store, read_suite
 
@@ -37,7 +38,7 @@ def verify(store: Store) -> Iterator[Verdict]:
 
     Files that the manifest does not name are no fault: an archive that was unpacked may be worked in.
     """
-    if (store.root / MANIFEST).exists():
+    if (store.root / MANIFEST).is_file():  # a folder of that name is a suite
         try:
             wrong = faults(store.root, read_manifest(store.root))
         except UserError as error:
@@ -47,22 +48,24 @@ def verify(store: Store) -> Iterator[Verdict]:
             "damaged" if wrong else "sound",
             tuple(f"{name} {fault}" for name, fault in wrong.items()),
         )
-    for path in sorted(store.root.glob("*/suite.json")):
+    for path in store.suites():
         try:
-            _, seal = read_suite(path)
-        except Damaged:
-            yield Verdict(path.parent.name, "damaged", ("suite.json is damaged",))
+            content, seal = read_suite(path)
+        except Damaged as error:
+            yield Verdict(path.parent.name, "damaged", (f"suite.json {error.why}",))
         else:
-            yield Verdict(path.parent.name, "sound" if seal else "not sealed")
+            told = tuple(store.contradictions(content["cells"]))
+            yield Verdict(path.parent.name, "damaged" if told else "sound" if seal else "not sealed", told)
     for folder in store.run_folders():
-        yield _verdict(folder)
+        yield _verdict(store, folder)
 
 
-def _verdict(folder: RunFolder) -> Verdict:
+def _verdict(store: Store, folder: RunFolder) -> Verdict:
     """Return the verdict on a run."""
     place = f"runs/{folder.path.name}"
-    status, _ = folder.standing()
+    status, reason, *_ = store.contents({"id": folder.path.name})
     faults = [f"{name} {fault}" for name, fault in folder.faults().items()] if status == "damaged" else []
+    faults = faults or ([str(reason)] if status == "damaged" else [])
     name = next((name for name in ENDS if (folder.path / name).exists()), None)
     if name is not None and status != "damaged":
         sealed = bool(read_sealed(folder.path / name)[1])

@@ -1,6 +1,7 @@
 """From runs to the pages of a board: what is forged is found as often as the formula says."""
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -13,7 +14,9 @@ from harness.cli.parser import main
 from harness.config.recorded import run_id
 from harness.executors.replay import Replay, caught
 from harness.storage import seals
-from harness.storage.manifest import MANIFEST, manifest
+from harness.storage.first_seen import SEEN
+from harness.storage.manifest import MANIFEST, SIGNATURE, manifest
+from harness.storage.signature import sign
 from harness.storage.store import Store
 from harness.storage.submission import write_submission
 from tests.support.submitted import forge, resealed, results
@@ -137,6 +140,32 @@ def test_a_copy_of_a_submission_does_not_count_twice(folder, tmp_path, capsys):
     assert "bob: refused: it is a copy of ada" in told and f"1 of {RUNS} finished runs" in told
 
 
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_a_copy_displaces_no_original(made, tmp_path, capsys):
+    """A copy without the signature, in a folder that sorts first, made the original a copy."""
+    subs = tmp_path / "subs"
+    for name in ("ada", "eve"):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True
+        )
+    write_submission(made, "mine", subs / "b-ada", "Ada", tmp_path / "ada")
+    shutil.copytree(subs / "b-ada", subs / "a-copy", ignore=shutil.ignore_patterns(SIGNATURE))
+    build = ["board", "build", str(subs), "--out", str(tmp_path / "site")]
+    assert main(build) == 2
+    assert "a-copy: left out: it is a copy of b-ada" in said(capsys)
+    assert [json.loads(line)["folder"] for line in (subs / SEEN).read_text().splitlines()] == ["b-ada"]
+    before = (subs / SEEN).read_bytes()
+    sign(subs / "a-copy" / MANIFEST, tmp_path / "eve")  # by another key: the first seen counts
+    assert main(build) == 2
+    assert "a-copy: left out: it is a copy of b-ada" in said(capsys)
+    assert (subs / SEEN).read_bytes() == before
+    assert main(["board", "check", str(subs), "--sample", "0"]) == 2
+    assert "a-copy: refused: it is a copy of b-ada" in said(capsys)
+    (subs / SEEN).write_text("no list")
+    assert main(build) == 2
+    assert "seen.jsonl is damaged in line 1" in said(capsys)
+
+
 def test_a_record_that_breaks_tables_is_left_out(folder, tmp_path, capsys):
     """A list where a number of seconds should be passes every checksum."""
     run = Store(folder / "ada").run_folders()[0]
@@ -145,7 +174,9 @@ def test_a_record_that_breaks_tables_is_left_out(folder, tmp_path, capsys):
     seals.write_sealed(run.path / "done.json", final, seal)
     resealed(folder / "ada")
     assert main(["board", "build", str(folder), "--out", str(tmp_path / "site")]) == 2
-    assert "ada: left out: no table can be made of it: TypeError" in said(capsys)
+    assert f"ada: left out: run {run.path.name} is damaged: done.json is damaged: timing.seconds" in said(
+        capsys
+    )
 
 
 @pytest.mark.parametrize(

@@ -57,3 +57,20 @@ def test_no_lazy_name_is_that_of_a_module(package):
     modules = {found.name for found in pkgutil.iter_modules(module.__path__)}
     assert not modules & set(module.__all__)
     assert all(getattr(module, name) is not None for name in module.__all__)
+
+
+#: Commands that write a folder of their own, and read nothing else in it.
+WRITERS = {"harness.cli.doctor", "harness.cli.run", "harness.api.making"}
+
+
+def test_whoever_reads_results_checks_their_ids():
+    """`results_folder` compares ids with records; a `Store` alone takes them as they are."""
+    rooms = ("harness.cli", "harness.api", "harness.report")
+    calls = {
+        name
+        for name, file in files().items()
+        if name.startswith(rooms)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Store"
+    }
+    assert calls <= WRITERS

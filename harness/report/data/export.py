@@ -13,7 +13,7 @@ import pandas as pd
 from harness.core.registry import UserError
 from harness.report.data.specs import part_name
 from harness.report.data.tidy import COUNTS, diagnostics, flat_spec
-from harness.storage.files import replacing
+from harness.storage.files import replacing, safe_name
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -79,16 +79,17 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
     for record in records:
         if record.id is None:
             continue
-        place = folder / (record.suite or "runs") / (part_name(record.spec["algorithm"]) or "")
-        place = place / f"seed-{record.spec['seed']}" / record.id
+        names = record.suite or "runs", part_name(record.spec["algorithm"]) or ""
+        place = folder.joinpath(*map(safe_name, (*names, f"seed-{record.spec['seed']}", record.id)))
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             writer = SummaryWriter(temporary)
             final: dict[str, float] = {}
             for line in record.rounds:
                 final = figures_of(line)
+                seconds = line.get("timing", {}).get("seconds", 0.0)
                 for name, value in final.items():
-                    writer.add_scalar(name, value, line["round"], walltime=line["timing"].get("seconds", 0.0))
+                    writer.add_scalar(name, value, line["round"], walltime=seconds)
             writer.add_text("spec", f"```\n{json.dumps(record.spec, indent=1)}\n```", walltime=0)
             writer.add_text("status", record.reason or record.status, walltime=0)
             events: Any = writer.file_writer  # add_hparams would write a separate run
@@ -106,8 +107,8 @@ def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:
 def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of an evaluation that can be drawn as curves."""
     claim = {k: v for k, v in (line.get("privacy") or {}).items() if k.startswith("epsilon_")}
-    found = {name: line[name] for name in COUNTS if name != "round"} | claim
-    found |= {k: v for k, v in diagnostics(line).items() if not isinstance(v, str)} | line["metrics"]
+    found = {name: line.get(name) for name in COUNTS if name != "round"} | claim
+    found |= {k: v for k, v in diagnostics(line).items() if not isinstance(v, str)} | line.get("metrics", {})
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

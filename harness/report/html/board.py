@@ -6,7 +6,8 @@ submission's from its manifest. What has been linked to stays where it is when m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ from harness.report.html.page import write_page
 from harness.report.html.templates import template
 from harness.report.tables.columns import Column
 from harness.report.tables.rows import Board
-from harness.storage.files import make_folder, write_text
+from harness.storage.files import make_folder, safe_name, write_text
+from harness.storage.first_seen import Seen
 from harness.storage.store import RunRecord
 from harness.storage.submission import Submission
 
@@ -35,10 +37,17 @@ Command = Callable[[RunRecord], str]
 
 
 class Entry(NamedTuple):
-    """A submission with the records of its runs."""
+    """A submission with the records of its runs, and when the board first saw it, if it has."""
 
     submission: Submission
     records: list[RunRecord]
+    seen: Seen | None = None
+
+    @property
+    def order(self) -> tuple[bool, float, str]:
+        """What decides whose figures are shown: signed before unsigned, first seen before later."""
+        place = math.inf if self.seen is None else self.seen.place
+        return self.submission.signer is None, place, self.submission.id
 
     @property
     def who(self) -> str:
@@ -60,8 +69,8 @@ def write_board(
 ) -> list[Path]:
     """Write the pages of a board and remove those of what is no longer submitted.
 
-    A run that several people submitted is one run with several submitters. Where their figures differ, the index
-    says so, and the figures of the first are shown, those of signed submissions before others.
+    A run that several people submitted is one run with several submitters. Where their figures differ, all pages
+    with the run say so, with every figure and who submitted it, and its row has those of the first (`Entry.order`).
 
     Parameters
     ----------
@@ -79,10 +88,9 @@ def write_board(
     list[Path]
         The pages, the index first.
     """
-    entries = sorted(entries, key=lambda one: (one.submission.signer is None, one.submission.id))
-    runs, owners, disagreeing = _merged(entries)
-    who = _submitters(runs, owners)
-    made = _Pages(folder, command, who)
+    entries = sorted(entries, key=lambda one: one.order)
+    runs, owners, disputes = _merged(entries)
+    made = _Pages(folder, command, _submitters(runs, owners), _submitters(runs, disputes))
     tasks: dict[str, list[RunRecord]] = {}
     methods: dict[str, list[RunRecord]] = {}
     for record in runs.values():
@@ -104,7 +112,7 @@ def write_board(
         rows = made.write("methods", name, name, own, compared).rows
         listed["methods"].append(
             (
-                f"methods/{name}.html",
+                f"methods/{safe_name(name)}.html",
                 (name, str(len({task_id(record) for record in own})), str(len(rows)), str(len(own))),
             )
         )
@@ -112,16 +120,25 @@ def write_board(
         id, key = entry.submission.id, entry.submission.signer or UNSIGNED
         made.write("submissions", id, f"Submission {id} of {entry.who}", entry.records, compared)
         listed["submissions"].append(
-            (f"submissions/{id}.html", (id, entry.submission.submitter, key, str(len(entry.records))))
+            (
+                f"submissions/{id}.html",
+                (
+                    id,
+                    entry.submission.submitter,
+                    key,
+                    entry.seen.date if entry.seen else "new",
+                    str(len(entry.records)),
+                ),
+            )
         )
     tables = [
         Table("Tasks", ("Task", "Rows", "Runs", "First", "By"), listed["tasks"]),
         Table("Methods", ("Method", "Tasks", "Rows", "Runs"), listed["methods"]),
-        Table("Submissions", ("Submission", "Submitter", "Key", "Runs"), listed["submissions"]),
+        Table("Submissions", ("Submission", "Submitter", "Key", "First seen", "Runs"), listed["submissions"]),
         Table(
             "Runs that submissions disagree about",
-            ("Run", "Submitters"),
-            [("", (id, "; ".join(owners[id]))) for id in sorted(disagreeing)],
+            ("Run", "What each says"),
+            [("", (id, "; ".join(told))) for id, told in sorted(disputes.items())],
             "They were made on different machines, or one of them is not what was computed.",
         ),
         Table("Left out", ("Folder", "Reason"), [("", pair) for pair in sorted(refused.items())]),
@@ -138,10 +155,15 @@ def write_board(
 class _Pages:
     """Writer of the pages below the index."""
 
-    def __init__(self, folder: Path, command: Command, who: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, command: Command, who: Mapping[str, str], disputes: Mapping[str, str]
+    ) -> None:
         self.folder, self.command, self.written = folder, command, list[Path]()
         about = "Who submitted the runs, by their own account, and the key that signed them"
-        self._beside = [Column("Submitted by", "cell", False, lambda row: who[row["cell"]], about)]
+        self._who = Column("Submitted by", "cell", False, lambda row: who[row["cell"]], about)
+        about = "Runs of the row about which submissions disagree, and what each says"
+        self._disputes = disputes
+        self._disputed = Column("Disputed", "cell", False, lambda row: disputes.get(row["cell"], ""), about)
 
     def write(
         self,
@@ -157,32 +179,59 @@ class _Pages:
         for name in COMPARED if compared is not None else ():
             values = [(compared or {})[cell][name] for cell in frame["cell"]]
             frame[name] = pd.Series(values, dtype=frame[name].dtype, index=frame.index)
-        path = self.folder / kind / f"{id}.html"
+        path = self.folder / kind / f"{safe_name(id)}.html"
         path.parent.mkdir(parents=True, exist_ok=True)
         first = {cell.key: cell.records[0] for cell in results.cells}
         commands = {key: self.command(record) for key, record in first.items()}
         links = {"All tasks, methods and submissions": "../index.html"}
         board = Board(frame)
-        write_page(results, board, (), path, commands=commands, title=title, links=links, beside=self._beside)
+        disputed = [self._disputed] if self._disputes.keys() & first.keys() else []
+        beside = [self._who, *disputed]
+        write_page(results, board, (), path, commands=commands, title=title, links=links, beside=beside)
         self.written.append(path)
         return board
 
 
 def _merged(
     entries: Iterable[Entry],
-) -> tuple[dict[str, RunRecord], dict[str, list[str]], Collection[str]]:
-    """Return runs and their submitters by id, and the ids of runs that are not the same in two submissions."""
-    runs: dict[str, RunRecord] = {}
-    owners: dict[str, list[str]] = {}
-    disagreeing = set()
+) -> tuple[dict[str, RunRecord], dict[str, list[str]], dict[str, list[str]]]:
+    """Return by id the runs, their submitters, and of runs that are not the same everywhere what each says."""
+    given: dict[str, list[tuple[str, RunRecord]]] = {}
     for entry in entries:
         for record in entry.records:
-            id = str(record.id)
-            first = runs.setdefault(id, record)
-            owners[id] = list(dict.fromkeys([*owners.get(id, []), entry.who]))
-            if _outcome(first) != _outcome(record):
-                disagreeing.add(id)
-    return runs, owners, disagreeing
+            given.setdefault(str(record.id), []).append((entry.who, record))
+    runs = {id: each[0][1] for id, each in given.items()}
+    owners = {id: list(dict.fromkeys(who for who, _ in each)) for id, each in given.items()}
+    disputed = {
+        id: _told(each)
+        for id, each in given.items()
+        if any(_outcome(runs[id]) != _outcome(one) for _, one in each)
+    }
+    return runs, owners, disputed
+
+
+def _told(given: Sequence[tuple[str, RunRecord]]) -> list[str]:
+    """Return what everybody says of a run, by the first figure about which they disagree."""
+    seed = given[0][1].spec["seed"]
+    figures = [_figures(record) for _, record in given]
+    names = dict.fromkeys(name for each in figures for name in each)
+    name = next((name for name in names if len({each.get(name) for each in figures}) > 1), "status")
+    return [
+        f"seed {seed}: {name} {each.get(name, 'unknown')} by {who}"
+        for (who, _), each in zip(given, figures, strict=True)
+    ]
+
+
+def _figures(record: RunRecord) -> dict[str, str]:
+    """Return what can be told of a run in a few words: how it ended, and its last figures."""
+    last = record.rounds[-1] if record.rounds else {}
+    counts = {name: last.get(name) for name in ("bytes_up", "bytes_down", "flops", "oracle_calls")}
+    claim = {"epsilon_total": (last.get("privacy") or {}).get("epsilon_total")}
+    figures = {**last.get("metrics", {}), **claim, **counts}
+    return {"status": record.status} | {
+        name: f"{value:.6g}" if isinstance(value, int | float) else str(value)
+        for name, value in figures.items()
+    }
 
 
 def _outcome(record: RunRecord) -> tuple[object, ...]:
@@ -193,10 +242,10 @@ def _outcome(record: RunRecord) -> tuple[object, ...]:
 
 
 def _submitters(runs: Mapping[str, RunRecord], owners: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return cell -> who submitted its runs."""
+    """Return cell -> who submitted its runs, or what else is told of each of them."""
     found: dict[str, dict[str, None]] = {}
-    for id, record in runs.items():
-        found.setdefault(cell_key(record), {}).update(dict.fromkeys(owners[id]))
+    for id, told in owners.items():
+        found.setdefault(cell_key(runs[id]), {}).update(dict.fromkeys(told))
     return {cell: "; ".join(names) for cell, names in found.items()}
 
 

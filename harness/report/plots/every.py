@@ -20,6 +20,7 @@ from harness.report.plots.pareto import pareto
 from harness.report.plots.partitions import partitions
 from harness.report.plots.ranks import rank_diagram
 from harness.report.plots.tuning import tuning_curves
+from harness.storage.files import safe_name
 
 #: Figures: file name without suffix -> title and note.
 PICTURES = {
@@ -73,5 +74,5 @@ def draw_all(results: Results, folder: Path, spec: ReportSpec) -> dict[str, Pict
             "partition": partitions(results, folder / "partition"),
         }
         for y, x in spec.curves:
-            drawn[f"{y}-{x}"] = curves(results, folder / f"{y}-{x}", y, x)
+            drawn[f"{y}-{x}"] = curves(results, folder / safe_name(f"{y}-{x}"), y, x)
     return drawn

@@ -11,6 +11,7 @@ from harness.config.recorded import run_id, versions
 from harness.config.run import read_spec
 from harness.report.folder import command_of
 from harness.report.html.board import Entry, task_id, task_title, write_board
+from harness.storage.first_seen import Seen
 from harness.storage.store import RunRecord
 from harness.storage.submission import Submission
 from tests.support.submitted import SPEC
@@ -122,8 +123,29 @@ def test_submissions_that_disagree_are_named(site):
         entry(record(0.931)), entry(record(0.713), id="b" * 12, submitter="Bob", signer="SHA256:abc")
     )
     assert "Runs that submissions disagree about" in pages["index.html"]
+    told = "seed 0: accuracy 0.713 by Bob, SHA256:abc; seed 0: accuracy 0.931 by Ada, unsigned"
+    for name in ("index.html", f"tasks/{task_id(record())}.html", "methods/fedavg.html"):
+        assert told in pages[name]
     page = pages[f"tasks/{task_id(record())}.html"]
-    assert ".713" in page and ".931" not in page  # those of the signed submission
+    assert (
+        ">0.7130<" in page and ">0.9310<" not in page
+    )  # the row's figures are those of the signed submission
+
+
+def test_of_signed_submissions_the_first_seen_counts(site):
+    """Who comes later and disagrees must not gain by what can be chosen, as the digits of a manifest."""
+    first = entry(record(0.713), id="f" * 12, signer="SHA256:ada")._replace(seen=Seen(0, "2026-01-01"))
+    later = entry(record(0.931), id="0" * 12, submitter="Bob", signer="SHA256:bob")
+    for second in (later, later._replace(seen=Seen(1, "2026-01-02"))):
+        page = site(second, first)[f"tasks/{task_id(record())}.html"]
+        assert ">0.7130<" in page and ">0.9310<" not in page and "0.931 by Bob" in page
+    nobody = entry(record(0.5), id="1" * 12)._replace(seen=Seen(0, "2025-01-01"))
+    page = site(nobody, first._replace(seen=Seen(1, "2026-01-01")))[f"tasks/{task_id(record())}.html"]
+    assert ">0.7130<" in page and "0.5 by Ada, unsigned" in page
+
+
+def test_a_page_without_disputes_has_no_such_column(site):
+    assert "Disputed" not in site(entry(record()))[f"tasks/{task_id(record())}.html"]
 
 
 def test_hostile_names_and_reasons_are_text(site):

@@ -245,10 +245,14 @@ def test_opening_twice_keeps_what_is_there(tmp_path):
     assert read_json(Store(store.root).open().root / "store.json")["note"] == "kept"
 
 
+def spec(seed):
+    return {"algorithm": {"name": "fedavg"}, "seed": seed}
+
+
 def finished(store, id, **final):
     folder = store.folder(id)
     with folder.claim():
-        folder.start({"id": id, "source": "a test", "digest": "0", "spec": {"seed": 1}})
+        folder.start({"id": id, "source": "a test", "digest": "0", "spec": spec(1)})
         folder.append({"round": 0})
         folder.finish({"round": 1, **final})
 
@@ -259,13 +263,13 @@ def test_records_list_suites_first_then_single_runs_each_once(tmp_path):
     finished(store, "alone")
     broken = store.folder("broken")
     broken.path.mkdir()
-    broken.start({"id": "broken", "source": "a test", "spec": {"seed": 2}})
+    broken.start({"id": "broken", "source": "a test", "spec": spec(2)})
     broken.fail({"reason": "diverged in round 3"})
     cells = [
-        {"id": "in-suite", "spec": {"seed": 1}},
-        {"id": "broken", "spec": {"seed": 2}},
-        {"id": "not-yet", "spec": {"seed": 3}},
-        {"id": None, "spec": {"seed": 4}, "reason": "does not go together"},
+        {"id": "in-suite", "spec": spec(1)},
+        {"id": "broken", "spec": spec(2)},
+        {"id": "not-yet", "spec": spec(3)},
+        {"id": None, "spec": spec(4), "reason": "does not go together"},
     ]
     store.write_suite("demo", {"suite": "demo", "profile": "smoke", "cells": cells})
     found = store.records()

@@ -1,0 +1,86 @@
+"""The order in which a board has first seen its submissions: a list beside them, which belongs to whoever keeps it.
+
+A submission cannot prove when it was made. So the keeper's builds add a line for each that is new, and the keeper
+commits the list. Lines are never changed, and no submission touches it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.storage.files import Damaged, append, json_value, read_bytes
+from harness.storage.manifest import MANIFEST
+from harness.storage.submission import Submission
+
+SEEN = "seen.jsonl"
+
+
+class Seen(NamedTuple):
+    """When a board saw a submission for the first time.
+
+    Attributes
+    ----------
+    place : int
+        Number of submissions that were seen before.
+    date : str
+        Day of the build.
+    """
+
+    place: int
+    date: str
+
+
+def read_seen(folder: Path) -> dict[tuple[str, str | None], Seen]:
+    """Return id and signer of the submissions that the board in a folder has seen, and when.
+
+    Raises
+    ------
+    Damaged
+        If the list cannot be read.
+    """
+    try:
+        lines = read_bytes(folder / SEEN).splitlines()
+    except FileNotFoundError:
+        return {}
+    found: dict[tuple[str, str | None], Seen] = {}
+    for place, line in enumerate(lines):
+        try:
+            one = json_value(line)
+            found.setdefault((str(one["id"]), one["signer"]), Seen(place, str(one["date"])))
+        except (ValueError, TypeError, KeyError):
+            raise Damaged(
+                folder / SEEN, f"is damaged in line {place + 1}; take it from its history"
+            ) from None
+    return found
+
+
+def add_seen(folder: Path, shown: Iterable[tuple[str, Submission]]) -> dict[tuple[str, str | None], Seen]:
+    """Add what has not been seen to the list of a board, those with a signature first, and return the whole.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the submissions; that of a single submission has no such list.
+    shown : Iterable
+        Name and content of the submissions that are shown.
+
+    Raises
+    ------
+    Unwritable
+        If the folder cannot be written.
+    """
+    seen = read_seen(folder)
+    fresh = [(name, one) for name, one in shown if (one.id, one.signer) not in seen]
+    if not fresh or (folder / MANIFEST).exists():
+        return seen
+    fresh.sort(key=lambda pair: (pair[1].signer is None, pair[1].id))
+    lines = [
+        {"id": one.id, "signer": one.signer, "folder": name, "date": date.today().isoformat()}
+        for name, one in fresh
+    ]
+    append(folder / SEEN, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    return read_seen(folder)
