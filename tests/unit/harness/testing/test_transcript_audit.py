@@ -179,7 +179,7 @@ def run_file(**mechanism):
     }
 
 
-@pytest.mark.parametrize("cohort", [None, 3])
+@pytest.mark.parametrize("cohort", [None, 3, {"rate": 0.3, "divisor": 3}])
 def test_a_prepared_run_in_single_precision_is_audited(cohort):
     setup = calibrated(prepare(read_spec(run_file(epsilon=4) | {"cohort": cohort})))
     found = audit_transcript(of_setup(setup), setup.privacy, rounds=6)
