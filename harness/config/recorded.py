@@ -107,8 +107,10 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _keeps_users(spec: Mapping[str, Any]) -> bool:
     """Whether a run has users, and attacks or validation data, with privacy or without."""
-    users = any((spec.get(section) or {}).get("user") for section in ("data", "privacy"))
-    return users and bool(spec.get("attacks") or _name("problem", spec.get("problem")) == "fair_weights")
+    parts = [part for section in ("data", "privacy") if isinstance(part := spec.get(section), Mapping)]
+    return any(part.get("user") for part in parts) and bool(
+        spec.get("attacks") or _name("problem", spec.get("problem")) == "fair_weights"
+    )
 
 
 def _adaptive(spec: Mapping[str, Any]) -> bool:

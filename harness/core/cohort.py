@@ -42,7 +42,7 @@ class Cohort:
     ledger : Ledger, optional
         Record of the run's releases.
     names : tuple[str, ...], optional
-        One per run: the key of its noise.
+        One per run: the key of its noise, and of secret draws of its own.
     pruned : PrunedModels, optional
         The pruned models: gradients are computed on them and are zero elsewhere.
     counts_private : bool

@@ -34,7 +34,7 @@ def key(seed: int | str, *purpose: str | int) -> int:
     Parameters
     ----------
     seed : int or str
-        The run's seed; for secret draws from the system's entropy, the run's secret.
+        The run's seed; for secret draws of its own, its name.
     *purpose : str or int
         Identification of the draw, for instance ``"batch", "main", round``. It must be unique.
     """

@@ -310,7 +310,7 @@ class Witness(Clients):
             transcript.wrong.append("clients compute without record-level privacy")
         if privacy.unit == "client" and privacy.sampling == "poisson" and self.round >= 0:
             drawn = self.ids[self.participation_mask.bool()]
-            members = torch.zeros(self.total, dtype=torch.bool).index_fill(0, drawn, True)
+            members = torch.zeros(self.federation.clients, dtype=torch.bool).index_fill(0, drawn, True)
             transcript.draw("cohort", privacy.rate, 0, members)
 
     def batches(
@@ -380,9 +380,9 @@ class Witness(Clients):
             _charge_persons(self._transcript, self, batch)
         else:
             active = drawn.batch.active.squeeze(-1).long().cpu()
-            rates = torch.ones(self.total, dtype=torch.float64)
+            rates = torch.ones(self.federation.clients, dtype=torch.float64)
             rates[self.ids] = self._rates[drawn.stream]
-            who = torch.zeros(self.total, dtype=torch.int64).index_add(0, self.ids, active)
+            who = torch.zeros(self.federation.clients, dtype=torch.int64).index_add(0, self.ids, active)
             self._transcript.charge(("batch", drawn.stream, self.round, drawn.step), who, rates)
         return made
 
@@ -396,7 +396,7 @@ class Witness(Clients):
         for part, (one, other) in enumerate(zip(made, clean, strict=True)):
             noise = (one.double() * drawn.divisor - other)[active] / unit
             key = ("gradient", drawn.stream, drawn.step, call, part)
-            self._transcript.release(key, self.round, noise, ids, self.total)
+            self._transcript.release(key, self.round, noise, ids, self.federation.clients)
 
 
 def _charge_persons(transcript: Transcript, clients: Clients, batch: Batch) -> None:

@@ -115,8 +115,8 @@ def public_size(batch_size: int | None) -> int:
     """
     if batch_size is None:
         raise Incompatible(
-            "privacy.strict: counts of samples are private, so operations are counted for algorithm.batch_size "
-            "samples in every batch, whatever a client holds; give it"
+            "privacy.strict: counts of samples are private, as with cohort.rate too, so operations are counted for "
+            "algorithm.batch_size samples in every batch, whatever a client holds; give it"
         )
     return batch_size
 

@@ -451,3 +451,14 @@ def test_fields_of_a_partition_are_listed_without_its_storage():
         UserError, match=r"Allowed: clients, kind, limit, selection, selection_seed, standardize"
     ):
         read_spec(WHOLE | {"partition": {"kind": "iid", "foo": 1}})
+
+
+def test_only_attacks_and_validation_on_users_have_a_version_of_users():
+    """Splits by user are told from older ones by the version of the file's reader."""
+    users = {"algorithm": {"name": "fedavg"}, "data": {"name": "csv", "user": "person"}}
+    protected = {"algorithm": {"name": "fedavg"}, "privacy": {"unit": "user", "user": "person"}}
+    for spec in (users, protected):
+        assert "users" not in versions(spec)
+        assert versions({**spec, "attacks": {"kinds": ["membership"]}})["users"] == 1
+        assert versions({**spec, "problem": {"kind": "fair_weights"}})["users"] == 1
+    assert "users" not in versions({"algorithm": {"name": "fedavg"}, "data": "adult", "attacks": ["labels"]})

@@ -179,9 +179,12 @@ def run_file(**mechanism):
     }
 
 
-@pytest.mark.parametrize("cohort", [None, 3])
+@pytest.mark.parametrize("cohort", [None, 3, {"rate": 0.3, "divisor": 3}])
 def test_a_prepared_run_in_single_precision_is_audited(cohort):
-    setup = calibrated(prepare(read_spec(run_file(epsilon=4) | {"cohort": cohort})))
+    whole = run_file(epsilon=4) | {"cohort": cohort}
+    if isinstance(cohort, dict):
+        whole["algorithm"] = {**whole["algorithm"], "batch_size": 50}  # counts of samples are private
+    setup = calibrated(prepare(read_spec(whole)))
     found = audit_transcript(of_setup(setup), setup.privacy, rounds=6)
     assert found["findings"] == []
     weaker = replace(setup.privacy, noise_multiplier=0.5 * setup.privacy.noise_multiplier)
