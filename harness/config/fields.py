@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -83,6 +83,8 @@ class DataSpec(Section):
         if the source has its own test set.
     """
 
+    shape: ClassVar[str] = "the name of a data set, or named fields such as {name: adult}"
+
     name: str
     path: str | None = None
     label: str | None = None
@@ -143,6 +145,8 @@ class CohortSpec(Section):
         equally often. Balanced cohorts are public.
     """
 
+    shape: ClassVar[str] = "a whole number of clients, or named fields such as {size: 10}"
+
     size: int = Field(ge=1)
     kind: Literal["random", "balanced"] = "random"
 
@@ -178,6 +182,8 @@ class PartitionSpec(Section):
     settings : dict
         Settings of the kind.
     """
+
+    shape: ClassVar[str] = "a kind, or named fields such as {kind: iid, clients: 10}"
 
     kind: str
     clients: int | None = Field(default=None, ge=1)

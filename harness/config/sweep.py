@@ -180,7 +180,7 @@ def _drawn(search: Any) -> list[list[Setting]]:
             raise unknown("field of sweep.random", key, SEARCH_FIELDS)
     draws, seed = search.get("draws", 10), search.get("seed", 0)
     for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
-        if not isinstance(number, int) or not least <= number <= MAX_RUNS:
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_RUNS:
             raise UserError(
                 f"sweep.random.{name}: a whole number from {least} to {MAX_RUNS:,}, given {shown(number)}"
             )
