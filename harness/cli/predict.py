@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.cli.console import log
 from harness.core.registry import counted
-from harness.report.data.export import without_formulas
+from harness.report.data.export import without_formulas, write_tidy
 from harness.simulation.saved_model import SavedModel, read_rows
 
 
@@ -18,7 +18,10 @@ def predict_command(given: argparse.Namespace) -> int:
     model = SavedModel.read(given.model)
     columns, rows = read_rows(given.data)
     found = pd.DataFrame(model.predict(columns, given.client))
-    without_formulas(found).to_csv(given.csv or sys.stdout, index=False)
+    if given.csv is None:
+        without_formulas(found).to_csv(sys.stdout, index=False)
+    else:
+        write_tidy(found, given.csv)
     claim = model.about["privacy"]
     budget = f"; ε {claim['epsilon_total']}" if claim else ""
     log.print(

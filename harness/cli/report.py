@@ -186,7 +186,6 @@ def export_command(given: argparse.Namespace) -> int:
 
 def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write(what, path)
         log.print(f"wrote {path}", markup=False)
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 from harness.core.registry import UserError
-from harness.storage.files import replacing
+from harness.storage.files import output
 from harness.storage.manifest import (
     ARCHIVE,
     BLOCK,
@@ -47,7 +47,7 @@ def write_archive(store: Store, path: Path) -> Portable:
     found = portable(store)
     listed = manifest(store.root, found.names)
     bounded = Bounded(ARCHIVE)
-    with replacing(path) as temporary, open(temporary, "wb") as raw:
+    with output(path) as temporary, open(temporary, "wb") as raw:
         with (
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,

@@ -13,7 +13,7 @@ import pandas as pd
 from harness.core.registry import UserError
 from harness.report.data.specs import part_name
 from harness.report.data.tidy import COUNTS, diagnostics, flat_spec
-from harness.storage.files import replacing
+from harness.storage.files import output
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -28,13 +28,13 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
         import pyarrow  # noqa: F401 # the message of pandas names two libraries
     except ImportError:
         raise _missing("Parquet", "pyarrow") from None
-    with replacing(path) as temporary:
+    with output(path) as temporary:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
 
 
 def write_tidy(frame: pd.DataFrame, path: Path) -> None:
     """Write a tidy table as CSV, with empty fields for missing values; see `without_formulas`."""
-    with replacing(path) as temporary:
+    with output(path) as temporary:
         without_formulas(frame).to_csv(temporary, index=False, lineterminator="\n")
 
 

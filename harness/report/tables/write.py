@@ -19,7 +19,7 @@ from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
 from harness.report.tables.sheet import Sheet, in_markdown
 from harness.report.tables.text import extrapolation
-from harness.storage.files import write_text
+from harness.storage.files import output_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,12 +88,17 @@ def summary(frame: pd.DataFrame) -> str:
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write all columns; integers without a decimal point, missing values as empty fields."""
+    """Write a table as CSV, see `csv_text`."""
+    output_text(path, csv_text(frame))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return all columns as CSV; integers without a decimal point, missing values as empty fields."""
     whole = without_formulas(frame)
     for name in (name for name in COUNTS if name in frame):
         column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
         whole[name] = pd.Series(column, dtype=object, index=frame.index)
-    write_text(path, whole.to_csv(index=False, lineterminator="\n"))
+    return whole.to_csv(index=False, lineterminator="\n")
 
 
 def write_markdown(
@@ -102,13 +107,22 @@ def write_markdown(
     shown: Sequence[Column] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
-    """Write a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
+    """Write a table in GitHub's Markdown, see `markdown_text`."""
+    output_text(path, markdown_text(frame, shown, best))
+
+
+def markdown_text(
+    frame: pd.DataFrame | Board,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> str:
+    """Return a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
     board = Board.of(frame)
     frame = board.frame
     lines = [summary(frame), "", *sheet(board, shown, best).markdown(), ""]
     notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame)]
     lines += [f"- {in_markdown(text)}" for text in notes]
-    write_text(path, "\n".join(lines).rstrip() + "\n")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def write_latex(
@@ -119,7 +133,7 @@ def write_latex(
 ) -> None:
     """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
     notes = [summary(frame), *([RULE] if best else [])]
-    write_text(path, "\n".join([*(f"% {note}" for note in notes), *sheet(frame, shown, best).latex(), ""]))
+    output_text(path, "\n".join([*(f"% {note}" for note in notes), *sheet(frame, shown, best).latex(), ""]))
 
 
 def sheet(
