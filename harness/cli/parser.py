@@ -33,7 +33,7 @@ from harness.cli.options import (
     where_option,
 )
 from harness.core.garbage import first_imports
-from harness.core.registry import PLUGINS, UserError
+from harness.core.registry import PLUGINS, Interrupted, UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
 LISTS = (
@@ -73,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(message)s")
         return _carry_out(given)
     except UserError as error:
-        return _refused(str(error))
+        _refused(str(error))
+        return 130 if isinstance(error, Interrupted) else 2
     except BrokenPipeError:  # the reader of our output has gone; what is left for it would fail at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

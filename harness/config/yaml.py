@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -37,11 +37,6 @@ LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
 class _Loader(yaml.SafeLoader):
     """YAML's types without dates, and with the numbers of `NUMBERS`."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [one for one in ways if one[0].rpartition(":")[2] not in ("int", "float", "timestamp")]
-        for first, ways in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         """Return a number; refuse those that mean different numbers to different readers."""
         text = str(self.construct_scalar(node))
@@ -59,6 +54,10 @@ class _Loader(yaml.SafeLoader):
         raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [way for way in ways if way[0].rpartition(":")[2] not in (*NUMBERS, "timestamp")]
+    for first, ways in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 for _name, _form in NUMBERS.items():
     _tag = f"tag:yaml.org,2002:{_name}"
     _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_form})\Z"), list("-+.0123456789"))

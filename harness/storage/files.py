@@ -7,6 +7,7 @@ name before the function returns.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import secrets
@@ -171,6 +172,36 @@ def _descriptor(path: Path) -> int | None:
             return None
         path = path.parent / os.readlink(path)
     return int(path.name)
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is missing, and wait for others that hold it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with writing(path):
+        descriptor = os.open(path, flags, 0o666)
+    try:
+        with writing(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def has_locks(folder: Path) -> bool:
+    """Whether a lock of a file in this folder excludes others, as not on every network or virtual file system."""
+    path = folder / f".locked.{secrets.token_hex(4)}"
+    with writing(path), open(path, "x") as one, open(path, "w") as other:
+        try:
+            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # it refuses locks
+            return False
+        finally:
+            path.unlink(missing_ok=True)
+    return False
 
 
 def append(path: Path, content: bytes) -> None:

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 ENDS = {"done.json": "done", "failed.json": "failed"}
 NEEDED = {"done.json": (), "failed.json": ("reason",)}
 PREDICTIONS, MODEL = EXTRAS = ("predictions.csv", "model.safetensors")  # written if asked for
+CLAIM = "claim"
 FILES = ("spec.json", "rounds.jsonl", "checkpoint.pt", *ENDS, *EXTRAS)
 POLL_SECONDS = 0.05  # between attempts to take a claim
 TAIL_BYTES = 4096  # of rounds.jsonl read first for its last line
@@ -117,7 +118,7 @@ class RunFolder:
     def _held(self) -> bool:
         """Whether a process holds the claim."""
         try:
-            with open(self.path / "claim", encoding="utf-8") as file:
+            with open(self.path / CLAIM, encoding="utf-8") as file:
                 return not _locked(file, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
@@ -140,7 +141,7 @@ class RunFolder:
             files.make_folder(self.path)
             # A link is not followed: it would create a file wherever it leads.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = open(os.open(self.path / "claim", flags, 0o666), "a+", encoding="utf-8")  # noqa: SIM115
+            file = open(os.open(self.path / CLAIM, flags, 0o666), "a+", encoding="utf-8")  # noqa: SIM115
         with file:
             until = time.monotonic() + patience
             while not _locked(file, fcntl.LOCK_EX):
@@ -163,7 +164,7 @@ class RunFolder:
         """
         with ExitStack() as opened:
             with suppress(FileNotFoundError):  # no worker has been here, as in an archive
-                file = opened.enter_context(open(self.path / "claim", encoding="utf-8"))
+                file = opened.enter_context(open(self.path / CLAIM, encoding="utf-8"))
                 if not _locked(file, fcntl.LOCK_SH):
                     raise Busy(str(self.path))
             yield
