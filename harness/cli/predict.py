@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.cli.console import log
 from harness.core.registry import counted
-from harness.report.data.export import without_formulas, write_tidy
+from harness.report.data.export import write_frame, write_tidy
 from harness.simulation.saved_model import SavedModel, read_rows
 
 
@@ -19,7 +19,7 @@ def predict_command(given: argparse.Namespace) -> int:
     columns, rows = read_rows(given.data)
     found = pd.DataFrame(model.predict(columns, given.client))
     if given.csv is None:
-        without_formulas(found).to_csv(sys.stdout, index=False)
+        write_frame(found, sys.stdout)
     else:
         write_tidy(found, given.csv)
     claim = model.about["privacy"]
