@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cli.console import out, print_rows
+from harness.config.yaml import shown
 from harness.core.registry import UserError, counted, unknown
 from privacy.accounting import account, calibrate
 from privacy.attacker import FALSE_POSITIVE_RATES, Attack, attack_bound
@@ -18,6 +19,8 @@ from privacy.event import Event
 from privacy.gaussian import check_budget, check_delta
 from privacy.trade_off import accuracy_bound
 
+MOST_DRAWS = 1_000_000  # of secret cohorts, also the most rounds of a run
+MOST_ROUNDS = 10**12
 SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
 SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message over its clip norm
 
@@ -170,6 +173,10 @@ def _mechanism(given: argparse.Namespace) -> Mechanism:
             raise UserError(
                 f"epsilon: --{name.replace('_', '-')} is at least 1, given {getattr(given, name)}"
             )
+    secret = sampling in ("poisson", "without-replacement")
+    if given.rounds > (most := MOST_DRAWS if secret else MOST_ROUNDS):
+        why = " where cohorts are drawn in secret, whose accounting takes minutes beyond" if secret else ""
+        raise UserError(f"epsilon: --rounds is at most {most:,}{why}; given {shown(given.rounds)}")
     if not (given.clip > 0 and math.isfinite(given.clip)):
         raise UserError(f"epsilon: --clip is a number above 0, given {given.clip}")
     try:
@@ -346,6 +353,8 @@ def _settings(name: str, text: str) -> dict[str, float]:
             found[key.strip()] = float(value)
         except ValueError:
             raise UserError(f"epsilon: {name}: {key.strip()}{equals}{value}: not a number") from None
+        if key.strip() in ("rounds", "epochs", "updates") and found[key.strip()] > MOST_DRAWS:
+            raise UserError(f"epsilon: {name}: {key.strip()} is at most {MOST_DRAWS:,}; given {value}")
     return found
 
 
