@@ -51,14 +51,19 @@ def draw(federation: Federation, path: Path | str) -> Path:
     from datasets.counting import count  # likewise for pictures of what was recorded
 
     path = Path(path)
-    if path.suffix not in FORMATS:
-        raise FederationError(f"pictures are written as {' or '.join(FORMATS)}, not {path.name!r}")
+    check_format(path)
     figure = picture([count(federation)])
     path.parent.mkdir(parents=True, exist_ok=True)
     # Reproducible bytes: no date, and fixed ids.
     with rc_context({"svg.hashsalt": "fedfrontier", "svg.fonttype": "none"}):
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path
+
+
+def check_format(path: Path) -> None:
+    """Raise FederationError if a file's name has no suffix of `FORMATS`."""
+    if path.suffix not in FORMATS:
+        raise FederationError(f"pictures are written as {' or '.join(FORMATS)}, not {path.name!r}")
 
 
 def picture(several: Sequence[ClientCounts], tallest: float = 9.0) -> Figure:

@@ -43,8 +43,8 @@ def given_content(given: argparse.Namespace) -> dict[str, Any]:
             content[name.replace("-", "_")] = value
     if given.precision is not None:
         content["precision"] = given.precision
-    for item in given.set:
-        assign(content, *_pair("--set", item))
+    for path, value in _pairs("--set", given.set).items():
+        assign(content, path, value)
     if given.clients is not None:
         assign(content, "partition.clients", given.clients)
     if "data" in content and not given.spec:

@@ -13,6 +13,7 @@ from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, counted, unknown
 from harness.simulation.build import make_federation, prepare
 from harness.simulation.calibration import calibrated
+from harness.storage.files import output
 from harness.testing.canary_audit import audit_run
 from harness.testing.conformance import check
 from harness.testing.transcript_audit import audit_transcript, of_setup
@@ -20,13 +21,16 @@ from harness.testing.transcript_audit import audit_transcript, of_setup
 
 def draw_command(given: argparse.Namespace) -> int:
     """Draw a partition."""
-    from datasets.picture import draw
+    from datasets.picture import check_format, draw
 
     given.algorithm = given.algorithm or "fedavg"
     federation = make_federation(given_spec(given))
     if federation is None:
         raise UserError("--data: missing; name the data whose partition to draw")
-    out.print(f"wrote {draw(federation, given.file)}", markup=False)
+    check_format(given.file)
+    with output(given.file) as temporary:
+        draw(federation, temporary)
+    out.print(f"wrote {given.file}", markup=False)
     return 0
 
 

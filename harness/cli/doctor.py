@@ -18,7 +18,8 @@ from harness.cli.console import out, print_rows
 from harness.cli.names import shadowed, shared
 from harness.executors.forkserver import cores
 from harness.storage.environment import machine, versions
-from harness.storage.store import Busy, Store
+from harness.storage.files import has_locks
+from harness.storage.store import Store
 
 #: Package -> the extra that installs it, and what needs it.
 EXTRAS = {
@@ -93,14 +94,7 @@ def _folder(results: Path) -> Iterator[Finding]:
     place = next(path for path in (results.resolve(), *results.resolve().parents) if path.exists())
     try:
         with tempfile.TemporaryDirectory(dir=place) as folder:
-            run = Store(Path(folder) / "results").open().folder("probe")
-            locked = False
-            with run.claim():
-                try:
-                    with Store(Path(folder) / "results").folder("probe").claim():
-                        pass
-                except Busy:
-                    locked = True
+            locked = has_locks(Store(Path(folder) / "results").open().root)
     except OSError as error:
         yield Finding(
             "results", "wrong", f"{results} cannot be written", f"{error.strerror}; use another --out"

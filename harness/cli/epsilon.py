@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.cli.console import out, print_rows
 from harness.cli.statement import statement_command
-from harness.cli.verdicts import claims_command, number
+from harness.cli.verdicts import MOST_DRAWS, claims_command, number
+from harness.config.yaml import shown
 from harness.core.registry import UserError, counted
 from privacy.accounting import account, calibrate
 from privacy.attacker import FALSE_POSITIVE_RATES, Attack, attack_bound
@@ -18,6 +19,7 @@ from privacy.event import Event
 from privacy.gaussian import check_budget, check_delta
 from privacy.trade_off import accuracy_bound
 
+MOST_ROUNDS = 10**12
 SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
 SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message over its clip norm
 
@@ -188,6 +190,10 @@ def _mechanism(given: argparse.Namespace) -> Mechanism:
             raise UserError(
                 f"epsilon: --{name.replace('_', '-')} is at least 1, given {getattr(given, name)}"
             )
+    secret = sampling in ("poisson", "without-replacement")
+    if given.rounds > (most := MOST_DRAWS if secret else MOST_ROUNDS):
+        why = " where cohorts are drawn in secret, whose accounting takes minutes beyond" if secret else ""
+        raise UserError(f"epsilon: --rounds is at most {most:,}{why}; given {shown(given.rounds)}")
     if not (given.clip > 0 and math.isfinite(given.clip)):
         raise UserError(f"epsilon: --clip is a number above 0, given {given.clip}")
     try:

@@ -18,15 +18,15 @@ def resume_command(given: argparse.Namespace) -> int:
     """Finish the runs of a folder that were interrupted or never begun, and write the reports anew."""
     ends, suites = carry_on(given_work(given), given.suite)
     local_ray.end()
-    if not ends:
+    if not ends.keys() - {"left"}:
         what = "failed" if given.retry else "is unfinished"
         log.print(f"nothing in {given.out} {what} that can be run", markup=False)
-        return 0
+        return exit_code(ends)
     from harness.cli.report import write_all  # slow to import
 
     store = results_folder(given.out)
     for name in suites:
-        write_all(store, name, read_stored(store.report_settings(name)))
+        ends["damaged"] += write_all(store, name, read_stored(store.report_settings(name)))
     return exit_code(ends)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core.registry import UserError, unknown
@@ -16,6 +17,13 @@ VERSIONED = (
     "dp-accounting",
     "opacus",
 )  # packages whose versions may move a result
+
+
+def path(text: str) -> Path:
+    """Read a path; an empty one, as of a variable that is not set, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("a path is needed, given ''")
+    return Path(text)
 
 
 class Version(argparse.Action):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.cli.grammar import path
 from harness.executors import EXECUTORS
 
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "topology", "cohort")
@@ -23,7 +24,7 @@ EXAMPLES = {
 
 def spec_options(to: argparse.ArgumentParser) -> None:
     """Add the options that describe a run."""
-    to.add_argument("--spec", type=Path, metavar="FILE", help="YAML run file; the options below override it")
+    to.add_argument("--spec", type=path, metavar="FILE", help="YAML run file; the options below override it")
     for name in SECTIONS:
         to.add_argument(f"--{name}", metavar="NAME|YAML", help=f"a name, or YAML such as '{EXAMPLES[name]}'")
     protection_options(to)
@@ -49,7 +50,7 @@ def spec_options(to: argparse.ArgumentParser) -> None:
 
 def ranking_options(to: argparse.ArgumentParser) -> None:
     """Add the options of tables."""
-    to.add_argument("dir", type=Path, metavar="DIR")
+    to.add_argument("dir", type=path, metavar="DIR")
     to.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
     to.add_argument("--by", help="rank by a metric, bytes, flops, seconds or epsilon")
     to.add_argument("--baseline", help="algorithm to compare with, paired by seed")
@@ -162,7 +163,7 @@ def track_option(to: argparse.ArgumentParser) -> None:
 
 def execution_options(to: argparse.ArgumentParser) -> None:
     """Add where runs are written and how they are computed."""
-    to.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="results folder")
+    to.add_argument("--out", type=path, default=Path("results"), metavar="DIR", help="results folder")
     computing_options(to)
     track_option(to)
     to.add_argument(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.examples import epilog
-from harness.cli.grammar import Parser, Version
+from harness.cli.grammar import Parser, Version, path
 from harness.cli.names import shadowed
 from harness.cli.options import (
     computing_options,
@@ -34,7 +34,7 @@ from harness.cli.options import (
 )
 from harness.cli.visible import Visible
 from harness.core.garbage import first_imports
-from harness.core.registry import PLUGINS, UserError
+from harness.core.registry import PLUGINS, Interrupted, UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
 LISTS = (
@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, handlers=[screen])
         return _carry_out(given)
     except UserError as error:
-        return _refused(str(error))
+        _refused(str(error))
+        return 130 if isinstance(error, Interrupted) else 2
     except BrokenPipeError:  # the reader of our output has gone; what is left for it would fail at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -166,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     sweep_options(planned)
 
     status = command("status", "status", "show the progress of the runs of a results folder")
-    status.add_argument("dir", type=Path, metavar="DIR")
+    status.add_argument("dir", type=path, metavar="DIR")
     status.add_argument("--suite", help="only this suite's runs")
     status.add_argument("--json", action="store_true", help="print JSON")
 
@@ -176,14 +177,14 @@ def parser() -> argparse.ArgumentParser:
     ):
         again = command("retry" if retried else "resume", "folders", f"{meaning} in a results folder")
         again.set_defaults(retry=retried)
-        again.add_argument("out", type=Path, metavar="DIR")
+        again.add_argument("out", type=path, metavar="DIR")
         again.add_argument("--suite", help="only this suite's runs")
         jobs_options(again)
         computing_options(again)
         track_option(again)
     merged = command("merge", "folders", "copy the runs and suites of results folders into one")
-    merged.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
-    merged.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that receives them")
+    merged.add_argument("dirs", type=path, nargs="+", metavar="DIR")
+    merged.add_argument("--out", type=path, required=True, metavar="DIR", help="folder that receives them")
 
     board = command(
         "leaderboard",
@@ -204,10 +205,10 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --markdown and --latex: the best of each group in bold, with what seeds cannot tell from it",
     )
-    board.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per cell")
-    board.add_argument("--markdown", type=Path, metavar="FILE", help="write a Markdown table")
-    board.add_argument("--latex", type=Path, metavar="FILE", help="write a LaTeX table")
-    board.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per cell")
+    board.add_argument("--csv", type=path, metavar="FILE", help="write CSV, one row per cell")
+    board.add_argument("--markdown", type=path, metavar="FILE", help="write a Markdown table")
+    board.add_argument("--latex", type=path, metavar="FILE", help="write a LaTeX table")
+    board.add_argument("--parquet", type=path, metavar="FILE", help="write Parquet, one row per cell")
     board.add_argument("--json", action="store_true", help="print JSON")
     report.add_argument(
         "--pivot",
@@ -225,7 +226,7 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 
     advised = command("recommend", "report", "find what satisfies bounds, and how surely")
-    advised.add_argument("dir", type=Path, metavar="DIR")
+    advised.add_argument("dir", type=path, metavar="DIR")
     advised.add_argument("--suite", help="only this suite's runs, with the report settings of its file")
     advised.add_argument(
         "--by", help="measure that ranks what is equally sure (default: the suite's, or accuracy)"
@@ -246,29 +247,29 @@ def parser() -> argparse.ArgumentParser:
         help="folders with claims.yaml, or with such folders in them (default: results/reference of the checkout)",
     )
     judged.add_argument(
-        "--from", dest="runs", type=Path, metavar="DIR", help="results folder whose runs are read anew"
+        "--from", dest="runs", type=path, metavar="DIR", help="results folder whose runs are read anew"
     )
     judged.add_argument("--update", action="store_true", help="with --from: write claims.csv of every folder")
     judged.add_argument("--markdown", action="store_true", help="print the table of the pages in docs/papers")
     judged.add_argument("--json", action="store_true", help="print JSON")
 
     export = command("export", "report", "write every evaluation of a results folder for other tools")
-    export.add_argument("dir", type=Path, metavar="DIR")
+    export.add_argument("dir", type=path, metavar="DIR")
     export.add_argument("--suite", help="only this suite's runs")
-    export.add_argument("--parquet", type=Path, metavar="FILE", help="write Parquet, one row per evaluation")
-    export.add_argument("--csv", type=Path, metavar="FILE", help="write CSV, one row per evaluation")
+    export.add_argument("--parquet", type=path, metavar="FILE", help="write Parquet, one row per evaluation")
+    export.add_argument("--csv", type=path, metavar="FILE", help="write CSV, one row per evaluation")
     export.add_argument(
-        "--clients", type=Path, metavar="FILE", help="write CSV, one row per run and client that has a name"
+        "--clients", type=path, metavar="FILE", help="write CSV, one row per run and client that has a name"
     )
-    export.add_argument("--tensorboard", type=Path, metavar="FOLDER", help="write TensorBoard events")
+    export.add_argument("--tensorboard", type=path, metavar="FOLDER", help="write TensorBoard events")
 
     predicted = command("predict", "predict", "apply the saved model of a run to a table")
-    predicted.add_argument("model", type=Path, metavar="RUN", help="folder of a run, or a file .safetensors")
+    predicted.add_argument("model", type=path, metavar="RUN", help="folder of a run, or a file .safetensors")
     predicted.add_argument(
         "data", metavar="TABLE", help="CSV, Parquet or Arrow file with its columns, or csv:FILE?decimal=,"
     )
     predicted.add_argument("--client", metavar="NAME", help="whose model, if every client has its own")
-    predicted.add_argument("--csv", type=Path, metavar="FILE", help="write predictions here (default: print)")
+    predicted.add_argument("--csv", type=path, metavar="FILE", help="write predictions here (default: print)")
     predicted.add_argument(
         "--keep",
         action="append",
@@ -282,7 +283,7 @@ def parser() -> argparse.ArgumentParser:
 
     diagnosed = command("doctor", "doctor", "say what this machine lacks, and the mend")
     diagnosed.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="results folder that would be used"
+        "--out", type=path, default=Path("results"), metavar="DIR", help="results folder that would be used"
     )
     diagnosed.add_argument("--json", action="store_true", help="print JSON")
 
@@ -294,32 +295,32 @@ def parser() -> argparse.ArgumentParser:
     verified.add_argument(
         "dir",
         nargs="?",
-        type=Path,
+        type=path,
         default=Path("results"),
         metavar="DIR|FILE.tar.gz",
         help="results folder, archive or submission (default: results)",
     )
     sample_options(verified, 0)
     verified.add_argument(
-        "--results", type=Path, help=argparse.SUPPRESS
+        "--results", type=path, help=argparse.SUPPRESS
     )  # earlier; the command says what now
     verified.add_argument("--json", action="store_true", help="print JSON")
 
     archived = command("archive", "verify", "pack the results of a folder into one portable file")
-    archived.add_argument("dir", type=Path, metavar="DIR")
-    archived.add_argument("file", type=Path, metavar="FILE.tar.gz")
+    archived.add_argument("dir", type=path, metavar="DIR")
+    archived.add_argument("file", type=path, metavar="FILE.tar.gz")
 
     submitted = command(
         "submit", "board", "make a folder of a suite's results for a board, with a signed manifest"
     )
-    submitted.add_argument("dir", type=Path, metavar="DIR")
+    submitted.add_argument("dir", type=path, metavar="DIR")
     submitted.add_argument("--suite", required=True, metavar="NAME", help="the suite")
-    submitted.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="the new folder")
+    submitted.add_argument("--to", required=True, type=path, metavar="FOLDER", help="the new folder")
     submitted.add_argument(
         "--submitter", required=True, metavar="NAME", help="who submits, as the board shows it"
     )
     submitted.add_argument(
-        "--key", type=Path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest"
+        "--key", type=path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest"
     )
 
     shown = command("board", "board", "check submissions, and make static pages of them")
@@ -329,14 +330,14 @@ def parser() -> argparse.ArgumentParser:
         help="write a page for every task, method and submission",
         **_with_examples("board build"),
     )
-    built.add_argument("dir", type=Path, metavar="SUBMISSIONS")
-    built.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="folder of the pages")
+    built.add_argument("dir", type=path, metavar="SUBMISSIONS")
+    built.add_argument("--out", required=True, type=path, metavar="FOLDER", help="folder of the pages")
     proved = step.add_parser(
         "check",
         help="check manifests and signatures, and repeat a sample of the runs",
         **_with_examples("board check"),
     )
-    proved.add_argument("dir", type=Path, metavar="SUBMISSIONS")
+    proved.add_argument("dir", type=path, metavar="SUBMISSIONS")
     sample_options(proved, 5)
 
     listing = command("list", "listing", "list algorithms, data sets, metrics, models, ...")
@@ -353,7 +354,7 @@ def parser() -> argparse.ArgumentParser:
     fetched.add_argument("names", nargs="+", metavar="NAME")
     drawn = what.add_parser("draw", help="draw the classes of every client", **_with_examples("data draw"))
     drawn.set_defaults(do=("catalog", "draw_command"))
-    drawn.add_argument("file", type=Path, metavar="FILE.png|svg")
+    drawn.add_argument("file", type=path, metavar="FILE.png|svg")
     spec_options(drawn)
 
     checked = command("check", "catalog", "run the conformance checks on algorithms")
@@ -386,7 +387,7 @@ def parser() -> argparse.ArgumentParser:
                 "--plugin",
                 action="append",
                 default=[],
-                type=Path,
+                type=path,
                 metavar="FILE.py",
                 help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
             )

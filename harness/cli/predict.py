@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.cli.console import log
 from harness.core.registry import UserError, counted
-from harness.report.data.export import without_formulas
+from harness.report.data.export import write_frame, write_tidy
 from harness.simulation.saved_model import SavedModel
 
 
@@ -21,7 +21,10 @@ def predict_command(given: argparse.Namespace) -> int:
     if clash := sorted(rows.kept.keys() & predicted.keys()):
         raise UserError(f"--keep {clash[0]}: the predictions have a column of this name")
     found = pd.DataFrame({**rows.kept, **predicted})
-    without_formulas(found).to_csv(given.csv or sys.stdout, index=False)
+    if given.csv is None:
+        write_frame(found, sys.stdout)
+    else:
+        write_tidy(found, given.csv)
     claim = model.about.privacy
     source = "".join(
         sign if sign.isprintable() else "?" for sign in model.about.source

@@ -187,7 +187,6 @@ def export_command(given: argparse.Namespace) -> int:
 
 def _write(what: Made, path: Path | None, write: Callable[[Made, Path], None]) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write(what, path)
         log.print(f"wrote {path}", markup=False)
 
@@ -222,15 +221,17 @@ def given_report(given: argparse.Namespace, pivots: Sequence[Sequence[str]] = ()
 
 def write_all(
     store: Store, name: str | None, spec: ReportSpec, paper: bool = False, *, as_json: bool = False
-) -> None:
+) -> int:
     """Write the report of a suite or a folder, with a folder for a paper if asked for.
 
-    Print summary and paths, or the leaderboard as JSON.
+    Print summary and paths, or the leaderboard as JSON. Return the number of runs that it lacks, as their files are
+    damaged.
     """
     made = report_folder(store, name, replace(spec, figures=(*spec.figures, "pdf")) if paper else spec)
+    damaged = sum(record.status == "damaged" for record in made.results)
     if as_json:
         print(made.leaderboard().to_json(orient="records", indent=1))
-        return
+        return damaged
     print_summary(made.results, made.board, made.spec.by, made.spec.baseline, out)
     others = ", ".join(name for name in made.files if name != "index.html" and not name.endswith(".svg"))
     out.print(f"\nPage: {made.page}", markup=False)
@@ -241,3 +242,4 @@ def write_all(
         folder = make_own_folder(made.folder, "paper")
         written = write_paper(made.results, folder, made.spec, tables, pictures)
         out.print(f"Paper: {written['paper.tex']}", markup=False)
+    return damaged

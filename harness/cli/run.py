@@ -22,7 +22,7 @@ from harness.config.tune import runs_of
 from harness.core.registry import Incompatible, counted
 from harness.core.units import count, duration, size, work
 from harness.executors import local_ray
-from harness.executors.scheduler import run_one
+from harness.executors.scheduler import check_locks, run_one
 from harness.executors.suites import Work, run_suite, within_limit
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
@@ -89,6 +89,7 @@ def run_command(given: argparse.Namespace) -> int:
     if given.save_model:
         check_savable(setup)
     store, id = Store(given.out).open(), identify(spec)
+    check_locks(store.root, alone=True)
     with progress_bar() as bar:
         task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
 
@@ -145,7 +146,7 @@ def suite_command(given: argparse.Namespace) -> int:
     local_ray.end()
     from harness.cli.report import write_all  # slow to import
 
-    write_all(results_folder(given.out), suite.name, suite.report, as_json=given.json)
+    ends["damaged"] += write_all(results_folder(given.out), suite.name, suite.report, as_json=given.json)
     return exit_code(ends)
 
 
@@ -184,7 +185,7 @@ def given_trackers(given: argparse.Namespace) -> tuple[Callback, ...]:
 
 def exit_code(ends: Counter[str]) -> int:
     """Return 0 if all runs are done."""
-    return 1 if ends["failed"] or ends["damaged"] or ends["running"] else 0
+    return int(any(ends[name] for name in ("failed", "damaged", "running", "left")))
 
 
 def _suite_command(given: argparse.Namespace) -> str | None:

@@ -10,6 +10,8 @@ from harness.cli.console import out, print_rows
 from harness.core.registry import UserError, unknown
 from privacy.claims import CLAIMS, Verdict, judge
 
+MOST_DRAWS = 1_000_000  # of secret cohorts, also the most rounds of a run
+
 
 def number(value: float) -> str:
     """Write an epsilon."""
@@ -87,6 +89,8 @@ def _settings(name: str, text: str) -> dict[str, float]:
             found[key.strip()] = float(value)
         except ValueError:
             raise UserError(f"epsilon: {name}: {key.strip()}{equals}{value}: not a number") from None
+        if key.strip() in ("rounds", "epochs", "updates") and found[key.strip()] > MOST_DRAWS:
+            raise UserError(f"epsilon: {name}: {key.strip()} is at most {MOST_DRAWS:,}; given {value}")
     return found
 
 

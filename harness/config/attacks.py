@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,8 @@ class AttackSpec(Section):
     samples : int
         Samples whose membership is guessed, at most; half of them are members.
     """
+
+    shape: ClassVar[str] = "a list of attacks, or named fields such as {kinds: [membership]}"
 
     kinds: tuple[Kind, ...] = Field(min_length=1)
     shadows: int = Field(default=64, ge=4)

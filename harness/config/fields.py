@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -84,6 +84,8 @@ class DataSpec(Section):
         Share of the negative samples that is dropped, drawn with the run's seed; only training samples are dropped
         if the source has its own test set.
     """
+
+    shape: ClassVar[str] = "the name of a data set, or named fields such as {name: adult}"
 
     name: str
     path: str | None = None
@@ -197,6 +199,8 @@ class CohortSpec(Section):
         equally often. Balanced cohorts are public.
     """
 
+    shape: ClassVar[str] = "a whole number of clients, or named fields such as {size: 10}"
+
     size: int | None = Field(default=None, ge=1)
     rate: float | None = Field(default=None, gt=0, lt=1)
     divisor: float | None = Field(default=None, gt=0)
@@ -260,6 +264,8 @@ class PartitionSpec(Section):
     settings : dict
         Settings of the kind.
     """
+
+    shape: ClassVar[str] = "a kind, or named fields such as {kind: iid, clients: 10}"
 
     kind: str
     clients: int | None = Field(default=None, ge=1)

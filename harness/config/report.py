@@ -252,6 +252,8 @@ def read_target(given: Mapping[str, Any] | str | None) -> Target | None:
     pairs = dict([given.partition("=")[::2]]) if isinstance(given, str) else given
     try:
         ((measure, value),) = pairs.items()
+        if isinstance(value, bool):
+            raise TypeError
         return Target(measure, float(value))
     except (TypeError, ValueError):
         raise UserError(
@@ -281,7 +283,9 @@ def read_choice(given: Any) -> Choice | None:
     for name in (choice.by, *choice.show, *(guard for guard, _ in near)):
         if not known(name):
             raise unknown(f"measure of {where}", name, [*METRICS, "selection_...", "train_...", *COSTS])
-    if len(near) > 1 or any(not isinstance(off, int | float) or off < 0 for _, off in near):
+    if len(near) > 1 or any(
+        isinstance(off, bool) or not isinstance(off, int | float) or off < 0 for _, off in near
+    ):
         raise UserError(f"{where}.near: one measure and a distance of at least 0, given {given['near']!r}")
     listed = given.get("published") or []
     if not isinstance(listed, list):

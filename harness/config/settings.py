@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
+from harness.core.wire.section import NO_NUMBER, counts_truth
 
 T = TypeVar("T")
 
@@ -42,6 +43,9 @@ def construct(
         if key not in allowed:
             raise unknown(f"setting of {where}", key, [*allowed, *(also or ())])
     made: T = checked(where, lambda: _adapter(cls).validate_python(dict(settings)))  # type: ignore[arg-type]
+    for name, value in settings.items():
+        if counts_truth(value, getattr(made, name)):
+            raise UserError(f"{where}.{name}: {NO_NUMBER}, given {shown(value)}")
     for name in allowed:
         # pydantic reads the text "inf" as a float
         bounded(f"{where}.{name}", getattr(made, name), finite=True)

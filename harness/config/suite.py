@@ -49,13 +49,24 @@ from harness.config.tune import TuneSpec, hold_out, read_tune
 from harness.config.yaml import bounded, mapping, read_yaml, shown
 from harness.core.registry import UserError, unknown
 from harness.storage.files import Damaged
+from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT
+from harness.storage.run_files import CLAIM
+from harness.storage.store import SEARCH
 from harness.storage.store import read_suite as read_record
 
 FIELDS = ("suite", "title", "base", "sweep", "profiles", "tune", "report")
 PROFILE_FIELDS = ("base", "sweep", "tune")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also the name of its folder
 RECORD = "suite.json"  # what a results folder keeps of a suite
-RESERVED = ("all", "runs", "store.json")  # other names in a results folder
+RESERVED = (
+    "all",
+    "runs",
+    "store.json",
+    CLAIM,
+    MANIFEST,
+    SIGNATURE,
+    STATEMENT,
+)  # other names in a results folder
 
 
 @dataclass(frozen=True)
@@ -158,10 +169,18 @@ def make_suite(
 
 
 def checked_name(name: Any) -> str:
-    """Return a suite's name, which is also the name of its folder, or raise UserError."""
-    if not isinstance(name, str) or not re.fullmatch(NAME, name) or name in RESERVED:
+    """Return a suite's name, which is also the name of its folder, or raise UserError.
+
+    Some file systems do not tell ``Runs`` from ``runs``.
+    """
+    if not isinstance(name, str) or not re.fullmatch(NAME, name) or name.lower() in RESERVED:
         raise UserError(
             f"suite: a name of letters, digits, '-', '_' and '.', at most 100, other than {', '.join(RESERVED)}; "
             f"given {shown(name)}"
+        )
+    if name.lower().endswith(SEARCH):
+        raise UserError(
+            f"suite: names that end in {SEARCH} are those of searches for settings, which belong to the suite "
+            f"that is tuned; given {name}"
         )
     return name

@@ -25,6 +25,7 @@ from harness.config.ranges import read_range
 from harness.config.run import RunSpec, validated
 from harness.config.yaml import mapping, shown
 from harness.core import rng
+from harness.core.garbage import no_collection
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.wire.privacy_settings import BUDGETS
 from harness.problems import PROBLEMS
@@ -76,6 +77,7 @@ class Combination:
         return Parts.model_validate(self.given) if self.spec is None else self.spec
 
 
+@no_collection()
 def expand(
     base: Mapping[str, Any], blocks: Sequence[Any], complete: Callable[[dict[str, Any]], None] | None = None
 ) -> tuple[Combination, ...]:
@@ -88,21 +90,50 @@ def expand(
     """
     cells: list[Combination] = []
     for block in blocks:
+        alike: dict[tuple[int, ...], Combination] = {}
         for settings in combinations(block):
-            given = _copied(dict(base))
-            for path, value in sorted(settings, key=_order):
-                _set_field(given, path, _copied(value))
-            if complete is not None:
-                complete(given)
-            try:
-                cells.append(Combination(given, validated(given)))
-            except Incompatible as error:
-                cells.append(Combination(given, None, str(error)))
+            cell = None if complete is not None else _of_another_seed(settings, alike)
+            if cell is None:
+                cell = _combination(base, settings, complete)
+                alike.setdefault(_all_but_seed(settings), cell)
+            cells.append(cell)
             if len(cells) > MAX_RUNS:
                 raise UserError(f"sweep: more than {MAX_RUNS:,} runs")
     if not cells:
         raise UserError("sweep: a list of blocks is empty; remove sweep for a single run")
     return distinct(cells)
+
+
+def _combination(
+    base: Mapping[str, Any], settings: Sequence[Setting], complete: Callable[[dict[str, Any]], None] | None
+) -> Combination:
+    """Return the combination of a base and the settings of a block."""
+    given = _copied(dict(base))
+    for path, value in sorted(settings, key=_order):
+        _set_field(given, path, _copied(value))
+    if complete is not None:
+        complete(given)
+    try:
+        return Combination(given, validated(given))
+    except Incompatible as error:
+        return Combination(given, None, str(error))
+
+
+def _of_another_seed(
+    settings: Sequence[Setting], alike: Mapping[tuple[int, ...], Combination]
+) -> Combination | None:
+    """Return a combination that differs from one before in nothing but the seed, which needs no further check."""
+    seed = next((value for path, value in settings if path == "seed"), None)
+    known = alike.get(_all_but_seed(settings)) if type(seed) is int and seed >= 0 else None
+    if known is None:
+        return None
+    spec = known.spec and known.spec.model_copy(update={"seed": seed})
+    return Combination({**_copied(known.given), "seed": seed}, spec, known.reason)
+
+
+def _all_but_seed(settings: Sequence[Setting]) -> tuple[int, ...]:
+    """Return what tells combinations of one block apart beside the seed: it shares the settings among them."""
+    return tuple(id(setting) for setting in settings if setting[0] != "seed")
 
 
 def _copied(value: Any) -> Any:
@@ -180,7 +211,7 @@ def _drawn(search: Any) -> list[list[Setting]]:
             raise unknown("field of sweep.random", key, SEARCH_FIELDS)
     draws, seed = search.get("draws", 10), search.get("seed", 0)
     for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
-        if not isinstance(number, int) or not least <= number <= MAX_RUNS:
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_RUNS:
             raise UserError(
                 f"sweep.random.{name}: a whole number from {least} to {MAX_RUNS:,}, given {shown(number)}"
             )

@@ -1,8 +1,14 @@
-"""Safe YAML reading with limits on depth and size."""
+"""Safe YAML reading with limits on depth and size, which refuses what people and parsers read differently.
+
+A key has one value: a second one is an error wherever it is, as parsers silently take the last. Integers with a
+leading zero are octal to some parsers and decimal to others, and 1:30 is 90 to some; both are refused. Dates are
+text. 1e-3 is a number, which YAML 1.1 takes for text.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -18,6 +24,44 @@ TOO_MANY = f"{{}}: at most {MAX_VALUES:,} values, counting what aliases expand t
 MAX_BITS = 1_000  # of an integer, about the range of floats
 PLAIN = (str, bool, type(None))  # values without parts or bounds
 MAX_SHOWN = 200  # characters of a value in a message
+MERGE = "tag:yaml.org,2002:merge"
+DIGITS = r"[0-9]+(?:_[0-9]+)*"
+NUMBERS = {  # of YAML 1.2 and Python; in this order, as what is an integer has the form of a float too
+    "int": rf"[-+]?(?:{DIGITS}(?:(?::[0-5]?[0-9])+(?:\.[0-9]*)?)?|0x[0-9a-fA-F]+|0b[01]+)",
+    "float": rf"[-+]?(?:(?:{DIGITS}\.?(?:{DIGITS})?|\.{DIGITS})(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))"
+    r"|\.(?:nan|NaN|NAN)",
+}
+LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's types without dates, and with the numbers of `NUMBERS`."""
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a number; refuse those that mean different numbers to different readers."""
+        text = str(self.construct_scalar(node))
+        if LEADING_ZERO.fullmatch(text):
+            plain = re.sub(r"0[0_]*(?=[0-9])", "", text, count=1)
+            told = (
+                f"{text} is octal to some readers and decimal to others; write {plain}, or '{text}' for text"
+            )
+        elif ":" in text:
+            told = f"{text} is a number to the base of 60 to some readers; write the number, or '{text}' for text"
+        elif node.tag.endswith("int"):
+            return int(self.construct_yaml_int(node))
+        else:
+            return float(self.construct_yaml_float(node))
+        raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [way for way in ways if way[0].rpartition(":")[2] not in (*NUMBERS, "timestamp")]
+    for first, ways in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _name, _form in NUMBERS.items():
+    _tag = f"tag:yaml.org,2002:{_name}"
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_form})\Z"), list("-+.0123456789"))
+    _Loader.add_constructor(_tag, _Loader.construct_number)
 
 
 def read(where: str, text: str) -> Any:
@@ -36,14 +80,17 @@ def read(where: str, text: str) -> Any:
         If the text is not valid, too deep or too large.
     """
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
+            _refuse_repeated(where, node, loader)
             count = _expanded(node, {})
             # Merges of merges would grow before the values they make can be counted.
             content = None if node is None or count > MAX_VALUES else loader.construct_document(node)
         finally:
             loader.dispose()
+    except UserError:
+        raise
     except yaml.MarkedYAMLError as error:  # its text repeats what was given
         mark = error.problem_mark
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -72,6 +119,36 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(f"{path} must hold named fields, such as 'data: adult'")
     return content
+
+
+def _refuse_repeated(where: str, node: yaml.Node | None, loader: _Loader) -> None:
+    """Raise UserError if a mapping has a key twice; what a merge (``<<``) brings may be given anew."""
+    left, known = [node], set()
+    while left:
+        node = left.pop()
+        if not isinstance(node, yaml.CollectionNode) or id(node) in known:
+            continue
+        known.add(id(node))
+        left += node.value if isinstance(node, yaml.SequenceNode) else chain.from_iterable(node.value)
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        first: dict[object, yaml.Node] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            forms = [key.value]  # 1 and '1' are one name, and 1 and 1.0 one key of a dictionary
+            if key.tag.endswith((":int", ":float", ":bool")):
+                forms.append(loader.construct_object(key))
+            for earlier in (first[form] for form in forms if form in first):
+                raise UserError(f"{where}: {_twice(earlier, key)}")
+            first |= dict.fromkeys(forms, key)
+
+
+def _twice(earlier: yaml.Node, key: yaml.ScalarNode) -> str:
+    one, two = earlier.start_mark, key.start_mark
+    at = f"in lines {one.line + 1} and {two.line + 1}"
+    if one.line == two.line:
+        at = f"in line {one.line + 1}, columns {one.column + 1} and {two.column + 1}"
+    mend = "merge a list, <<: [*one, *other]" if key.tag == MERGE else "remove one of them"
+    return f"{cut(key.value)} is given twice, {at}; {mend}"
 
 
 def _expanded(node: yaml.Node | None, known: dict[int, float]) -> float:

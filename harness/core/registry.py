@@ -31,6 +31,13 @@ class Incompatible(UserError):
     """Settings that are valid individually but not together; a suite skips such a combination."""
 
 
+class Interrupted(UserError):
+    """What a command needs has gone while it worked, and nothing is wrong with the request; exit code 130.
+
+    The same command continues from there.
+    """
+
+
 def unknown(kind: str, given: object, allowed: Iterable[str]) -> UserError:
     """Return the error for an unknown name, which suggests the nearest allowed one."""
     names = sorted(allowed)

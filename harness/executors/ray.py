@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from harness.config import plugins
 from harness.config.run import RunSpec
-from harness.core.registry import UserError
+from harness.core.registry import Interrupted, UserError
 from harness.executors.local import Outcome
 from harness.executors.local_ray import QUIET, LocalRay, code, import_ray, of_command
 from harness.executors.ray_task import work
@@ -23,8 +24,10 @@ from harness.simulation.build import Execution
 from harness.storage.store import Store
 
 Unit = Sequence[int]
+LOST = "the Ray cluster is lost ({}); what has ended is kept, and the same command continues from here"
 PASSED_ON = ("FEDFRONTIER_CACHE", "FEDFRONTIER_DATA")  # where data are stored
 CONNECT_SECONDS = 10.0
+ALIVE_SECONDS = 5.0  # between looks whether a node is left; Ray would wait for one without end
 STOP_SECONDS = 10.0  # for saving checkpoints before Ray ends the workers
 
 
@@ -53,6 +56,10 @@ class Cluster:
             raise UserError(
                 f"device: with executor ray, Ray chooses the GPU; use {kind}, given {execution.device}"
             )
+        gone = ray.exceptions
+        self._deaths: tuple[type[Exception], ...] = (
+            *(gone.WorkerCrashedError, gone.NodeDiedError, gone.OutOfMemoryError, gone.ObjectLostError),
+        )
         self._root, self._execution, self._retry = root.resolve(), execution, retry
         self._made = Store(root).open().made
         self._busy: dict[Any, Unit] = {}
@@ -80,21 +87,43 @@ class Cluster:
         """Start a unit; at most ``size`` may be running."""
         folder = (str(self._root), self._made, os.getcwd())
         options = (self._execution, self._retry, patience)
-        self._busy[self._task.remote(list(specs), folder, plugins.loaded(), *options)] = unit
+        with self._told():
+            self._busy[self._task.remote(list(specs), folder, plugins.loaded(), *options)] = unit
 
     def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
         """Wait for units to end and return their outcomes, None if the worker died; raise a worker's error."""
-        dead = (self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.NodeDiedError)
         ended: list[tuple[Unit, list[Outcome] | None]] = []
-        for task in self._ray.wait(list(self._busy))[0]:
+        for task in self._ready():
             unit = self._busy.pop(task)
             try:
-                ended.append((unit, self._ray.get(task)))
-            except (*dead, self._ray.exceptions.OutOfMemoryError, self._ray.exceptions.ObjectLostError):
+                with self._told():
+                    ended.append((unit, self._ray.get(task)))
+            except self._deaths:
                 ended.append((unit, None))
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from None
         return ended
+
+    def _ready(self) -> list[Any]:
+        """Wait until tasks have ended, and return them."""
+        ready: list[Any] = []
+        while not ready:
+            with self._told():
+                ready, _ = self._ray.wait(list(self._busy), timeout=ALIVE_SECONDS)
+                alive = ready or any(node["Alive"] for node in self._ray.nodes())
+            if not alive:
+                raise Interrupted(LOST.format("no node is alive"))
+        return ready
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell in one sentence that the cluster is lost; what tasks raise, and that workers died, is passed on."""
+        try:
+            yield
+        except (self._ray.exceptions.RayTaskError, *self._deaths):
+            raise
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise Interrupted(LOST.format(" ".join(str(error).split())[:200])) from None
 
     def __enter__(self) -> Cluster:
         return self
@@ -102,10 +131,11 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._busy:  # interrupted tasks save checkpoints
-            self._ray.cancel(task)
-        if self._busy:
-            self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=STOP_SECONDS)
+        with suppress(Interrupted), self._told():
+            for task in self._busy:  # interrupted tasks save checkpoints
+                self._ray.cancel(task)
+            if self._busy and not isinstance(error, Interrupted):
+                self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=STOP_SECONDS)
         if self._joined:
             self._ray.shutdown()
         elif self._own is not None:

@@ -6,6 +6,7 @@ report the outcomes.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,10 +27,14 @@ from harness.executors.ray import Cluster
 from harness.simulation.build import Execution, identify
 from harness.simulation.callbacks import Observe
 from harness.simulation.stacking import LARGEST, chunks, stack_key
+from harness.storage.files import has_locks
 from harness.storage.store import Store
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "Outcome",
+    "check_locks",
     "choose",
     "cores",
     "run_all",
@@ -109,6 +114,7 @@ def run_all(
     """
     chosen, execution = choose(executor, jobs, address, len(specs)), execution or Execution()
     size = None if jobs is None else min(jobs, len(specs))
+    check_locks(Store(root).open().root, alone=chosen == "serial")
     ended: dict[int, Outcome] = {}
 
     def end(numbers: Unit, outcomes: Sequence[Outcome]) -> None:
@@ -135,6 +141,16 @@ def run_all(
                 threading.Thread(target=meanwhile).start()  # waited for at exit: imports must not be cut off
             _distribute(specs, root, running, execution, begin, end)
     return [ended[number] for number in range(len(specs))]
+
+
+def check_locks(root: Path, *, alone: bool) -> None:
+    """Refuse several workers in a folder without file locks, where two of them could carry out one run."""
+    if has_locks(root):
+        return
+    told = f"{root} is on a file system without file locks, so two processes could carry out one run and damage it"
+    if not alone:
+        raise UserError(f"{told}; use another folder, or --jobs 1 and one command at a time")
+    log.warning("%s; give no second command while this one works there", told)
 
 
 def choose(executor: str | None, jobs: int | None, address: str | None, runs: int) -> str:

@@ -24,7 +24,7 @@ from harness.metrics import written_down
 from harness.simulation.build import Execution, data_digest, identify
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.plan import affordable, vetted
-from harness.storage.store import UNKNOWN_SPEC, Store, read_suite
+from harness.storage.store import SEARCH, UNKNOWN_SPEC, Store, read_suite
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     Returns
     -------
     ends : Counter
-        How many ended in which way.
+        How many ended in which way; ``left`` are those that cannot be made again here, and searches.
     suites : list of str
         Suites whose runs were made.
 
@@ -239,11 +239,12 @@ def carry_on(work: Work, suite: str | None = None) -> tuple[Counter[str], list[s
     found, left = recorded_runs(store, suite, statuses)
     for id, why in left.items():
         work.say(f"run {id} is left as it is: {why}")
-    for path in sorted(work.root.glob("*-tuning/suite.json")):
+    ends: Counter[str] = Counter({"left": len(left)} if left else {})
+    for path in sorted(work.root.glob(f"*{SEARCH}/suite.json")):
         name = read_suite(path)[0].get("searches_for")
         if name is not None and not (work.root / name / "suite.json").exists():
             work.say(f"the search of suite {name} has not come to its end; repeat the command of the suite")
-    ends: Counter[str] = Counter()
+            ends["left"] += 1
     for name, runs in found.items():
         work.say(f"{name or 'runs in no suite'}: {counted(len(runs), 'run')}")
         ends += work.carry_out(name or "runs", runs)
@@ -308,7 +309,13 @@ def _tuned(
     tuning : dict
         What ``suite.json`` keeps.
     """
-    name, found, store = f"{suite.name}-tuning", searches(cells, tune), Store(work.root)
+    name, found, store = f"{suite.name}{SEARCH}", searches(cells, tune), Store(work.root)
+    taken = work.root / name / "suite.json"
+    if taken.exists() and read_suite(taken)[0].get("searches_for") != suite.name:
+        raise UserError(
+            f"suite {suite.name}: its search is called {name}, and {work.root} holds another suite of that name; "
+            "give --name, or another --out"
+        )
     listed: dict[str, dict[str, Any]] = {}
     sizes = " + ".join(map(str, tune.sizes()))
     work.say(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from harness.core.registry import UserError
 from harness.metrics.ranking import Bools, Floats, Ints, Ranking, hit_rates, ranking
+from harness.storage.cells import write_rows
 from harness.storage.files import replacing
 
 Shape = tuple[int, ...]
@@ -201,13 +202,12 @@ def write_predictions(
         cells["loss"] = p.loss.tolist()
     if names:
         cells["name"] = [names[client] for client in p.client.tolist()]
+    rows = zip(*cells.values(), strict=True)
     with (
         replacing(Path(path), durable=True) as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
-        writer = csv.writer(file, lineterminator="\n")  # writes a float by repr, hence exactly
-        writer.writerow(cells)
-        writer.writerows(zip(*cells.values(), strict=True))
+        write_rows(file, chain([cells], rows))
 
 
 def read_predictions(

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, cast
 
 from harness.core.registry import UserError
-from harness.storage.files import open_file, replacing
+from harness.storage.files import open_file, output
 from harness.storage.manifest import (
     ARCHIVE,
     MANIFEST,
@@ -51,7 +51,7 @@ def write_archive(store: Store, path: Path) -> Portable:
     found = portable(store)
     listed = manifest(store.root, found.names)
     bounded = Bounded(ARCHIVE)
-    with replacing(path) as temporary, open(temporary, "wb") as raw:
+    with output(path) as temporary, open(temporary, "wb") as raw:
         with (
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,

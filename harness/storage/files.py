@@ -7,12 +7,15 @@ name before the function returns.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
 import stat
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -173,6 +176,109 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # otherwise the next holder of the claim removes it
             temporary.unlink(missing_ok=True)
+
+
+def output_text(path: Path, content: str) -> None:
+    """Write a text where a user said, see `output`."""
+    with output(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
+@contextmanager
+def output(path: Path) -> Iterator[Path]:
+    """Yield a temporary path, whose content goes to the place that a user named once it is whole.
+
+    A regular file is replaced by rename and keeps its permissions; it is made if it is missing, with its folder. A
+    link stays, and the file that it leads to is replaced. Devices, pipes and open files of this process, such as
+    ``/dev/stdout``, are opened and written, never replaced.
+
+    Raises
+    ------
+    UserError
+        If the path is a folder, a link that leads nowhere, or cannot be written.
+    """
+    try:
+        descriptor, target = _descriptor(path), Path(os.path.realpath(path))
+        if target.is_dir():
+            raise UserError(f"{path} is a folder; name a file in it")
+        special = descriptor is not None or (target.exists() and not target.is_file())
+        if path.is_symlink() and not special and not target.exists():
+            raise UserError(
+                f"{path} is a link to {target}, which does not exist; remove it, or name that file"
+            )
+        if special:
+            folder = Path(tempfile.mkdtemp())
+        else:
+            folder = target.parent
+            folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{secrets.token_hex(4)}.{target.name}"
+        try:
+            yield temporary
+            if special:
+                _pour(temporary, target if descriptor is None else os.dup(descriptor))
+            else:
+                if target.exists():
+                    shutil.copymode(target, temporary)
+                temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+            if special:
+                folder.rmdir()
+    except BrokenPipeError:  # the reader has what it wanted
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _pour(source: Path, sink: Path | int) -> None:
+    """Write the content of a file into what is not to be replaced, after what was printed before."""
+    sys.stdout.flush()
+    with open(source, "rb") as content, open(sink, "wb") as file:
+        shutil.copyfileobj(content, file)
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return the open file of this process that a path like ``/dev/stdout`` stands for.
+
+    It may be a regular file, which a shell has opened and goes on writing; opened anew it would be cut off.
+    """
+    while not (
+        path.name.isdecimal() and path.parent.resolve() in (Path("/dev/fd"), Path("/proc/self/fd").resolve())
+    ):
+        if not path.is_symlink():
+            return None
+        path = path.parent / os.readlink(path)
+    return int(path.name)
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is missing, and wait for others that hold it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with writing(path):
+        descriptor = os.open(path, flags, 0o666)
+    try:
+        with writing(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def has_locks(folder: Path) -> bool:
+    """Whether a lock of a file in this folder excludes others, as not on every network or virtual file system."""
+    path = folder / f".locked.{secrets.token_hex(4)}"
+    with writing(path), open(path, "x") as one, open(path, "w") as other:
+        try:
+            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # it refuses locks
+            return False
+        finally:
+            path.unlink(missing_ok=True)
+    return False
 
 
 def append(path: Path, content: bytes) -> None:

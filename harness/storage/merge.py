@@ -12,8 +12,17 @@ from typing import Any
 
 from harness.core.registry import UserError
 from harness.storage.contents import Named, unchecked
-from harness.storage.files import Damaged, copy, make_folder, rename, replacing, sync_folder, writing
-from harness.storage.run_files import ENDS, EXTRAS, FILES
+from harness.storage.files import (
+    Damaged,
+    copy,
+    exclusive,
+    make_folder,
+    rename,
+    replacing,
+    sync_folder,
+    writing,
+)
+from harness.storage.run_files import CLAIM, ENDS, EXTRAS, FILES
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed
 from harness.storage.store import Store, read_suite
@@ -53,14 +62,15 @@ def merge(sources: Sequence[Path], target: Path, named: Named = unchecked) -> Me
     sources : sequence of Path
         Results folders; nothing in them is changed.
     target : Path
-        Where their runs go; created if it does not exist.
+        Where their runs go; created if it does not exist. One merge at a time writes there, others wait.
     named : Callable, optional
         As of `Store`: runs under ids that are not theirs are left.
 
     Raises
     ------
     UserError
-        If a folder does not exist or has another format, or suites of one name were searched in different ways.
+        If a folder does not exist or has another format, or suites of one name have different profiles, or were
+        searched in different ways.
     """
     for source in sources:
         if not source.exists():
@@ -68,14 +78,19 @@ def merge(sources: Sequence[Path], target: Path, named: Named = unchecked) -> Me
         if target.exists() and source.samefile(target):
             raise UserError(f"merge: {source} is the target")
     stores = [Store(source, named) for source in sources]
-    into, made = Store(target, named), Merged()
+    into = Store(target, named).open()
+    with exclusive(target / CLAIM):
+        return _merge(stores, into)
+
+
+def _merge(stores: Sequence[Store], into: Store) -> Merged:
+    made = Merged()
     pooled: dict[str, dict[str, Any]] = {}
     for store in [into, *stores]:
         for path in store.suites():
             content, _ = read_suite(path)
             name = str(content["suite"])
             pooled[name] = _pooled(pooled[name], content) if name in pooled else content
-    into.open()
     for store in stores:
         for folder in store.run_folders():
             cell = {"id": folder.path.name}
@@ -85,7 +100,7 @@ def merge(sources: Sequence[Path], target: Path, named: Named = unchecked) -> Me
             except Damaged as error:
                 made.left[str(folder.path)] = str(error)
     for name, content in pooled.items():
-        path = target / name / "suite.json"
+        path = into.root / name / "suite.json"
         if not path.exists() or read_sealed(path)[0] != content:
             into.write_suite(name, content)
             made.suites.append(name)
@@ -172,6 +187,15 @@ def _pooled(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     fresh = [cell for cell in theirs["cells"] if _key(cell) not in known]
     if not fresh:
         return mine
+    for name, what in (
+        ("profile", "its runs are of different profiles"),
+        ("searches_for", "only one is a search"),
+    ):
+        if mine.get(name) != theirs.get(name):
+            both = " and ".join(str(content.get(name) or "none") for content in (mine, theirs))
+            raise UserError(
+                f"suite {mine['suite']}: {what} ({both}); merge into another folder, or run one of them with --name"
+            )
     tunings = [content.get("tuning", {}) for content in (mine, theirs)]
     if tunings[0].get("tune") != tunings[1].get("tune"):
         raise UserError(

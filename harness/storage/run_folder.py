@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from harness.storage import files, seals, shapes
 from harness.storage.files import Damaged, open_file, writing
-from harness.storage.run_files import ENDS, EXTRAS, FILES, MOST_BYTES, RESULTS, SEALED
+from harness.storage.run_files import CLAIM, ENDS, EXTRAS, FILES, MOST_BYTES, RESULTS, SEALED
 from harness.storage.seals import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class RunFolder:
     def _held(self) -> bool:
         """Whether a process holds the claim."""
         try:
-            with open_file(self.path / "claim") as file:
+            with open_file(self.path / CLAIM) as file:
                 return not _locked(file, fcntl.LOCK_SH)
         except (FileNotFoundError, Damaged):
             return False
@@ -169,7 +169,7 @@ class RunFolder:
             files.make_folder(self.path)
             # A link is not followed: it would create a file wherever it leads.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = open(os.open(self.path / "claim", flags, 0o666), "a+", encoding="utf-8")  # noqa: SIM115
+            file = open(os.open(self.path / CLAIM, flags, 0o666), "a+", encoding="utf-8")  # noqa: SIM115
         with file:
             until = time.monotonic() + patience
             while not _locked(file, fcntl.LOCK_EX):
@@ -192,7 +192,7 @@ class RunFolder:
         """
         with ExitStack() as opened:
             with suppress(FileNotFoundError):  # no worker has been here, as in an archive
-                file = opened.enter_context(open_file(self.path / "claim"))
+                file = opened.enter_context(open_file(self.path / CLAIM))
                 if not _locked(file, fcntl.LOCK_SH):
                     raise Busy(str(self.path))
             yield

@@ -12,6 +12,8 @@
                   claim            locked by the process that runs it
                   *.damaged        files of a damaged run, kept when it was begun again
     DIR/<suite>/suite.json         runs of the suite, and skipped combinations
+        <suite>-tuning/suite.json  runs of the search for its settings
+    DIR/claim                      locked by a merge into the folder
 
 Values that differ between executions of a run (seconds, hardware, versions, checksums) are in objects called
 ``timing``, so files can be compared without them.
@@ -51,6 +53,7 @@ __all__ = ["FORMAT", "Busy", "RunFolder", "RunRecord", "Store", "read_suite"]
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+SEARCH = "-tuning"  # end of the name of a suite that holds the runs of a search
 RUN_ID = re.compile(r"[A-Za-z0-9_-]+")
 MOST_WARNINGS = 10  # of damaged runs, one line each
 #: Shown in place of the spec of a run whose description is damaged.

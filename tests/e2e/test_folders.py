@@ -1,7 +1,9 @@
 """Folders that live: finished later, repeated, merged, and run from their own files."""
 
+import fcntl
 import json
 import shutil
+import threading
 
 import pytest
 import yaml
@@ -10,6 +12,7 @@ from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.executors.scheduler import run_one
+from harness.executors.suites import Work
 from harness.storage import files, seals
 from harness.storage.store import Store
 from tests.support.written import written
@@ -122,7 +125,7 @@ def test_runs_of_other_data_are_left_as_they_are(tmp_path, capsys):
     first, _ = Store(root).records("mine")
     (root / "runs" / first.id / "done.json").unlink()
     table.write_text("\n".join(["a,b,y", *rows, "60,1,0"]))
-    assert main(["resume", str(root)]) == 0
+    assert main(["resume", str(root)]) == 1
     assert f"run {first.id} is left as it is: it was made by another version" in capsys.readouterr().err
     assert Store(root).folder(first.id).status == "interrupted" and len(Store(root).run_folders()) == 2
 
@@ -263,3 +266,71 @@ def test_a_merge_writes_nothing_into_its_sources(two, tmp_path, monkeypatch):
     assert main(["merge", str(a), "--out", str(tmp_path / "out")]) == 0
     assert {path: path.stat().st_mtime_ns for path in a.rglob("*")} == before
     assert figures(tmp_path / "out") == figures(a)
+
+
+def test_a_merge_keeps_profiles_apart(two, tmp_path, capsys):
+    """The runs of another profile would be told as those of the first."""
+    a, _ = two
+    assert main([*suite(tmp_path, seeds=(5,), profiles={"smoke": {}}), "--out", str(tmp_path / "b")]) == 0
+    assert (
+        main([*suite(tmp_path, seeds=(6,), profiles={"paper": {}}), "--profile", "paper", "--out", str(a)])
+        == 0
+    )
+    assert main(["merge", str(a), str(tmp_path / "b"), "--out", str(tmp_path / "c")]) == 2
+    assert "of different profiles (paper and smoke)" in capsys.readouterr().err
+    assert not Store(tmp_path / "c").run_folders()
+
+
+def test_merges_into_one_folder_wait_for_each_other(two, tmp_path, monkeypatch):
+    """Two at once copied into folders of one name: a run was counted and not there."""
+    out, inside, most = tmp_path / "out", [], []
+    copy = shutil.copy2
+
+    def watched(source, target):
+        inside.append(threading.get_ident())
+        most.append(len(set(inside)))
+        made = copy(source, target)
+        inside.remove(threading.get_ident())
+        return made
+
+    monkeypatch.setattr(shutil, "copy2", watched)
+    merges = [
+        threading.Thread(target=main, args=(["merge", str(one), "--out", str(out)],)) for one in (*two, *two)
+    ]
+    for one in merges:
+        one.start()
+    for one in merges:
+        one.join()
+    assert set(most) == {1}
+    assert figures(out) == figures(two[0]) | figures(two[1])
+
+
+@pytest.mark.parametrize("refused", [None, OSError(95, "Operation not supported")])
+def test_without_file_locks_one_process_works_and_says_so(tmp_path, monkeypatch, capsys, caplog, refused):
+    """Every process would take every run, and they would damage each other's files."""
+
+    def unlocked(file, kind):
+        if refused is not None and not hasattr(file, "encoding"):
+            raise refused
+
+    monkeypatch.setattr(fcntl, "flock", unlocked)
+    assert main([*suite(tmp_path, jobs="2"), "--out", str(tmp_path / "many")]) == 2
+    assert "without file locks" in " ".join(capsys.readouterr().err.split())
+    assert not Store(tmp_path / "many").run_folders()
+    if refused is None:
+        assert main([*suite(tmp_path), "--out", str(tmp_path / "one")]) == 0
+        assert "give no second command" in caplog.text
+
+
+def test_a_suite_whose_runs_are_damaged_at_the_end_says_so(tmp_path, monkeypatch, capsys):
+    """Whoever damaged them, such as a second process where files are not locked: figures are missing."""
+    carry_out = Work.carry_out
+
+    def damaged(work, title, runs):
+        ends = carry_out(work, title, runs)
+        with open(work.root / "runs" / next(iter(runs)) / "rounds.jsonl", "a") as file:
+            file.write("{}\n")
+        return ends
+
+    monkeypatch.setattr(Work, "carry_out", damaged)
+    assert main([*suite(tmp_path), "--out", str(tmp_path / "out")]) == 1

@@ -115,7 +115,7 @@ def test_the_doctor_tells_what_lacks_and_the_mend(tmp_path, monkeypatch, capsys)
 
 def test_the_doctor_finds_what_is_wrong(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "shadowed", lambda: ["a file hides a package"])
-    monkeypatch.setattr("harness.storage.run_folder._locked", lambda file, kind: True)
+    monkeypatch.setattr("fcntl.flock", lambda file, kind: None)
     assert main(["doctor", "--out", str(tmp_path), "--json"]) == 1
     wrong = {one["what"] for one in json.loads(capsys.readouterr().out) if one["state"] == "wrong"}
     assert wrong == {"packages", "results"}

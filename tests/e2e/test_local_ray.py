@@ -89,6 +89,7 @@ def command(tmp_path):
         begun.append(subprocess.Popen(line, env=variables, start_new_session=True, **pipes))
         return begun[-1]
 
+    start.mark = mark
     yield start
     for one in begun:
         one.kill()
@@ -138,6 +139,27 @@ def test_an_interrupted_command_leaves_checkpoints_and_no_cluster(command, tmp_p
     store = Store(folder)
     assert {store.folder(path.name).status for path in folder.glob("runs/*")} <= {"interrupted", "missing"}
     assert len([*folder.glob("runs/*/checkpoint.pt")]) == 4
+
+
+@pytest.mark.slow
+def test_a_command_whose_node_manager_dies_says_so_and_goes_on_when_repeated(command, tmp_path):
+    """Ray keeps tasks for a node to come; the command waited for it without end, or ended in a traceback."""
+    folder, suite = tmp_path / "results", suite_of(tmp_path / "four.yaml", 3_000)
+    lost = command("suite", suite, "--out", str(folder))
+    wait_for(lambda: under_way(folder), 60)
+    own = [
+        one
+        for one in processes(command.mark)
+        if b"raylet/raylet" in Path(f"/proc/{one}/cmdline").read_bytes()
+    ]
+    os.kill(int(own[0]), signal.SIGKILL)
+    _, told = lost.communicate(timeout=120)
+    said = " ".join(told.split())
+    assert lost.returncode == 130 and "Traceback" not in told
+    assert "error: the Ray cluster is lost" in said and "the same command continues from here" in said
+    again = command("suite", suite, "--out", str(folder))
+    _, told = again.communicate(timeout=240)
+    assert again.returncode == 0, told
 
 
 STRANGER = """

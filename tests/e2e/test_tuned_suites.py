@@ -277,3 +277,24 @@ def test_searches_that_differ_in_the_kind_of_noise_have_rows_of_their_own():
     (table,) = tuning_tables(records)
     assert len(set(table.rows)) == 3
     assert [table.places[row, "Chosen"].text for row in table.rows] == ["rounds=1", "rounds=2", "rounds=3"]
+
+
+def test_a_search_replaces_no_suite_of_its_name(tmp_path, capsys):
+    """It is called tuned-tuning; a suite of earlier versions or of another tool may have that name."""
+    root = tmp_path / "out"
+    Store(root).open().write_suite("tuned-tuning", {"suite": "tuned-tuning", "profile": "", "cells": []})
+    before = (root / "tuned-tuning" / "suite.json").read_bytes()
+    assert suite(tmp_path) == 2
+    assert "holds another suite of that name; give --name" in " ".join(capsys.readouterr().err.split())
+    assert (root / "tuned-tuning" / "suite.json").read_bytes() == before
+    assert not list(root.glob("runs/*"))
+
+
+@pytest.mark.parametrize("name", ["mine-tuning", "Mine-Tuning", "Runs", "manifest.json", "ALL", "claim"])
+def test_a_suite_takes_no_name_that_a_results_folder_needs(tmp_path, capsys, name):
+    assert suite(tmp_path, suite=name) == 2
+    assert suite(tmp_path, "--name", name) == 2
+    assert main(["sweep", "--algorithm", "fedavg", "--data", "breast-cancer", "--name", name]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("error: suite: ") == 3
+    assert not (tmp_path / "out").exists()

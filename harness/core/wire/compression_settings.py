@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -60,6 +60,8 @@ class Compression(Section):
         Whether to compress the server's messages like the clients'; not with error feedback, since the residual
         of a model must not be added to the next one.
     """
+
+    shape: ClassVar[str] = "named fields such as {codec: q8}"
 
     alpha: Ratio = 0.0
     beta: Ratio = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +116,8 @@ class PrivacySpec(Section):
         Whether noise, secret cohorts and secret batches come from the system's entropy instead of the run's
         seed. Such a run cannot be repeated.
     """
+
+    shape: ClassVar[str] = "named fields such as {placement: local, epsilon: 8}"
 
     unit: Unit = "client"
     user: str | None = None

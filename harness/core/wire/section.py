@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, field_validator, model_validator
+
+NO_NUMBER = "a number is needed, no truth value (true, false, yes, no, on, off)"
 
 
 class Section(BaseModel):
-    """A section of a run file; unknown keys are errors."""
+    """A section of a run file; unknown keys are errors, and true is no number.
+
+    ``shape`` says in messages what is written there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    shape: ClassVar[str] = "named fields"
+
+    @model_validator(mode="before")  # those of sections, which read short forms, come before it
+    @classmethod
+    def _has_fields(cls, given: object) -> object:
+        if not isinstance(given, Mapping | cls):
+            raise ValueError(f"needs {cls.shape}")
+        return given
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _no_truths(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        made = read(given)
+        if counts_truth(given, made):
+            raise ValueError(NO_NUMBER)
+        return made
+
+
+def counts_truth(given: Any, made: Any) -> bool:
+    """Whether true, false, yes or no was read as a number, as pydantic does."""
+    if isinstance(given, bool):
+        return type(made) in (int, float)
+    if isinstance(given, Mapping):
+        names = given.keys() & made.keys() if isinstance(made, Mapping) else ()
+        return any(counts_truth(given[name], made[name]) for name in names)
+    both = isinstance(given, list | tuple) and isinstance(made, list | tuple)
+    return both and any(map(counts_truth, given, made))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 from harness.config.recorded import NAMES, versions
 from harness.core.registry import UserError
 from harness.report.data.paper_claims import Claims
+from harness.storage.cells import as_csv, from_csv
 from harness.storage.files import write_text
 
 FILE = "claims.csv"
@@ -121,15 +120,13 @@ def _today(text: str) -> str:
 
 def write_figures(path: Path, figures: Sequence[Figure]) -> None:
     """Write ``claims.csv``."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines: list[list[object]] = [list(COLUMNS)]
     rows = Counter(figure.claim for figure in figures)
     for figure in figures:
         plain = figure._replace(bound=BOUND if figure.bound else "")  # type: ignore[arg-type]
-        writer.writerow("" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
-                        for one in (*plain, rows[figure.claim]))  # fmt: skip
-    write_text(path, text.getvalue())
+        lines.append(["" if one is None else f"{one:.{DIGITS}g}" if isinstance(one, float) else one
+                      for one in (*plain, rows[figure.claim])])  # fmt: skip
+    write_text(path, as_csv(lines))
 
 
 def read_figures(path: Path) -> list[Figure]:
@@ -141,7 +138,7 @@ def read_figures(path: Path) -> list[Figure]:
         If it is missing or damaged, or rows are.
     """
     try:
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+        rows = from_csv(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"{path} is missing; write it with: claims {path.parent} --from RESULTS --update"

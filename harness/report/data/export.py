@@ -6,20 +6,20 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pandas as pd
 
 from harness.core.registry import UserError
 from harness.report.data.specs import part_name
 from harness.report.data.tidy import COUNTS, diagnostics, flat_spec
-from harness.storage.files import replacing, safe_name
+from harness.storage.cells import Quoting, inert
+from harness.storage.files import output, safe_name
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 EVENTS = "events.out.tfevents.*"
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
@@ -28,35 +28,30 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
         import pyarrow  # noqa: F401 # the message of pandas names two libraries
     except ImportError:
         raise _missing("Parquet", "pyarrow") from None
-    with replacing(path) as temporary:
+    with output(path) as temporary:
         frame.to_parquet(temporary, engine="pyarrow", index=False)
 
 
 def write_tidy(frame: pd.DataFrame, path: Path) -> None:
     """Write a tidy table as CSV, with empty fields for missing values; see `without_formulas`."""
-    with replacing(path) as temporary:
-        without_formulas(frame).to_csv(temporary, index=False, lineterminator="\n")
+    with output(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        write_frame(frame, file)
+
+
+def write_frame(frame: pd.DataFrame, file: IO[str]) -> None:
+    """Write a table as CSV, see `without_formulas`."""
+    quoting: Any = Quoting(file)
+    without_formulas(frame).to_csv(quoting, index=False, lineterminator="\r\n")
 
 
 def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with an apostrophe before text that spreadsheets take for a formula, as in ``=1+1``."""
+    """Return a table whose texts and headings no spreadsheet carries out, see `harness.storage.cells`."""
     made = frame.copy()
     for name in (name for name in frame if not pd.api.types.is_numeric_dtype(frame[name])):
         cells = [inert(cell) for cell in frame[name]]
         if any(new is not old for new, old in zip(cells, frame[name], strict=True)):
             made[name] = pd.Series(cells, index=frame.index, dtype=object)
-    return made
-
-
-def inert(cell: Any) -> Any:
-    """Return a cell; text that spreadsheets take for a formula, and is no number, begins with an apostrophe."""
-    if not isinstance(cell, str) or not cell.startswith(FORMULAS):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
+    return made.rename(columns=inert)
 
 
 def write_tensorboard(records: Iterable[RunRecord], folder: Path) -> int:

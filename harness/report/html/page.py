@@ -33,7 +33,7 @@ from harness.report.tables.rows import Board, Row, board_of
 from harness.report.tables.text import quantity, words
 from harness.report.tables.together import together
 from harness.report.tables.tuning import tuning_tables
-from harness.report.tables.write import reasons, summary, write_csv, write_markdown
+from harness.report.tables.write import csv_text, markdown_text, reasons, summary
 from harness.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def write_report(
     tables = report_tables(results, spec)
     folder.mkdir(parents=True, exist_ok=True)
     written = {name: folder / name for name in ("leaderboard.csv", "leaderboard.md", "index.html")}
-    write_csv(board.frame, written["leaderboard.csv"])
-    write_markdown(board, written["leaderboard.md"])
+    write_text(written["leaderboard.csv"], csv_text(board.frame))
+    write_text(written["leaderboard.md"], markdown_text(board))
     drawn = draw_all(results, folder, spec)
     titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
     for stem, grids in tables.items():

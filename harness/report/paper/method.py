@@ -30,7 +30,7 @@ from harness.report.tables.privacy import (
     uncovered,
     uncovered_by,
 )
-from harness.report.tables.sheet import in_latex
+from harness.report.tables.sheet import in_latex, in_markdown
 from harness.report.tables.text import quantity, words
 
 DIGITS = 12  # of a digest
@@ -66,7 +66,7 @@ def method(results: Results, frame: pd.DataFrame, spec: ReportSpec) -> dict[str,
 
 def in_markdown_text(paragraphs: Mapping[str, str]) -> str:
     """Return the paragraphs in Markdown, with citations as Pandoc reads them."""
-    return "\n\n".join(f"**{title}.** {text}" for title, text in paragraphs.items()) + "\n"
+    return "\n\n".join(f"**{title}.** {in_markdown(text)}" for title, text in paragraphs.items()) + "\n"
 
 
 def in_latex_text(paragraphs: Mapping[str, str]) -> str:

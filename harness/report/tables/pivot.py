@@ -9,20 +9,18 @@ privacy has no budget, is in the tables of what it agrees with otherwise; a note
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.config.report import COSTS, COSTS_TO_TARGET, Pivot, Target
 from harness.core.registry import UserError, counted, unknown
 from harness.core.units import count, size
 from harness.metrics import METRICS, better_is_higher, described
-from harness.report.data.export import inert
 from harness.report.data.results import DIGEST_LETTERS, Cell, Results
-from harness.report.tables.sheet import Sheet
+from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import quantity, words
+from harness.storage.cells import as_csv
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -271,7 +269,14 @@ def grids_markdown(grids: Sequence[Grid]) -> str:
     """Return the tables in GitHub's Markdown."""
     lines: list[str] = []
     for grid in grids:
-        lines += [f"### {grid.title}", "", grid.note, "", *grid.sheet().markdown(), ""]
+        lines += [
+            f"### {in_markdown(grid.title)}",
+            "",
+            in_markdown(grid.note),
+            "",
+            *grid.sheet().markdown(),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -279,18 +284,15 @@ def grids_latex(grids: Sequence[Grid]) -> str:
     """Return the tables as LaTeX ``tabular`` environments (package booktabs), titles and notes as comments."""
     lines: list[str] = []
     for grid in grids:
-        lines += [f"% {grid.title}", f"% {grid.note}", *grid.sheet().latex(), ""]
+        lines += [latex_comment(grid.title), latex_comment(grid.note), *grid.sheet().latex(), ""]
     return "\n".join(lines)
 
 
 def grids_csv(grids: Sequence[Grid]) -> str:
     """Return CSV with one line per entry and seed, in full precision."""
-    buffer = io.StringIO()
-    table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(("table", "row", "column", "seed", "value", "settings"))
+    rows: list[tuple[Any, ...]] = [("table", "row", "column", "seed", "value", "settings")]
     for grid in grids:
         for (row, column), place in sorted(grid.places.items()):
             for seed, value in sorted(place.values.items()):
-                cells = (grid.title, row, column, seed, value, place.settings)
-                table.writerow(inert(cell) for cell in cells)
-    return buffer.getvalue()
+                rows.append((grid.title, row, column, seed, value, place.settings))
+    return as_csv(rows)

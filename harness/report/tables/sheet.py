@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ IN_LATEX = {sign: "\\" + sign for sign in "&%$#_{}"} | {
     EXTRAPOLATED: r"$\dagger$", "δ": r"$\delta$", "≤": r"$\leq$", "≥": r"$\geq$",
     "·": r"$\cdot$", "²": r"$^2$", "√": r"$\surd$", "…": r"\dots{}",
 }  # fmt: skip
+
+ENTITY = re.compile(r"&(?=#?\w+;)")  # HTML's name of a sign
 
 
 class Sheet(NamedTuple):
@@ -66,10 +69,17 @@ class Sheet(NamedTuple):
 
 
 def in_markdown(text: str) -> str:
-    """Return text that Markdown prints as it is."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Return text that GitHub's Markdown prints as it is, in one line: no HTML, code, link or further cell."""
+    line = " ".join(text.splitlines()).replace("\\", "\\\\")
+    line = ENTITY.sub("&amp;", line).replace("<", "&lt;").replace("](", "]\\(")
+    return line.replace("|", "\\|").replace("`", "\\`")
 
 
 def in_latex(text: str) -> str:
     """Return text that LaTeX prints as it is."""
-    return "".join(IN_LATEX.get(letter, letter) for letter in text)
+    return "".join(IN_LATEX.get(letter, letter) for letter in " ".join(text.splitlines()))
+
+
+def latex_comment(text: str) -> str:
+    """Return text as a comment of LaTeX, which a line break would end."""
+    return f"% {' '.join(text.splitlines())}"

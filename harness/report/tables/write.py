@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -12,16 +13,16 @@ import pandas as pd
 
 from harness.core.registry import counted
 from harness.report.data.best import RULE
-from harness.report.data.export import without_formulas
+from harness.report.data.export import write_frame
 from harness.report.data.leaderboard import COUNTS
 from harness.report.data.tested import APART
 from harness.report.tables.columns import Column, columns
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
-from harness.report.tables.sheet import Sheet, in_markdown
+from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
 from harness.report.tables.text import extrapolation
 from harness.report.tables.together import together
-from harness.storage.files import write_text
+from harness.storage.files import output_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +36,10 @@ FIGURES = (
 )
 #: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
 SETTINGS = ("Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
+#: Columns that say which row is which; a figure may be equal by chance, and says nothing of it.
+DESCRIPTIONS = (
+    *SETTINGS, "Algorithm", "Model for", "Gap", "DP", "ε total", "ε median", "Neighbors", "Noise", "Alpha", "Beta",
+)
 # fmt: on
 
 
@@ -90,12 +95,18 @@ def summary(frame: pd.DataFrame) -> str:
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write all columns; integers without a decimal point, missing values as empty fields."""
-    whole = without_formulas(frame)
+    """Write a table as CSV, see `csv_text`."""
+    output_text(path, csv_text(frame))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return all columns as CSV; integers without a decimal point, missing values as empty fields."""
+    whole, text = frame.copy(), io.StringIO()
     for name in (name for name in COUNTS if name in frame):
         column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
         whole[name] = pd.Series(column, dtype=object, index=frame.index)
-    write_text(path, whole.to_csv(index=False, lineterminator="\n"))
+    write_frame(whole, text)
+    return text.getvalue()
 
 
 def write_markdown(
@@ -104,13 +115,22 @@ def write_markdown(
     shown: Sequence[Column] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
-    """Write a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
+    """Write a table in GitHub's Markdown, see `markdown_text`."""
+    output_text(path, markdown_text(frame, shown, best))
+
+
+def markdown_text(
+    frame: pd.DataFrame | Board,
+    shown: Sequence[Column] | None = None,
+    best: Collection[tuple[str, str]] = (),
+) -> str:
+    """Return a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
     board = Board.of(frame)
     frame = board.frame
-    lines = [summary(frame), "", *sheet(board, shown, best).markdown(), ""]
+    lines = [in_markdown(summary(frame)), "", *sheet(board, shown, best).markdown(), ""]
     notes = [*([RULE] if best else []), *reasons(frame), *exposure(frame), *together(frame)]
     lines += [f"- {in_markdown(text)}" for text in notes]
-    write_text(path, "\n".join(lines).rstrip() + "\n")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def write_latex(
@@ -121,7 +141,7 @@ def write_latex(
 ) -> None:
     """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
     notes = [summary(frame), *([RULE] if best else [])]
-    write_text(path, "\n".join([*(f"% {note}" for note in notes), *sheet(frame, shown, best).latex(), ""]))
+    output_text(path, "\n".join([*map(latex_comment, notes), *sheet(frame, shown, best).latex(), ""]))
 
 
 def sheet(
@@ -170,7 +190,11 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
     texts = _texts(shown, rows)
     widths = _widths(texts)
     for heading in _expendable(frame, shown, texts):
-        if sum(widths.values()) + 1 > console.width and heading in widths:
+        if (
+            sum(widths.values()) + 1 > console.width
+            and heading in widths
+            and not _tells(heading, widths, texts)
+        ):
             dropped[heading] = widths.pop(heading)
     for heading, width in reversed(list(dropped.items())):  # there may be room now that wider ones are gone
         if sum(widths.values()) + width + 1 <= console.width:
@@ -200,17 +224,30 @@ def _expendable(
 ) -> list[str]:
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
-    The measure that ranks, the algorithm, what protects it and the count of missing runs stay. A setting in which
-    rows differ outlives all figures: without it, rows would look like repetitions of each other.
+    Columns in which all rows agree are the first. The measure that ranks, the algorithm, what protects it and the
+    count of missing runs stay. A setting in which rows differ outlives all figures.
     """
-    constant = [name for name in SETTINGS if len(set(texts.get(name, ()))) <= 1]
+    constant = [name for name in (*SETTINGS, *FIGURES) if len(set(texts.get(name, ()))) <= 1]
     by = "" if frame.empty else str(frame["ranked_by"].iloc[0])
     keys = ("bytes_up", "bytes_down") if by == "bytes" else (by, f"{by}_mean")
     ranks = [column.heading for column in shown if column.key in keys]
     complete = bool((frame["done"] == frame["seeds"]).all())
     differences = [name for name in texts if name.startswith("Δ")]
     figures = [name for name in (*differences, *FIGURES) if name not in ranks]
+    constant = [name for name in constant if name not in ranks]
     return [*constant, *figures, *(["Runs"] if complete else []), *(n for n in SETTINGS if n not in constant)]
+
+
+def _tells(heading: str, kept: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:
+    """Whether rows that differ in the descriptions kept would be alike without this one; cells are folded then."""
+    among = [name for name in DESCRIPTIONS if name in kept]
+    others = [name for name in among if name != heading]
+    return len(others) < len(among) and _distinct(others, texts) < _distinct(among, texts)
+
+
+def _distinct(names: Sequence[str], texts: Mapping[str, Sequence[str]]) -> int:
+    """Return the number of rows that can be told from each other by some columns."""
+    return len(set(zip(*(texts[name] for name in names), strict=True))) or 1
 
 
 def fits(board: Board, width: int) -> bool:

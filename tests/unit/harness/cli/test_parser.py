@@ -4,7 +4,9 @@ import logging
 
 import pytest
 
-from harness.cli.parser import main
+from harness.cli.grammar import path
+from harness.cli.parser import filled, main
+from harness.core.registry import UserError
 
 
 def refusal(arguments, capsys):
@@ -66,3 +68,22 @@ def test_yaml_that_is_none_is_repeated_once(option, said, capsys):
 def test_a_run_file_that_cannot_be_read_is_named_once(tmp_path, capsys):
     told = refusal(["run", "--spec", str(tmp_path)], capsys)
     assert "cannot be read: Is a directory" in told and told.count(tmp_path.name) == 1
+
+
+def options_of_paths(parser, above=()):
+    """Return command lines in which one path is empty."""
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for name, inner in action.choices.items():
+                yield from options_of_paths(inner, (*above, name))
+        elif action.type is path:
+            yield [*above, *action.option_strings[:1], ""]
+
+
+def test_an_empty_path_is_refused():
+    """It would be the current folder; scripts give it where a variable is not set."""
+    lines = list(options_of_paths(filled()))
+    assert ["run", "--out", ""] in lines and ["board", "build", "--out", ""] in lines and len(lines) > 30
+    for line in lines:
+        with pytest.raises(UserError, match="a path is needed, given ''"):
+            filled().parse_args(line)

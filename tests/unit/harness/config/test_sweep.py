@@ -5,7 +5,8 @@ import math
 import pytest
 from pydantic import TypeAdapter
 
-from harness.config import settings
+from harness.config import settings, sweep
+from harness.config.run import validated
 from harness.config.suite import make_suite
 from harness.config.sweep import expand
 from harness.core.registry import UserError
@@ -177,6 +178,21 @@ def test_a_class_of_settings_is_analyzed_once_however_many_runs_there_are(monkey
     settings._adapter.cache_clear()
     assert len(specs(seed="0..30")) == 31
     assert len(made) == len(set(made)) > 0
+
+
+def test_runs_of_one_cell_are_checked_once_and_are_those_of_separate_checks(monkeypatch):
+    """A hundred thousand seeds took half a minute; what depends on the seed alone is its range."""
+    block = {"seed": ["0..4"], "rounds": [3, 4], "algorithm": ["fedavg", "k_gt_minimax"]}
+    apart = [cell for seed in range(5) for cell in expand(BASE, [block | {"seed": [seed]}])]
+    asked = []
+    monkeypatch.setattr(sweep, "validated", lambda given: asked.append(given) or validated(given))
+    together = expand(BASE, [block])
+    assert len(asked) == 4 and len(together) == 20
+    assert sorted(together, key=str) == sorted(apart, key=str)
+    with pytest.raises(UserError, match="seed"):
+        expand(BASE, [{"seed": [0, -1]}])
+    with pytest.raises(UserError, match="seed"):
+        expand(BASE, [{"seed": [0, True]}])
 
 
 def test_combinations_share_no_part_that_could_change():

@@ -34,7 +34,9 @@ from harness.report import (
 from harness.report.plots.budgets import _all_lines
 from harness.report.plots.figure import panels_of
 from harness.report.plots.overview import overview
+from harness.report.tables.columns import columns
 from harness.report.tables.rows import Board
+from harness.report.tables.write import DESCRIPTIONS
 from tests.support.records import (
     SOURCE,
     diagnosed,
@@ -175,6 +177,53 @@ def test_a_narrow_table_keeps_what_ranks_and_what_protects(by, heading):
     table, said = text.split("Omitted for lack of width")
     assert all(name in table for name in (heading, "ε total", "DP", "client/local"))
     assert "Pareto" in said
+
+
+TELLING = {
+    "Noise": lambda n: {"noise_multiplier": 1.0 + n},
+    "Neighbors": lambda n: {"sampling": ("none", "poisson", "fixed")[n]},
+    "ε total": lambda n: {"epsilon_total": 1.0 + n},
+}
+
+
+@pytest.mark.parametrize("heading", [*TELLING, "Rounds", "Model", "Dataset", "Variant"])
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_narrow_table_keeps_what_tells_rows_from_each_other(heading, width):
+    """Without such a column they would look like repetitions of each other; figures do not say which is which."""
+    records = []
+    for n in range(3):
+        parts = {
+            "Rounds": {"rounds": 20 + n},
+            "Model": {"model": {"name": f"mlp{n}"}},
+            "Dataset": {"data": {"name": f"d{n}"}},
+            "Variant": {"own": {"lr": 0.1 + n}},
+        }.get(heading, {})
+        line = evaluation(20, epsilon=2.0, accuracy=0.8 + n / 100, worst_client=0.5, auroc=0.9)
+        line["privacy"] |= TELLING.get(heading, lambda n: {})(n)
+        asked = {"privacy": private(2.0) | ({"noise_multiplier": n} if heading in TELLING else {})}
+        records.append(done(spec("decentralized_local_sgda", **asked, **parts), line))
+    frame = leaderboard(records)
+    console = Console(file=io.StringIO(), width=width)
+    print_table(frame, console)
+    table, _, said = console.file.getvalue().partition("Omitted for lack of width: ")
+    omitted = " ".join(said.split()).split(".")[0].split(", ")
+    kept = [one for one in columns(frame) if one.heading in DESCRIPTIONS and one.heading not in omitted]
+    assert len({tuple(one.text(row) for one in kept) for row in Board.of(frame).rows}) == 3
+    assert all(len(line) <= width for line in table.splitlines() if "│" in line)
+
+
+def test_columns_in_which_all_rows_agree_are_left_out_first():
+    frame = leaderboard(
+        [
+            done(spec(name, data={"name": data}), accuracy=accuracy, auroc=0.9, eqopp=gap)
+            for name, accuracy, gap in (("fedavg", 0.9, 0.1), ("fedprox", 0.8, 0.2))
+            for data in ("adult", "german")
+        ]
+    )
+    console = Console(file=io.StringIO(), width=66)
+    print_table(frame, console)
+    table, _, said = console.file.getvalue().partition("Omitted for lack of width")
+    assert "EqOpp gap" in table and "AUROC" in said
 
 
 def test_a_terminal_gets_the_best_rows_of_every_task(monkeypatch):
