@@ -21,10 +21,10 @@ from typing import Any, cast
 
 from datasets.cache import code_digest
 from harness.config import notebook, plugins
-from harness.config.content import MAIN
 from harness.config.imports import Source, Sources, is_installed, sources_of
 from harness.config.parts import PACKAGES
 from harness.config.recorded import named_parts
+from harness.config.references import MAIN
 from harness.core.registry import UserError
 
 PROJECT = "fedfrontier"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from harness.config.content import MAIN, NotIdentified, digest
+from harness.config.content import digest
 from harness.config.plugins import REGISTRIES
+from harness.config.references import MAIN, NotIdentified
 from harness.core.registry import Registry, UserError
 
 METRICS = REGISTRIES["metric"]
