@@ -18,8 +18,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
 from harness.core.execution.by_seed import by_run, clients_side_by_side, seeds_of
-from harness.core.execution.ghost import Layout, layout
+from harness.core.execution.ghost import Layout
 from harness.core.execution.ghost import clipped_sums as ghost_sums
+from harness.core.execution.ghost_layout import layout
 from harness.core.execution.memory import keep_freed_memory
 from harness.core.execution.row_product import exact_sizes
 from harness.core.execution.tracing import Recorded
@@ -221,7 +222,7 @@ class Rows:
     def layout(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, places: Points
     ) -> Layout | None:
-        """Return the layers of networks of a loss; see `harness.core.execution.ghost.layout`."""
+        """Return the layers of networks of a loss; see `harness.core.execution.ghost_layout.layout`."""
 
         def found() -> tuple[Layout | None]:
             first = [_flat(point, axes)[0].detach() for point in points]

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from datasets.federation import Batch
 from harness.core import rng
-from harness.core.execution.ghost import layout
+from harness.core.execution.ghost_layout import layout
 from harness.core.execution.vectorize import Rows
 from harness.core.flat_model import Ravel
 from harness.core.problem import split_model

@@ -45,6 +45,13 @@ def both(problem, batch, norm, mode="vmap", by=(), points=None):
     return [rows.clipped_sums(problem.loss, 1, points, batch, by, norm=norm, ghost=g) for g in (False, True)]
 
 
+def ghosted(module):
+    """The sums of a module of which only the layout matters."""
+    count = sum(one.numel() for one in module.parameters())
+    points = (torch.randn(CLIENTS, count, generator=torch.Generator().manual_seed(3)).double(),)
+    return Rows("vmap").clipped_sums(classifier(module).loss, 1, points, batch_of((4,)), norm=1.0, ghost=True)
+
+
 def close(one, other, tolerance=1e-10):
     for a, b in zip(one, other, strict=True):
         assert a.shape == b.shape
@@ -81,7 +88,7 @@ LAYERS = {
     "group norm of vectors": (nn.GroupNorm(2, 4), (4,)),
     "layer norm": (nn.LayerNorm(5), (3, 5)),
     "layer norm over two axes": (nn.LayerNorm((3, 5)), (2, 3, 5)),
-    "embedding": (nn.Embedding(11, 3), (6,)),
+    "embedding": (nn.Embedding(11, 3), (6, 1)),
 }
 
 
@@ -165,25 +172,184 @@ class Loose(nn.Module):
         return self.layer(x) * self.scale
 
 
+class Longer(nn.Linear):
+    def forward(self, x):
+        return 10 * super().forward(x)
+
+
+class Standardized(nn.Conv2d):
+    def forward(self, x):
+        weight = (self.weight - self.weight.mean()) / self.weight.std()
+        return nn.functional.conv2d(x, weight, self.bias)
+
+
+class Replaces(nn.Module):
+    """Changes a layer's weights before it is applied."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.layer.weight = 3 * self.layer.weight
+        return self.layer(x)
+
+
+class Mixed(nn.Module):
+    """Settings of a layer are others once it was applied."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        self.layer.padding = (1, 1)
+        found = self.layer(x[:, :, None, None]).sum((-2, -1))
+        self.layer.padding = (0, 0)
+        return found
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        weight, bias = self.layer.weight, self.layer.bias
+        return nn.functional.linear(x, weight, bias)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = kind(4, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x.unsqueeze(1))[0].squeeze(1)
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRUCell(4, 4)
+
+    def forward(self, x):
+        return self.layer(x, x)
+
+
+def hooked(kind):
+    layer = nn.Linear(4, 4)
+    getattr(layer, f"register_{kind}")(lambda *given: None)
+    return layer
+
+
+def instead(name, value):
+    layer = nn.Linear(4, 4)
+    setattr(layer, name, value)
+    return layer
+
+
+def parametrized():
+    layer = nn.Linear(4, 4)
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Softplus())
+    return layer
+
+
+def shared():
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+def as_image(layer):
+    return nn.Sequential(nn.Unflatten(1, (4, 1, 1)), layer, nn.Flatten())
+
+
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        (Twice(), "each of its layers, once"),
-        (Loose(), "no formula for a layer Loose"),
+        (lambda: Twice(), "each of its layers, once"),
+        (shared, "each of its layers, once"),
+        (lambda: Loose(), "no formula for a layer Loose"),
         (
-            nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 4, 1), nn.Flatten()),
+            lambda: nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 4, 1), nn.Flatten()),
             "no formula for a layer Conv1d",
         ),
+        (lambda: as_image(nn.Conv2d(4, 4, 1, groups=2)), "Conv2d with these"),
         (
-            nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.Conv2d(4, 4, 1, groups=2), nn.Flatten()),
-            "Conv2d with these",
+            lambda: Longer(4, 4),
+            "no formula for a layer Longer, only for Linear, .* themselves, not for classes",
         ),
+        (lambda: as_image(Standardized(4, 4, 1)), "no formula for a layer Standardized"),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "layer ParametrizedLinear"),
+        (parametrized, "layer ParametrizedLinear"),
+        (lambda: hooked("forward_hook"), "layer Linear with hooks"),
+        (lambda: hooked("forward_pre_hook"), "layer Linear with hooks"),
+        (lambda: hooked("full_backward_hook"), "layer Linear with hooks"),
+        (lambda: hooked("full_backward_pre_hook"), "layer Linear with hooks"),
+        (lambda: instead("forward", lambda x: 10 * x), "layer Linear of which a method was replaced"),
+        (lambda: instead("_call_impl", lambda x: 10 * x), "layer Linear of which a method was replaced"),
+        (lambda: Replaces(), "layer Linear whose parameters are replaced"),
+        (lambda: Half(), "whose parameters are all in layers that are used"),
+        (lambda: Recurrent(nn.LSTM), "no formula for a layer LSTM"),
+        (lambda: Recurrent(nn.GRU), "no formula for a layer GRU"),
+        (lambda: Cell(), "no formula for a layer GRUCell"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()), "no formula for a layer PReLU"),
+        (lambda: Mixed(), "cannot be computed|gives other norms"),
     ],
 )
 def test_networks_without_a_formula_are_refused(module, text):
-    count = sum(one.numel() for one in module.parameters())
-    with pytest.raises(Incompatible, match=text):
-        both(classifier(module), batch_of((4,)), 1.0, points=(torch.randn(CLIENTS, count).double(),))
+    with pytest.raises(Incompatible, match=f"^privacy.ghost: ghost clipping .*({text})"):
+        ghosted(module())
+
+
+COMPARED = {
+    nn.Linear: lambda: nn.Linear(4, 4),
+    nn.LayerNorm: lambda: nn.LayerNorm(4),
+    nn.GroupNorm: lambda: nn.GroupNorm(2, 4),
+    nn.Conv2d: lambda: as_image(nn.Conv2d(4, 4, 1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"), [(nn.Linear, 1.01), (nn.LayerNorm, 0.5), (nn.GroupNorm, 2.0), (nn.Conv2d, 10.0)]
+)
+def test_norms_are_compared_with_gradients_of_single_samples(monkeypatch, kind, factor):
+    """What no description shows: torch's own class computes something else."""
+    plain = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda self, x: factor * plain(self, x))
+    with pytest.raises(Incompatible, match="gives other norms than the gradients of single samples"):
+        ghosted(COMPARED[kind]())
+
+
+class Odd(nn.Module):
+    """Layers that are given constants, a sample without its axis, or their input by its name."""
+
+    def __init__(self):
+        super().__init__()
+        self.constant, self.rows = nn.Linear(3, 4), nn.Linear(2, 4)
+        self.named, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+        self.filter, self.groups, self.place = nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4), nn.Embedding(3, 4)
+
+    def forward(self, x):
+        bias = self.norm(self.constant(torch.ones(3, dtype=x.dtype)))
+        bias = bias + self.place(torch.tensor(1)) + self.rows(torch.ones(5, 2, dtype=x.dtype)).sin().sum(0)
+        found = self.groups(self.named(input=x))
+        return bias + torch.stack([self.filter(found[0, :, None, None])[:, 0, 0], *found[1:]])
+
+
+def test_layers_on_constants_and_by_keyword_have_exact_norms():
+    problem = classifier(Odd())
+    batch = batch_of((4,))
+    points = (torch.randn(CLIENTS, Ravel(Odd()).size, generator=torch.Generator().manual_seed(5)).double(),)
+    ghost = Rows("vmap").clipped_sums(problem.loss, 1, points, batch, (), norm=0.5, ghost=True)
+    for client in range(CLIENTS):
+        total = 0
+        for number in range(SAMPLES):
+            x = points[0][client].clone().requires_grad_()
+            one = Batch(*(part[client, number : number + 1] for part in batch))
+            (slope,) = torch.autograd.grad(problem.loss(x, one), x)
+            total = total + one.weight * slope * (0.5 / slope.norm()).clamp(max=1)
+        close([total], [ghost[0][client]])
 
 
 def test_a_network_that_is_applied_twice_is_refused():

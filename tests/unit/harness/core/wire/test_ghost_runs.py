@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
+import harness
 from harness.config.run import read_spec
 from harness.core.registry import Incompatible, UserError
+from harness.models import model
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from tests.support.runs import finished, given, ready
@@ -48,6 +51,24 @@ def test_what_cannot_be_is_refused_before_the_run_also_for_pruned_networks(data)
     run = given(data, {"name": "prunefl", "local_steps": 2}, model=MLP, privacy=privacy)
     with pytest.raises(Incompatible, match=r"privacy\.ghost"):
         calibrated(prepare(read_spec(run)))
+
+
+class Longer(nn.Linear):
+    def forward(self, x):
+        return 10 * super().forward(x)
+
+
+@pytest.mark.usefixtures("registries")
+def test_run_and_plan_refuse_a_model_without_a_formula(data, tmp_path):
+    def longer(shape, outputs):
+        return nn.Sequential(Longer(shape[0], 8), nn.ReLU(), nn.Linear(8, outputs))
+
+    model("tables")(longer)
+    run = given(data, "fedavg", model="longer", privacy=RECORD | {"ghost": True})
+    for begin in (harness.plan, harness.prepare, lambda spec: harness.run(spec, tmp_path / "out")):
+        with pytest.raises(Incompatible, match=r"privacy\.ghost: .*no formula for a layer Longer"):
+            begin(run)
+    assert not [*tmp_path.rglob("done.json")]
 
 
 def test_it_is_for_unit_record(data):
