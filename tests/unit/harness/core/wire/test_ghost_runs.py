@@ -65,9 +65,10 @@ def test_run_and_plan_refuse_a_model_without_a_formula(data, tmp_path):
 
     model("tables")(longer)
     run = given(data, "fedavg", model="longer", privacy=RECORD | {"ghost": True})
-    for begin in (harness.plan, harness.prepare, lambda spec: harness.run(spec, tmp_path / "out")):
+    for begin in (harness.prepare, lambda spec: harness.run(spec, tmp_path / "out")):
         with pytest.raises(Incompatible, match=r"privacy\.ghost: .*no formula for a layer Longer"):
             begin(run)
+    assert "no formula for a layer Longer" in harness.plan(run)["reason"][0]
     assert not [*tmp_path.rglob("done.json")]
 
 
