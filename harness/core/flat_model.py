@@ -8,6 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from itertools import chain
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from harness.core.registry import UserError
 
 NORMS = (nn.GroupNorm, nn.LayerNorm)
 Start = Callable[[torch.Generator], Tensor]
+#: Why a module is taken in loops: they are faster; torch cannot vectorize it over clients, nor over samples.
+Loops = Literal["faster", "clients", "samples"]
 
 
 def set_start(module: nn.Module, start: Start) -> None:
@@ -28,6 +31,19 @@ def start_of(module: nn.Module) -> Start | None:
     """Return the function that draws a module's start values, if it was given one."""
     start: Start | None = vars(module).get("start_values")
     return start
+
+
+def take_in_loops(module: nn.Module, why: Loops = "faster") -> None:
+    """Let a module, and each of its parts, not be vectorized over clients unless a run asks for it."""
+    for part in module.modules():
+        vars(part)["in_loops"] = why
+
+
+def loops_of(module: nn.Module | None) -> Loops | None:
+    """Return why a module is taken in loops, if it has been marked."""
+    parts = () if module is None else module.modules()
+    marked = (vars(part).get("in_loops") for part in parts)
+    return next((why for why in marked if why is not None), None)
 
 
 class Ravel:

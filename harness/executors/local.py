@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from datasets.federation import Federation, standardizes
 from harness.config.run import RunSpec
@@ -155,7 +156,8 @@ def _run_group(
     def failed(number: int, error: Exception) -> Outcome:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "  # such messages say all
         reason = kind + " ".join(str(error).split())
-        folders[number].fail({"reason": reason, "timing": {"traceback": traceback.format_exc()}})
+        how = {"execution": _how(execution), "traceback": traceback.format_exc()}
+        folders[number].fail({"reason": reason, "timing": how})
         return Outcome(ids[number], "failed", reason)
 
     def carry_out(numbers: Sequence[int]) -> None:
@@ -189,15 +191,16 @@ def _run_group(
             except Busy:
                 outcomes[number] = Outcome(ids[number], "running")
                 continue
-            status, reason = folder.standing()
+            status, reason, end = folder.read()
+            again = retry or end.get("timing", {}).get("execution", _how(execution)) != _how(execution)
             spent = _spent(specs[number], folder)
             if status == "done" and not lacking(folder):
                 outcomes[number] = Outcome(ids[number], "done")
             elif status == "done" and spent:
                 options = " ".join(f"--save-{Path(name).stem}" for name in lacking(folder))
                 raise UserError(f"{options}: {folder.path} is finished and has none. {spent}")
-            elif status in ("failed", "stopped") and not (retry and not spent):
-                why = f"{reason}. {spent}" if retry else reason
+            elif status in ("failed", "stopped") and not (again and not spent):
+                why = f"{reason}. {spent}" if again else reason
                 outcomes[number] = Outcome(ids[number], status, why, earlier=not spent)
             elif status == "damaged" and spent:
                 outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}")
@@ -224,6 +227,11 @@ def _run_group(
             ready.clear()
             federations.clear()
     return [outcomes[number] for number in range(len(specs))]
+
+
+def _how(execution: Execution) -> dict[str, Any]:
+    """Return how runs are computed, as far as one that failed may not fail otherwise."""
+    return {"device": execution.device, "threads": execution.threads, "vectorize": execution.vectorize}
 
 
 def _outcome(id: str, end: End) -> Outcome:

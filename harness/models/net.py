@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.core.execution.row_product import Linear
-from harness.core.flat_model import Ravel, set_start, start_of
+from harness.core.flat_model import Ravel, loops_of, set_start, start_of
 from harness.core.registry import UserError
 
 Initializer = Literal["default", "xavier", "kaiming", "own"]
@@ -16,15 +16,9 @@ Initializer = Literal["default", "xavier", "kaiming", "own"]
 
 def dense(module: nn.Module) -> bool:
     """Whether a module is dense algebra, which vectorizes over clients; on a CPU others are faster in a loop."""
-    return not any(
-        isinstance(layer, nn.Conv2d | nn.Embedding) or vars(layer).get("in_loops")
-        for layer in module.modules()
+    return loops_of(module) is None and not any(
+        isinstance(layer, nn.Conv2d | nn.Embedding) for layer in module.modules()
     )
-
-
-def take_in_loops(module: nn.Module) -> None:
-    """Let a module not be vectorized over clients unless a run asks for it."""
-    vars(module)["in_loops"] = True
 
 
 class Net(nn.Module):

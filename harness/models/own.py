@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from harness.core import rng
-from harness.core.flat_model import Ravel, set_start
+from harness.core.execution.vectorize import Rows
+from harness.core.flat_model import Loops, Ravel, set_start, take_in_loops
 from harness.core.registry import UserError
-from harness.models.net import Net, take_in_loops
+from harness.models.net import Net
 
 SAMPLES = 3  # in a batch on which a module is tried
 
@@ -51,8 +53,8 @@ def adapted(
         raise UserError(f"{where} {why}")
     tried, batch = _shaken(module), _batch(shape, outputs)
     _try(where, tried, batch, outputs)
-    if not _vectorizes(where, tried, batch):
-        take_in_loops(module)
+    if (why := _loops(where, tried, batch)) is not None:
+        take_in_loops(module, why)
     names = tuple(name for name, _ in module.named_parameters())
     if not isinstance(module, Net):
         found = _head(tried, batch, outputs)
@@ -86,6 +88,12 @@ def _obstacle(module: nn.Module) -> str | None:
             return (
                 f"{what} mixes the samples of a batch and keeps statistics besides the parameters; use GroupNorm "
                 "or LayerNorm"
+            )
+        computed = [key for key, value in vars(layer).items() if getattr(value, "requires_grad", False)]
+        if computed:
+            return (
+                f"{what} keeps {computed[0]!r}, which is computed from parameters outside of forward; use "
+                "torch.nn.utils.parametrizations"
             )
         rate = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
         if isinstance(rate, int | float) and rate > 0:
@@ -149,13 +157,13 @@ def _try(where: str, module: nn.Module, batch: Tensor, outputs: int) -> None:
         )
 
 
-def _vectorizes(where: str, module: nn.Module, batch: Tensor) -> bool:
-    """Return whether torch has rules to vectorize all that a module does; else it takes sample by sample.
+def _loops(where: str, module: nn.Module, batch: Tensor) -> Loops | None:
+    """Return why a module must be taken in loops: torch lacks rules to vectorize what it does, or has wrong ones.
 
     Raises
     ------
     UserError
-        If it cannot at all, or with other results.
+        If gradients of single samples cannot be computed at all, or vectorized have other values.
     """
     ravel = Ravel(module)
     x = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
@@ -171,12 +179,54 @@ def _vectorizes(where: str, module: nn.Module, batch: Tensor) -> bool:
             f"{str(error).split('. ')[0]}; avoid branches on values and changes in place"
         ) from error
     plain = torch.stack([slope(point, one) for point, one in zip(points, batch, strict=False)])
-    if not _close(found, plain):
+    if not (_close(found, plain) and _right(Rows("loop", singly=True), ravel, points, batch)):
         raise UserError(
             f"{where} torch.func.vmap computes other gradients of forward than a loop does; use layers that it "
             "knows, for instance a loop over nn.GRUCell in place of nn.GRU"
         )
-    return not any("batching rule" in str(one.message) for one in told)
+    if not _right(Rows("loop"), ravel, points, batch):
+        return "samples"
+    if not _right(Rows("vmap"), ravel, points, batch):
+        return "clients"
+    return "faster" if any("batching rule" in str(one.message) for one in told) else None
+
+
+class _Some(NamedTuple):
+    """A batch on which a module is tried."""
+
+    x: Tensor
+    weight: Tensor
+
+
+def _right(rows: Rows, ravel: Ravel, points: Tensor, batch: Tensor) -> bool:
+    """Whether gradients of clients, and clipped ones of their samples, are those of single samples.
+
+    As many clients as samples are tried, too: then torch cannot see that it takes the ones for the others.
+    """
+
+    def loss(x: Tensor, batch: _Some) -> Tensor:
+        return (ravel(x, batch.x).square().sum(-1) * batch.weight).sum()
+
+    for samples in (batch, batch[: len(points)]):
+        some = _Some(samples.expand(len(points), *samples.shape), torch.ones(len(points), len(samples)))
+        single = [
+            [torch.func.grad(loss)(point, _Some(one[None], torch.ones(1))) for one in samples]
+            for point in points
+        ]
+        each = torch.stack([torch.stack(own) for own in single])
+        norms = each.norm(dim=-1, keepdim=True)
+        limit = float(norms.median())
+        clipped = (each * (limit / norms.clamp(min=1e-30)).clamp(max=1)).sum(1)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message=".*batching rule")  # torch loops where it has none
+                (found,) = rows.gradient(loss, 1, [points], some)
+                (short,) = rows.clipped_sums(loss, 1, [points], some, norm=limit)
+        except Exception:  # of torch, for operations that it cannot vectorize
+            return False
+        if not (_close(found, each.sum(1)) and _close(short, clipped)):
+            return False
+    return True
 
 
 def _close(found: Tensor, wanted: Tensor) -> bool:

@@ -27,6 +27,7 @@ from harness.config.run import RunSpec
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.execution.vectorize import Rows
+from harness.core.flat_model import loops_of
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
 from harness.core.wire import low_rank
@@ -79,10 +80,24 @@ class Execution:
             raise UserError("device: torch finds no CUDA device on this machine; use cpu")
 
     def rows(self, problem: Problem) -> Rows:
-        """Return the `Rows` that run one-client functions of a problem."""
-        dense = problem.dense or torch.device(self.device).type == "cuda"
+        """Return the `Rows` that run one-client functions of a problem.
+
+        Raises
+        ------
+        Incompatible
+            If clients are to be vectorized, and torch cannot do that with the problem's model.
+        """
+        if self.vectorize == "vmap" and loops_of(problem.module) in ("clients", "samples"):
+            raise Incompatible(
+                "vectorize: torch.func.vmap cannot compute the model's gradients for several clients at once, or "
+                "computes others than a loop does; use auto or loop"
+            )
+        dense = problem.dense or (
+            torch.device(self.device).type == "cuda" and loops_of(problem.module) in (None, "faster")
+        )
         mode = self.vectorize if self.vectorize != "auto" else "vmap" if dense else "loop"
-        return Rows(mode, self.threads) if problem.constants is None else _rows(problem, mode, self.threads)
+        make = _new_rows if problem.constants is None else _rows
+        return make(problem, mode, self.threads)
 
 
 @dataclass(frozen=True)
@@ -281,9 +296,11 @@ def _bands(spec: RunSpec, privacy: PrivacySpec, total: int) -> int:
     return bands
 
 
-@lru_cache(maxsize=CACHED_PROBLEMS)
-def _rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> Rows:
-    return Rows(mode, threads)
+def _new_rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> Rows:
+    return Rows(mode, threads, singly=loops_of(problem.module) == "samples")
+
+
+_rows = lru_cache(maxsize=CACHED_PROBLEMS)(_new_rows)
 
 
 def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: str) -> Problem:

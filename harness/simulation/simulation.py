@@ -24,6 +24,7 @@ from harness.core.clients import Clients
 from harness.core.execution.client_chunks import round_in_chunks
 from harness.core.execution.row_product import rounds_alike
 from harness.core.execution.vectorize import Rows
+from harness.core.flat_model import loops_of
 from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
@@ -146,7 +147,8 @@ class Simulation:
         algorithm, compression = self.algorithm, self.compression
         self.problem = problem = algorithm.view(problem)
         self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
-        self.rows = rows or Rows("vmap" if problem.dense else "loop")
+        singly = loops_of(problem.module) == "samples"
+        self.rows = rows or Rows("vmap" if problem.dense else "loop", singly=singly)
         self.privacies = for_each(privacy or (), len(seeds))
         self.privacy = side_by_side(self.privacies) if self.privacies else None
         self.cost = Cost(self._runs)

@@ -51,6 +51,8 @@ class Rows:
         Vectorize, or loop over the rows.
     threads : int
         Worker threads of the loop, one torch thread each; 1 means the calling thread.
+    singly : bool
+        Whether to loop over samples too where gradients of single samples are needed.
 
     Attributes
     ----------
@@ -59,8 +61,9 @@ class Rows:
         early.
     """
 
-    def __init__(self, mode: Mode, threads: int = 1) -> None:
+    def __init__(self, mode: Mode, threads: int = 1, *, singly: bool = False) -> None:
         self.mode = mode
+        self.singly = singly
         self.threads = threads
         self.ahead = 0.0
         keep_freed_memory()
@@ -202,7 +205,7 @@ class Rows:
             )
             if all(bool(part.isfinite().all()) for part in found):  # else leave out the samples that are not
                 return found
-        one = _clipped_sum(loss, places, norm, group)
+        one = _clipped_sum(loss, places, norm, group, self.singly)
         sums: tuple[Tensor, ...] = self.map(one, axes, tuple(points), batch)
         return sums
 
@@ -298,7 +301,7 @@ def _kept(cache: dict[object, T], key: object, make: Callable[[], T]) -> T:
 
 @lru_cache(maxsize=64)  # the same object every time, because it may be recorded
 def _clipped_sum(
-    loss: Callable[..., Tensor], places: Points, norm: float, group: int = 1
+    loss: Callable[..., Tensor], places: Points, norm: float, group: int, singly: bool
 ) -> Callable[..., Any]:
     """Return one client's sum of clipped gradients as a function of ``(points, batch)``."""
 
@@ -315,7 +318,13 @@ def _clipped_sum(
                 for part in (groups.x, groups.y, groups.group)
             )
             groups = type(batch)(*own, *groups[3:])
-        every = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0))(moving, groups)
+        slope = torch.func.grad(single)
+        if singly:
+            samples = (type(batch)(*(part[i] for part in groups)) for i in range(len(real)))
+            columns = zip(*(slope(moving, samples) for samples in samples), strict=True)
+            every = tuple(map(torch.stack, columns))
+        else:
+            every = torch.func.vmap(slope, in_dims=(None, 0))(moving, groups)
         return clipped_sum(every, norm, real.any(-1))
 
     return one

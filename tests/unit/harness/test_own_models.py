@@ -11,6 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+import harness
 from datasets.federation import Batch
 from harness.core import rng
 from harness.core.execution.ghost_layout import layout
@@ -21,6 +22,7 @@ from harness.core.registry import Incompatible, UserError
 from harness.core.wire.model_pruning import prunable, prune_models
 from harness.models import Net, build, complete, dense, describe, encoder, model
 from harness.problems.classify import classifier
+from tests.support.runs import given, table
 
 pytestmark = pytest.mark.usefixtures("registries")
 
@@ -269,6 +271,54 @@ def test_layers_without_a_rule_of_vmap_run_in_loops():
         )
 
     assert dense(built(gated)) and not classifier(build_as("lasting", lasting)).dense
+
+
+def unrolled(kind):
+    def make(shape, outputs):
+        return Plain(
+            lambda m, x: m.head(m.memory(x.unsqueeze(-1))[0][:, -1]),
+            memory=kind(1, 4, batch_first=True),
+            head=nn.Linear(4, outputs),
+        )
+
+    return make
+
+
+def rectified(shape, outputs):
+    return nn.Sequential(nn.Linear(shape[0], 4), nn.PReLU(4), nn.Linear(4, outputs))
+
+
+@pytest.mark.parametrize("make", [unrolled(nn.GRU), unrolled(nn.RNN), unrolled(nn.LSTM), rectified])
+@pytest.mark.parametrize("unit", [None, "record"])
+def test_models_that_torch_cannot_vectorize_train_in_loops(make, unit, tmp_path):
+    registered(make)
+    privacy = {"privacy": {"unit": unit, "noise_multiplier": 1.0, "clip": 1.0}} if unit else {}
+    run = given(
+        table(tmp_path), {"name": "fedavg", "local_steps": 2, "batch_size": 4}, model="mine", **privacy
+    )
+    with pytest.raises(Incompatible, match=r"vectorize: torch\.func\.vmap cannot"):
+        harness.run(run, tmp_path / "out", execution=harness.Execution(vectorize="vmap"))
+    assert harness.run(run, tmp_path / "out").reason is None
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_samples_in_a_loop_are_clipped_as_samples_side_by_side(group):
+    net = classifier(built(layered))
+    drawn = torch.Generator().manual_seed(1)
+    x = net.init(drawn)["x"].double() + torch.randn(2, 1, generator=drawn)
+    batch = Batch(batch_of((6,), 2, 4), *torch.zeros(2, 2, 4).long(), torch.ones(2, 4).double())
+    batch.weight[1, 3] = 0
+    sums = [
+        Rows("loop", singly=singly).clipped_sums(net.loss, 1, [x], batch, norm=0.5, group=group)[0]
+        for singly in (False, True)
+    ]
+    assert torch.allclose(*sums, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_that_a_hook_computes_are_refused():
+    with pytest.raises(UserError, match=r"Linear '' keeps 'weight'.*use torch\.nn\.utils\.parametrizations"):
+        built(lambda shape, outputs: nn.utils.weight_norm(nn.Linear(shape[0], outputs)))
 
 
 def build_as(name, make):

@@ -21,3 +21,16 @@ def test_a_message_to_the_user_needs_no_class_name(tmp_path, monkeypatch, error,
     monkeypatch.setattr("harness.executors.local.simulate_all", fails)
     record = harness.run(given(table(tmp_path)), tmp_path / "out")
     assert (record.status, record.reason) == ("failed", reason)
+
+
+def test_a_run_that_raised_is_tried_again_with_another_execution(tmp_path, monkeypatch):
+    def fails(runs):
+        raise ZeroDivisionError("division by zero")
+
+    spec = given(table(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.executors.local.simulate_all", fails)
+        assert harness.run(spec, tmp_path / "out").status == "failed"
+    assert harness.run(spec, tmp_path / "out").status == "failed"  # as recorded
+    other = harness.Execution(vectorize="loop")
+    assert harness.run(spec, tmp_path / "out", execution=other).status == "done"
