@@ -20,6 +20,13 @@ from privacy.gaussian import Normals, check_multiplier, gaussian_noise
 #: Rows of a larger norm count as not finite: in float32 the factor that shortens them would lose its digits.
 LONGEST = 1e30
 
+#: Standard deviation of the noise on an adaptive clip's share of rows (Andrew et al. 2021: cohort size / 20).
+SHARE_STD = 0.05
+#: Noise of an update beside the count of an adaptive clip, at most, over its noise without.
+MOST_NOISE = 1.1
+#: Range of adaptive clip norms: of shorter and longer rows `clip` would lose digits.
+NORMS = (1e-7, 1e15)
+
 
 class Clipped(NamedTuple):
     """Result of clipping.
@@ -179,8 +186,8 @@ class AdaptiveClip:
     The count is released with its own noise; `update_multiplier` gives the rest of the budget to the update, so
     that both releases together have the noise multiplier of the round.
 
-    Deviation: the denominator is the *expected* cohort size, as in the central mean, so that the count's
-    sensitivity does not depend on the sample.
+    Deviations: the denominator is the *expected* cohort size, as in the central mean, so that the count's
+    sensitivity does not depend on the sample. The noisy share is clamped to [0, 1].
 
     Attributes
     ----------
@@ -231,7 +238,18 @@ class AdaptiveClip:
             )
         return noise_multiplier / math.sqrt(1 - (noise_multiplier / count) ** 2)
 
-    def update(
+    @classmethod
+    def for_cohort(cls, expected: float, noise_multiplier: float, *, replaced: bool = False) -> AdaptiveClip:
+        """Return the rule whose noisy share is as exact as in the paper, where the budget allows it.
+
+        The noise of the share has a standard deviation of `SHARE_STD`, or more in cohorts so small that the update
+        would then have more than `MOST_NOISE` times the noise of the round. Runs without noise have none here.
+        """
+        unit = 1.0 if replaced else 0.5
+        least = noise_multiplier / math.sqrt(1 - MOST_NOISE**-2)  # of the count
+        return cls(count_std=max(SHARE_STD * expected, least * unit) if noise_multiplier else 0.0)
+
+    def share(
         self,
         norm: Tensor,
         norms: Tensor,
@@ -239,7 +257,7 @@ class AdaptiveClip:
         generators: Sequence[Normals],
         present: Tensor | None = None,
     ) -> Tensor:
-        """Return the next clip norm.
+        """Return the noisy share of rows with at most a norm, which is released.
 
         Parameters
         ----------
@@ -266,8 +284,16 @@ class AdaptiveClip:
         if present is not None:
             centered = centered * present.to(norm.dtype)
         noise = gaussian_noise(norm.unsqueeze(-1), self.count_std, generators).squeeze(-1)
-        below = 0.5 + (centered.sum(dim=-1) + noise) / expected
-        return norm * torch.exp(-self.lr * (below - self.quantile))
+        return 0.5 + (centered.sum(dim=-1) + noise) / expected
+
+    def update(self, norm: Tensor, share: Tensor) -> Tensor:
+        """Return the next clip norm, by a noisy share of the rows with at most the current one.
+
+        A share lies between 0 and 1, so a noisy one is taken as no less and no more: this costs no privacy
+        and bounds each step. The norm stays in `NORMS`.
+        """
+        moved = norm * torch.exp(-self.lr * (share.clamp(0, 1) - self.quantile))
+        return moved.clamp(*NORMS)
 
 
 def _joint_norms(parts: Sequence[Tensor], order: float = 2) -> Tensor:

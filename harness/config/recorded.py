@@ -28,6 +28,8 @@ PLUGGABLE = (
 )  # besides algorithms; metrics are no part of a run
 #: Version of clipping, noise and accounting; part of the identity of runs with privacy.
 PRIVACY_VERSION = 3
+#: Version of adaptive clipping; part of the identity of runs with such a clip.
+ADAPTIVE_CLIP_VERSION = 2
 USUAL_PROBLEM = "classify"
 
 
@@ -65,8 +67,14 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         **found,
         **({"data": data} if data else {}),
         **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
+        **({"adaptive_clip": ADAPTIVE_CLIP_VERSION} if _adaptive(spec) else {}),
         **({"plugins": plugins} if plugins else {}),
     }
+
+
+def _adaptive(spec: Mapping[str, Any]) -> bool:
+    privacy = spec.get("privacy")
+    return isinstance(privacy, Mapping) and privacy.get("clip") == "adaptive"
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -283,10 +283,9 @@ class Wiretap(Channel):
         return messages if self._clients.round >= 0 else -messages - 1
 
     def _note_count(self, message: _Message, present: Tensor) -> None:
-        """Keep the noise of an adaptive clip's count, which its next norm reveals."""
-        rule, limit = self._transcript.privacy.adaptive, torch.as_tensor(message.limit)
-        now = self.state[f"clip {self._slot_of(self._messages - 1)}"]
-        share = rule.quantile - float((now / limit).log()) / rule.lr
+        """Keep the noise of an adaptive clip's count, by the share that was released."""
+        limit = torch.as_tensor(message.limit)
+        share = float(self.state[f"clip share {self._slot_of(self._messages - 1)}"])
         norms = torch.cat(message.parts, -1).double().norm(dim=-1)
         count = float((((norms <= limit).double() - 0.5) * present).sum())
         noise = ((share - 0.5) * self._clients.n - count) * (

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datasets.errors import warn_once
 from datasets.federation import Batch
 from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
 from harness.core.wire.privacy_settings import Privacy
-from privacy import Clipped, clip, clip_each, gaussian_noise
+from privacy import AdaptiveClip, Clipped, clip, clip_each, gaussian_noise
+from privacy.clipping import NORMS
 from privacy.own_mechanism import Noise
 
 G = TypeVar("G")  # a generator of torch or of numpy
@@ -61,14 +63,27 @@ class Mechanism:
         if not isinstance(limit, str):
             fixed = limit if isinstance(limit, float) else _values(limit).unsqueeze(-1)
             return clip(parts, fixed, self.privacy.order)
-        rule, norm = self.privacy.adaptive, self._adaptive_norm(slot)
+        norm = self._adaptive_norm(slot)
         clipped = clip(parts, norm.unsqueeze(-1))
-        count, mask = self._streams("clip count", slot, norm, "server"), self._clients.participation_mask
-        self._memory[f"clip {slot}"] = rule.update(
-            norm, clipped.norms, float(self._clients.n), count, mask.to(clipped.norms)
-        )
-        self._memory[f"clip now {slot}"] = norm
+        self._adapt(slot, norm, clipped.norms)
         return clipped
+
+    def _adapt(self, slot: int, norm: Tensor, norms: Tensor) -> None:
+        """Release the noisy share of short messages, and choose the slot's next clip norm by it."""
+        rule, mask = self._rule(), self._clients.participation_mask
+        count = self._streams("clip count", slot, norm, "server")
+        share = rule.share(norm, norms, float(self._clients.n), count, mask.to(norms))
+        later = rule.update(norm, share)
+        for end in NORMS:
+            if bool((later == end).any()):
+                warn_once(
+                    f"privacy.clip: an adaptive clip norm has reached {end:g}, the end of its range; give clip as "
+                    "a number"
+                )
+        self._memory |= {f"clip {slot}": later, f"clip now {slot}": norm, f"clip share {slot}": share}
+
+    def _rule(self) -> AdaptiveClip:
+        return self.privacy.adaptive(float(self._clients.n))
 
     def limits(self, slot: int) -> float | tuple[float, ...] | Tensor:
         """Return the clip norm of a slot's messages: one, one per part, or adaptive ones ``(...)``."""
@@ -121,7 +136,7 @@ class Mechanism:
         z = self.privacy.noise_multiplier
         if self.privacy.clip != "adaptive":
             return z
-        return self.privacy.adaptive.update_multiplier(z, replaced=self.privacy.count_replaced)
+        return self._rule().update_multiplier(z, replaced=self.privacy.count_replaced)
 
     def _streams(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[rng.NoiseStream]:
         return generators(self._clients, rng.noise_stream, self._clients.names, purpose, slot, rows, sender)
@@ -136,7 +151,7 @@ class Mechanism:
             privacy.book(ledger, draw)
             return
         privacy.book(ledger, draw, self._multiplier() / z)
-        privacy.book(ledger, draw, privacy.adaptive.count_multiplier(replaced=privacy.count_replaced) / z)
+        privacy.book(ledger, draw, self._rule().count_multiplier(replaced=privacy.count_replaced) / z)
 
     def clip_average(self, average: Tensor) -> Tensor:
         """Bound the norm of the average: post-processing, which costs no privacy."""

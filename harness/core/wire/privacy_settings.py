@@ -463,11 +463,9 @@ class Privacy:
         """Sensitivity of a clipped message over its clip norm."""
         return 2.0 if self.adjacency == "replace" else 1.0
 
-    @property
-    def adaptive(self) -> AdaptiveClip:
-        """The rule of adaptive clipping; its count takes a small share of the budget."""
-        multiplier = max(10.0 * self.noise_multiplier, 1e-3)  # of the count: ten times the round's
-        return AdaptiveClip(count_std=multiplier * (1.0 if self.count_replaced else 0.5))
+    def adaptive(self, expected: float) -> AdaptiveClip:
+        """Return the rule of adaptive clipping in a cohort of an expected size; its count takes some budget."""
+        return AdaptiveClip.for_cohort(expected, self.noise_multiplier, replaced=self.count_replaced)
 
     @property
     def count_replaced(self) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy import AdaptiveClip, clip, clip_each, compose, joint_norm
-from privacy.clipping import clipped_sum
+from privacy.clipping import NORMS, clipped_sum
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 
@@ -144,7 +144,8 @@ def test_the_adaptive_update_by_hand():
     rule = AdaptiveClip(quantile=1.0, lr=0.2, count_std=0.0)
     norms = torch.tensor([1.0, 2.0, 3.0, 9.0], dtype=torch.float64)
     generator = np.random.default_rng(0)
-    moved = rule.update(torch.tensor(2.0, dtype=torch.float64), norms, 4, [generator])
+    norm = torch.tensor(2.0, dtype=torch.float64)
+    moved = rule.update(norm, rule.share(norm, norms, 4, [generator]))
     assert moved.item() == pytest.approx(2 * math.exp(0.1))
 
 
@@ -152,8 +153,8 @@ def test_padding_and_broken_rows_do_not_count_as_small():
     """Two present rows, one of them nan: share below 1/2. Padding has norm 0 and must not count."""
     rule = AdaptiveClip(quantile=0.5, lr=1.0, count_std=0.0)
     norms, present = torch.tensor([1.0, math.nan, 0.0, 0.0]), torch.tensor([1, 1, 0, 0])
-    moved = rule.update(torch.tensor(2.0), norms, 2, [np.random.default_rng(0)], present)
-    assert moved.item() == pytest.approx(2.0)
+    share = rule.share(torch.tensor(2.0), norms, 2, [np.random.default_rng(0)], present)
+    assert rule.update(torch.tensor(2.0), share).item() == pytest.approx(2.0)
 
 
 def test_the_adaptive_norm_finds_its_quantile():
@@ -163,7 +164,7 @@ def test_the_adaptive_norm_finds_its_quantile():
     norm = torch.tensor([10.0, 0.01])
     for _ in range(150):
         norms = torch.from_numpy(generators[0].random((2, 200)))
-        norm = rule.update(norm, norms, 200, generators)
+        norm = rule.update(norm, rule.share(norm, norms, 200, generators))
     assert norm.tolist() == pytest.approx([0.8, 0.8], abs=0.06)
 
 
@@ -179,4 +180,33 @@ def test_count_and_update_share_the_rounds_multiplier(replaced):
     with pytest.raises(ValueError, match="raise count_std"):
         rule.update_multiplier(10.0)
     with pytest.raises(ValueError, match="expected cohort size"):
-        rule.update(torch.tensor(1.0), torch.ones(3), 0, [np.random.default_rng(0)])
+        rule.share(torch.tensor(1.0), torch.ones(3), 0, [np.random.default_rng(0)])
+
+
+def test_a_share_beyond_its_range_moves_the_norm_no_further():
+    """Quantile 0.25, lr 0.2: a step is between exp(-0.2 * 0.75) and exp(0.2 * 0.25), however loud the noise."""
+    rule = AdaptiveClip(quantile=0.25, lr=0.2, count_std=1000.0)
+    norm = torch.ones(40, dtype=torch.float64)
+    streams = [np.random.default_rng(seed) for seed in range(40)]
+    share = rule.share(norm, torch.ones(40, 3), 3, streams)
+    assert float(share.min()) < -10 and float(share.max()) > 10
+    moved = rule.update(norm, share)
+    assert float(moved.min()) == pytest.approx(math.exp(-0.15))
+    assert float(moved.max()) == pytest.approx(math.exp(0.05))
+
+
+@pytest.mark.parametrize(("norm", "share"), [(1.05e15, 0.0), (0.95e-7, 1.0)])
+def test_an_adaptive_norm_stays_in_its_range(norm, share):
+    moved = AdaptiveClip().update(torch.tensor(norm, dtype=torch.float64), torch.tensor(share))
+    assert float(moved) in NORMS
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_count_is_as_noisy_as_the_cohort_allows(replaced):
+    """In large cohorts 5 % of the share; in small ones the update has 1.1 times the round's noise."""
+    large = AdaptiveClip.for_cohort(10_000, 2.0, replaced=replaced)
+    assert large.count_std == pytest.approx(500)
+    assert large.update_multiplier(2.0, replaced=replaced) < 2.0001
+    small = AdaptiveClip.for_cohort(10, 2.0, replaced=replaced)
+    assert small.update_multiplier(2.0, replaced=replaced) == pytest.approx(2.2)
+    assert AdaptiveClip.for_cohort(10, 0.0).count_std == 0

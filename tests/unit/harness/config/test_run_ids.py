@@ -56,3 +56,14 @@ def test_parts_that_are_not_known_keep_all_settings():
     assert essential(odd) == {key: value for key, value in odd.items() if key != "rounds"}
     assert completed(odd) == odd
     assert versions(odd) == {}
+
+
+def test_only_adaptive_clips_have_a_version_of_their_own():
+    def found(clip):
+        privacy = {"placement": "central", "epsilon": 1.0, "clip": clip}
+        fields = {"data": "breast-cancer", "partition": {"kind": "iid", "clients": 5}, "model": "mlp"}
+        return versions(
+            read_spec(fields | {"algorithm": "fedavg", "privacy": privacy}).model_dump(mode="json")
+        )
+
+    assert found("adaptive") == found(1.0) | {"adaptive_clip": 2}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from datasets.errors import warn_once
 from harness.core.public import Public
 from harness.core.registry import Incompatible
 from harness.core.wire.compression_settings import Compression
@@ -115,11 +116,22 @@ def test_the_server_clip_bounds_the_noisy_mean() -> None:
     assert found.norm().item() == pytest.approx(10.0)
 
 
-def test_an_adaptive_norm_moves_towards_the_median() -> None:
-    """All norms are above 1: C <- C exp(-0.2 (0 - 0.5)) = 1.105 C, up to the count's noise.
+def test_an_adaptive_norm_warns_once_at_the_end_of_its_range(caplog) -> None:
+    """Norms of 0 are short ones, so the norm falls until it has reached 1e-7."""
+    warn_once.cache_clear()
+    state = {"clip 0": torch.tensor(1.05e-7, dtype=torch.float64)}
+    for round in range(2):
+        way = channel(privacy("central", clip="adaptive"), state=state, round=round)
+        way.mean(rows(6, scale=0.0))
+        state = way.state
+    assert float(state["clip 0"]) == 1e-7
+    assert [one.message for one in caplog.records] == [
+        "privacy.clip: an adaptive clip norm has reached 1e-07, the end of its range; give clip as a number"
+    ]
 
-    Without noise for the messages the count has a standard deviation of 1e-3 / 2 of 4 clients.
-    """
+
+def test_an_adaptive_norm_moves_towards_the_median() -> None:
+    """All norms are above 1: C <- C exp(-0.2 (0 - 0.5)) = 1.105 C, without noise."""
     way = channel(privacy("central", clip="adaptive"))
     found = way.mean(rows(6, scale=100.0))
     torch.testing.assert_close(found, clipped(rows(6, scale=100.0), 1.0).mean(0))

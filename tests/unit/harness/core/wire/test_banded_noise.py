@@ -170,5 +170,8 @@ def test_a_message_of_zeros_is_a_short_one():
     """So under zero-out a client moves the count of adaptive clipping by 1, as if it were replaced."""
     for adjacency, moved in (("zero-out", 1.0), ("replace", 1.0)):
         made = privacy("central", "adaptive", 2.0, sampling="fixed", adjacency=adjacency)
-        assert made.adaptive.count_std == pytest.approx(20.0 * moved)
-    assert privacy("central", "adaptive", 2.0, sampling="poisson").adaptive.count_std == pytest.approx(10.0)
+        assert made.adaptive(4).count_multiplier(replaced=True) == pytest.approx(made.adaptive(4).count_std)
+        assert made.adaptive(1e4).count_std == pytest.approx(500 * moved)
+        assert made.adaptive(4).count_std == pytest.approx(2 / (1 - 1.1**-2) ** 0.5)
+    added = privacy("central", "adaptive", 2.0, sampling="poisson").adaptive(4)
+    assert added.count_std == pytest.approx(1 / (1 - 1.1**-2) ** 0.5)
