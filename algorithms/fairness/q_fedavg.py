@@ -83,5 +83,6 @@ class QFedAvg(Descent, ServerUpdate):
         weight, length = power(risk, self.q), (x - x_t).square().sum(-1, keepdim=True)
         mass = self.q * power(risk, self.q - 1) * length / self.lr + weight
         push, mass = channel.mean(weight * (x - x_t), mass, weighting="uniform", stateless=True)
+        # A mass that is not finite must not become a step of zero.
         step = push / mass.clamp(min=LEAST ** max(self.q, 1.0))
-        return self.server_step(state, x=torch.where(mass > 0, step, 0.0))
+        return self.server_step(state, x=torch.where(mass <= 0, 0.0, step + 0 * mass))

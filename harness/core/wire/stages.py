@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from compression import Codec, Factors, find_codec, top_k
+from compression import Codec, Factors, find_codec, threshold, top_k
 from harness.core import rng
 from harness.core.clients import Clients
 from harness.core.execution.client_chunks import Assembly
@@ -137,7 +137,13 @@ class Stages:
             message.entered = message.joint
 
     def encode(self, message: Message) -> None:
-        """Select entries, or compute factors; encode and decode."""
+        """Select entries, or compute factors; encode and decode. A message that is not finite arrives as NaN."""
+        finite = message.joint.isfinite().all(-1, keepdim=True)
+        self._encode(message)
+        if not bool(finite.all()):  # what is not sent, or has no code, would vanish
+            message.joint = torch.where(finite, message.joint, torch.nan)
+
+    def _encode(self, message: Message) -> None:
         codec = self.down if message.sender == "server" else self.up
         chances = None
         if codec.stochastic:
@@ -337,7 +343,7 @@ class Stages:
             return top_k(joint, ratio, message.mask) if bool((torch.as_tensor(ratio) > 0).any()) else None
         if setting.threshold is None:
             return None
-        kept = joint.abs() >= setting.threshold
+        kept = threshold(joint, setting.threshold)
         return kept if message.mask is None else kept & message.mask
 
     def _factors(self, message: Message) -> Factors | None:
