@@ -75,9 +75,7 @@ def codec(cls: Own) -> Own:
     if not NAME.fullmatch(name):
         raise CompressionError(f"invalid codec name {name!r}; use letters, digits, '-', '_' and '.'")
     known = CODECS.get(name)
-    if known is not None and not (
-        isinstance(known, WrittenCodec) and known.defined.__module__ == cls.__module__ == "__main__"
-    ):
+    if known is not None and not (isinstance(known, WrittenCodec) and known.defined.__module__ == "__main__"):
         raise CompressionError(f"two codecs are called {name!r}")
     _check(cls)
     CODECS[name] = WrittenCodec(name, _Values(cls()))

@@ -199,7 +199,7 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
         if not NAME.fullmatch(name):
             raise DataError(f"invalid data set name {name!r}; use letters, digits, '-' and '_'")
         known = CATALOG[name].defined if name in CATALOG else None
-        again = known is not None and known.__module__ == read.__module__ == "__main__"  # a notebook's cell
+        again = known is not None and known.__module__ == "__main__"  # a notebook's cell
         if name in (*names(), *ALIASES) and not again:
             raise DataError(f"two data sets are called {name!r}")
         options = tuple(inspect.signature(read).parameters)

@@ -140,10 +140,10 @@ PARTITIONS: dict[str, type[Partition]] = {}
 def partition(cls: type[P]) -> type[P]:
     """Register a partition under its kind; PartitionError if the name is taken, but not by an earlier definition.
 
-    A notebook, ``__main__``, may define its partitions again.
+    What a notebook, ``__main__``, has defined may be defined again.
     """
     known = PARTITIONS.setdefault(cls.kind, cls)
-    if known is not cls and not known.__module__ == cls.__module__ == "__main__":
+    if known is not cls and known.__module__ != "__main__":
         raise PartitionError(f"two partitions are called {cls.kind!r}")
     PARTITIONS[cls.kind] = cls
     return cls

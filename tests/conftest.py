@@ -34,9 +34,9 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch):
 def registries():
     """What a test registers is gone after it."""
     before = [(things, dict(things)) for things in (PLUGGED, RECALLED, plugins._files)]
-    packages, names = set(plugins._packages), plugins._names()
+    packages, names = set(plugins._packages), plugins._parts().keys()
     yield
-    for kind, name in plugins._names() - names:
+    for kind, name in plugins._parts().keys() - names:
         del plugins.REGISTRIES[kind][name]
     for things, kept in before:
         things.clear()

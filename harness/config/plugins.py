@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -131,27 +131,58 @@ def _run(plugin: Plugin) -> None:
 
 def _register(plugin: str, version: str, execute: Callable[[], object]) -> None:
     """Execute a plugin and record what it registers; if it raises, unregister everything."""
-    before = _names()
+    before = _parts()
     try:
         execute()
+        new = _new(before)
         if taken := PARTITIONS.keys() & VERTICAL.keys():
             raise UserError(f"two partitions are called {taken.pop()!r}")
-        if _names() == before:
+        if not new:
             raise UserError(
                 "registers nothing; put @register above an algorithm, @partition above a partition, @codec above a "
                 "codec, @mechanism above a mechanism, @model(...), @metric(...) or @data_set(...) above a function"
             )
     except (Exception, SystemExit) as error:  # a plugin may raise anything
-        for kind, name in _names() - before:
-            del REGISTRIES[kind][name]
+        _restore(before)
         said = isinstance(error, UserError | DataError | PartitionError | CompressionError | MechanismError)
         why = str(error) if said else f"{type(error).__name__}: {error}"
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if plugin.endswith(frame.filename)]
         raise UserError(f"{plugin}{f', line {lines[-1]}' if lines else ''}: {why}") from error
-    new = sorted(_names() - before)
     PLUGGED.update(dict.fromkeys(new, version))
     log.info("%s (%s) brings %s", plugin, version, ", ".join(f"{kind} {name}" for kind, name in new))
 
 
-def _names() -> set[tuple[str, str]]:
-    return {(kind, name) for kind, things in REGISTRIES.items() for name in things}
+class _Part(NamedTuple):
+    """A registered part, and the class or function that somebody wrote, if the part is another."""
+
+    thing: Any
+    defined: object = None
+
+
+def _parts() -> dict[tuple[str, str], _Part]:
+    """Return all that is registered."""
+    return {
+        (kind, name): _Part(things[name], things.defined(name) if isinstance(things, Registry) else None)
+        for kind, things in REGISTRIES.items()
+        for name in things
+    }
+
+
+def _new(before: Mapping[tuple[str, str], _Part]) -> list[tuple[str, str]]:
+    """Return what was registered since, also in the place of what a notebook has defined."""
+    return sorted(
+        key for key, part in _parts().items() if key not in before or before[key].thing is not part.thing
+    )
+
+
+def _restore(before: Mapping[tuple[str, str], _Part]) -> None:
+    """Unregister what was registered since."""
+    for kind, name in _new(before):
+        things, known = REGISTRIES[kind], before.get((kind, name))
+        del things[name]
+        if known is None:
+            continue
+        if isinstance(things, Registry):
+            things.add(name, known.thing, known.defined)
+        else:
+            things[name] = known.thing

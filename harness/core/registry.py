@@ -53,9 +53,9 @@ def counted(count: object, noun: str) -> str:
     return f"{number} {noun}{'' if number in ('1', '1.0') else plural}"
 
 
-def again(known: object, thing: object) -> bool:
-    """Whether both are of the module ``__main__``: a notebook, whose cells are executed again, or a script."""
-    return getattr(known, "__module__", None) == getattr(thing, "__module__", None) == "__main__"
+def replaceable(known: object) -> bool:
+    """Whether a part is of ``__main__``: a notebook, whose cells are executed again or moved to a file."""
+    return getattr(known, "__module__", None) == "__main__"
 
 
 #: Names registered by plugins, as (section of a spec, name), and the version of the plugin's code.
@@ -77,7 +77,7 @@ class Registry(Generic[T]):
         self._defined: dict[str, object] = {}
 
     def add(self, name: str, thing: T, defined: object = None) -> T:
-        """Register an object and return it; what a notebook defines again is replaced.
+        """Register an object and return it; it takes the place of what a notebook has defined.
 
         Parameters
         ----------
@@ -94,7 +94,7 @@ class Registry(Generic[T]):
             If the name belongs to another object.
         """
         defined = thing if defined is None else defined
-        if self._things.get(name, thing) is not thing and not again(self._defined[name], defined):
+        if self._things.get(name, thing) is not thing and not replaceable(self._defined[name]):
             raise UserError(f"two {self.kind}s are called {name!r}")
         self._things[name], self._defined[name] = thing, defined
         return thing

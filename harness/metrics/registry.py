@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from harness.core.registry import PLUGGED, UserError, again
+from harness.core.registry import PLUGGED, UserError, replaceable
 from harness.metrics.predictions import Predictions, check_array
 
 Direction = Literal["max", "min"]
@@ -105,7 +105,7 @@ def metric(
 
     def register(fn: MetricFn) -> MetricFn:
         name = fn.__name__
-        if name in METRICS and not again(METRICS[name].fn, fn):
+        if name in METRICS and not replaceable(METRICS[name].fn):
             raise UserError(f"metric {name!r} is registered twice")
         if of not in get_args(Predicted):
             raise UserError(f"metric {name}: of {', '.join(get_args(Predicted))}, given {of!r}")

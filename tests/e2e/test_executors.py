@@ -39,12 +39,12 @@ def often(tmp_path_factory):
     """Let workers write checkpoints often: a plugin reaches them wherever they are."""
     path, before = tmp_path_factory.mktemp("plugin") / "often.py", loop.CHECKPOINT_SECONDS
     path.write_text(OFTEN)
-    known = plugins._names()
+    known = plugins._parts().keys()
     plugins.load([path])
     yield
     loop.CHECKPOINT_SECONDS = before
     plugins._files.pop(path.resolve())
-    for kind, name in plugins._names() - known:
+    for kind, name in plugins._parts().keys() - known:
         del plugins.REGISTRIES[kind][name]
         del PLUGGED[kind, name]
 

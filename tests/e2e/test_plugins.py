@@ -384,13 +384,13 @@ def test_results_of_a_plugin_are_read_without_it(tmp_path, capsys):
     ],
 )
 def test_errors_of_a_plugin_are_one_line_and_leave_no_trace(tmp_path, capsys, content, says):
-    mine, before = tmp_path / "mine.py", plugins._names()
+    mine, before = tmp_path / "mine.py", plugins._parts().keys()
     if content is not None:
         write(mine, content)
     assert main(["list", "algorithms", "--plugin", str(mine)]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("error: plugin") and "mine.py" in said and says in said
-    assert plugins._names() == before and not plugins.PLUGGED
+    assert plugins._parts().keys() == before and not plugins.PLUGGED
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from itertools import count
 from typing import Any
 
@@ -12,6 +13,7 @@ import harness
 from datasets.catalog import CATALOG
 from datasets.partition import PARTITIONS
 from harness.config import notebook
+from harness.config.recorded import versions
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError
@@ -187,7 +189,9 @@ def test_parts_of_a_notebook_do_not_replace_others(cells):
 
 def test_a_part_without_a_source_is_refused(cells):
     cells.run(MODEL, "stdin")
-    with pytest.raises(UserError, match="model 'mine': the source of what it consists of is not known"):
+    with pytest.raises(
+        UserError, match=r"'mine': it refers to code without a source.*move the part to a file"
+    ):
         identify(read_spec(RUN))
 
 
@@ -205,3 +209,141 @@ def test_workers_cannot_run_what_a_notebook_defines(cells, tmp_path):
 def test_names_of_our_own_parts_have_no_source(cells):
     assert notebook.version("algorithm", "fedavg") is None and notebook.version("model", "mlp") is None
     assert notebook.version("data", "csv") is None and notebook.version("partition", "") is None
+
+
+USES = """
+@model("tables")
+def mine(shape, outputs{settings}):
+    width = {width}
+    return nn.Sequential(nn.Linear(shape[0], int(width)), nn.Linear(int(width), outputs))
+"""
+BESIDE = """
+from functools import cached_property, lru_cache, partial, wraps
+from types import SimpleNamespace
+import collections, enum, math
+"""
+# What a model may use, and the expression by which it does; VALUE is 4, then 5.
+WAYS = {
+    "a default": ("W = VALUE", "width", ", width: int = W"),
+    "a default by keyword": ("W = VALUE\ndef h(*, k=W): return k", "h()", ""),
+    "a default of a helper": ("W = VALUE\ndef h(k=W): return k", "h()", ""),
+    "a number of numpy": ("W = np.float64(VALUE)", "W", ""),
+    "an array": ("W = np.array([1, VALUE])", "W[1]", ""),
+    "a tensor": ("W = torch.tensor([VALUE])", "W[0]", ""),
+    "a parameter": ("W = nn.Parameter(torch.tensor([float(VALUE)]))", "W[0]", ""),
+    "an instance": ("class C:\n    def __init__(self, w): self.w = w\nW = C(VALUE)", "W.w", ""),
+    "a slot": ("class C:\n    __slots__ = ('w',)\nW = C()\nW.w = VALUE", "W.w", ""),
+    "a private slot": (
+        "class C:\n    __slots__ = ('__w',)\n    def __init__(self): self.__w = VALUE\nW = C()", "W._C__w", "",
+    ),
+    "an attribute of a class": ("class C:\n    w = VALUE", "C.w", ""),
+    "a nested class": ("class C:\n    class D:\n        w = VALUE", "C.D.w", ""),
+    "a dataclass": ("@dataclass\nclass C:\n    w: int = VALUE", "C().w", ""),
+    "a frozen instance": ("@dataclass(frozen=True)\nclass C:\n    w: int\nW = C(VALUE)", "W.w", ""),
+    "a named tuple": ("C = collections.namedtuple('C', 'w')\nW = C(VALUE)", "W.w", ""),
+    "an enumeration": ("class C(enum.Enum):\n    W = VALUE", "C.W.value", ""),
+    "a namespace": ("W = SimpleNamespace(w=[VALUE])", "W.w[0]", ""),
+    "a partial": ("W = partial(max, VALUE)", "W(1)", ""),
+    "a lambda in a dict": ("v = VALUE\nW = {'a': [lambda: v]}", "W['a'][0]()", ""),
+    "another lambda of a line": ("a, b = (lambda: 4), (lambda: 5)\nW = {4: a, 5: b}[VALUE]", "W()", ""),
+    "a closure": ("def make(w):\n    def h(): return w\n    return h\nh = make(VALUE)", "h()", ""),
+    "a bound method": ("class C:\n    def h(self): return VALUE\nh = C().h", "h()", ""),
+    "a static method": ("class C:\n    @staticmethod\n    def h(): return VALUE", "C.h()", ""),
+    "a property": ("class C:\n    @cached_property\n    def h(self): return VALUE\nW = C()", "W.h", ""),
+    "a cached function": ("@lru_cache\ndef h(): return VALUE", "h()", ""),
+    "a decorated function": (
+        "v = VALUE\ndef d(f):\n    @wraps(f)\n    def g(): return v\n    return g\n@d\ndef h(): pass", "h()", "",
+    ),
+    "an attribute of a function": ("def h(): return h.w\nh.w = VALUE", "h()", ""),
+    "a set in a tuple": ("W = ({1, VALUE},)", "max(W[0])", ""),
+    "a base class": ("class B:\n    w = VALUE\nclass C(B): pass", "C.w", ""),
+    "a metaclass": ("class M(type):\n    w = VALUE\nclass C(metaclass=M): pass", "C.w", ""),
+    "an annotation": ("def h(x: [VALUE]): pass", "h.__annotations__['x'][0]", ""),
+    "a recursive pair": ("def f(n): return VALUE if n else g(1)\ndef g(n): return f(n)", "g(0)", ""),
+    "an expression": ("W = VALUE", "[W for _ in range(2)][0]", ""),
+    "a list that holds itself": ("W = [VALUE]\nW.append(W)", "W[0]", ""),
+    "another function of a package": ("h = {4: math.floor, 5: math.ceil}[VALUE]", "h(4.5)", ""),
+    "another function of torch": ("h = {4: torch.floor, 5: torch.ceil}[VALUE]", "h(torch.tensor(4.5))", ""),
+    "another class of a package": ("h = {4: nn.ReLU, 5: nn.Tanh}[VALUE]", "4 + len(h.__name__) % 4", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_a_part_uses_is_in_its_version(cells, way):
+    before, use, settings = WAYS[way]
+    names = []
+    for value in (4, 5, 4):
+        cells.run(BESIDE + before.replace("VALUE", str(value)))
+        cells.run(USES.format(width=use, settings=settings))
+        names.append(identify(read_spec(RUN)))
+    assert names[0] == names[2] != names[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "use"),
+    [
+        ("W = 4", "globals()['W']"),
+        ("W = 4", "eval('W')"),
+        ("W, e = 4, eval", "e('W')"),
+        ("W = 4", "[exec('w = W'), 4][1]"),
+        ("import __main__ as m", "m.W"),
+        ("import sys", "sys.modules['__main__'].W"),
+        ("W = 4", "__import__('__main__').W"),
+        ("W = 4\ndef h(): return h.__globals__['W']", "h()"),
+        ("W = 4\ndef h():\n    import __main__\n    return __main__.W", "h()"),
+        ("W = open('/dev/null')", "[W, 4][1]"),
+        ("W = np.random.default_rng(4)", "W.integers(4)"),
+        ("W = torch.Generator()", "W.initial_seed()"),
+        ("W = nn.Linear(4, 4)", "W.in_features"),
+        ("W = (i for i in [4])", "next(W)"),
+        ("class C(list): pass\nW = C([4])", "W[0]"),
+        ("class C(nn.Linear): pass\nW = C(4, 4)", "W.in_features"),
+        ("W = np.array([4, None])", "W[0]"),
+        ("exec('def h(): return 4')", "h()"),
+        ("class C: pass\nW = C()\nW.f = open('/dev/null')", "[W, 4][1]"),
+    ],
+)
+def test_what_cannot_be_identified_is_refused(cells, before, use):
+    cells.run(before)
+    cells.run(USES.format(width=use, settings=""))
+    with pytest.raises(
+        UserError, match=r"model 'mine': it refers to .*; move the part to a file \(%%writefile"
+    ):
+        identify(read_spec(RUN))
+
+
+def test_a_module_beside_the_notebook_is_in_its_version(cells, tmp_path, monkeypatch):
+    """Also one that it imports in turn."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+    for value in (4, 5):
+        (tmp_path / "inner_part.py").write_text(f"W = {value}\ndef h(): return W\n")
+        (tmp_path / "outer_part.py").write_text("import inner_part\ndef h(): return inner_part.h()\n")
+        for name in ("inner_part", "outer_part"):
+            sys.modules.pop(name, None)
+        cells.run("import outer_part")
+        cells.run(USES.format(width="outer_part.h()", settings=""))
+        names.append(identify(read_spec(RUN)))
+    assert names[0] != names[1]
+
+
+def test_a_file_takes_the_place_of_cells(cells, tmp_path):
+    """The remedy that messages name: parts are replaced by those of the file, and can run in workers."""
+    path = tmp_path / "moved.py"
+    path.write_text(IMPORTS + NET + MODEL + ALGORITHM + METRIC + READER + PARTITION + CODEC)
+    before = identify(read_spec(RUN))
+    harness.load_plugin(path)
+    assert identify(read_spec(RUN)) != before
+    own = versions(read_spec(RUN).model_dump(mode="json"))["plugins"]
+    assert set(own) == {"algorithm", "data", "partition", "model", "compression"}
+    assert all(version.startswith("sha256:") for version in own.values())
+    notebook.require_files([{"algorithm": "mine_too", "model": "mine"}])
+
+
+def test_a_file_that_raises_leaves_the_cells_parts(cells, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(IMPORTS + NET + MODEL + CODEC + "1 / 0\n")
+    before = MODELS["mine"], identify(read_spec(RUN))
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        harness.load_plugin(path)
+    assert (MODELS["mine"], identify(read_spec(RUN))) == before
