@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from harness.config.content import MAIN, NotIdentified, digest
+from harness.config.code import MAIN, NotIdentified
+from harness.config.content import digest
 from harness.config.plugins import REGISTRIES
 from harness.core.registry import Registry, UserError
 

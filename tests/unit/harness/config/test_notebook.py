@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+import os
+import subprocess
 import sys
 from itertools import count
 from typing import Any
@@ -220,7 +222,8 @@ def mine(shape, outputs{settings}):
 BESIDE = """
 from functools import cached_property, lru_cache, partial, wraps
 from types import SimpleNamespace
-import collections, enum, math
+import collections, enum, math, re
+from scipy import stats
 """
 # What a model may use, and the expression by which it does; VALUE is 4, then 5.
 WAYS = {
@@ -264,6 +267,11 @@ WAYS = {
     "a list that holds itself": ("W = [VALUE]\nW.append(W)", "W[0]", ""),
     "another function of a package": ("h = {4: math.floor, 5: math.ceil}[VALUE]", "h(4.5)", ""),
     "another function of torch": ("h = {4: torch.floor, 5: torch.ceil}[VALUE]", "h(torch.tensor(4.5))", ""),
+    "an attribute of a partial": ("W = partial(max, 1)\nW.w = VALUE", "W.w", ""),
+    "an attribute of a tensor": ("W = torch.ones(1)\nW.w = VALUE", "W.w", ""),
+    "an attribute of a mapping": ("W = collections.OrderedDict()\nW.w = VALUE", "W.w", ""),
+    "a long pattern": ("W = re.compile('a' * 300 + 'b' * VALUE)", "len(W.pattern) - 300", ""),
+    "another object of a package": ("h = {4: stats.norm, 5: stats.expon}[VALUE]", "4 + int(h.cdf(-9) > 0)", ""),
     "another class of a package": ("h = {4: nn.ReLU, 5: nn.Tanh}[VALUE]", "4 + len(h.__name__) % 4", ""),
 }  # fmt: skip
 
@@ -347,3 +355,17 @@ def test_a_file_that_raises_leaves_the_cells_parts(cells, tmp_path):
     with pytest.raises(UserError, match="ZeroDivisionError"):
         harness.load_plugin(path)
     assert (MODELS["mine"], identify(read_spec(RUN))) == before
+
+
+def test_a_version_is_the_same_in_another_process(tmp_path):
+    """Also where sets and dictionaries are hashed otherwise."""
+    path = tmp_path / "script.py"
+    uses = USES.format(width="max(W[0]) + len({'a', 'b'})", settings="")
+    ends = "from harness.config import notebook\nprint(notebook.version('model', 'mine'))\n"
+    ends += "print(notebook.version('algorithm', 'mine_too'))\n"
+    path.write_text(IMPORTS + BESIDE + "W = ({1, 'x', None} and {1, 5},)\n" + uses + ALGORITHM + ends)
+    said = []
+    for seed in ("1", "2"):
+        there = {**os.environ, "PYTHONHASHSEED": seed}
+        said.append(subprocess.check_output([sys.executable, path], env=there, text=True))
+    assert said[0] == said[1] and said[0].count("source:") == 2
