@@ -22,11 +22,10 @@ from datasets.encoding import Cells, Content, Kind, named, numbers
 from datasets.errors import DataError
 from datasets.formats import Reading
 from datasets.limits import check_shape, check_size, content
-from datasets.numerals import MISSING_MARKS, read_texts, values_of, without
+from datasets.numerals import MICROSECONDS, MISSING_MARKS, read_texts, values_of, without
 
 VERSION = 2  # in the identity of runs; raise it when the same file gives other numbers
 USUAL = Reading()
-MICROSECONDS = 86_400e6  # of a day
 PART = re.compile(r"(.*?)(\d+)-of-(\d{1,6})(?:[-_.].*)?")
 SPLIT = re.compile(r"(?:.*-)?(train|validation|test)(?:-\d+-of-\d+)?")
 
@@ -282,6 +281,8 @@ def _texts(column: Any) -> Column:
     coded = column.dictionary_encode()
     merged = pa.concat_arrays(coded.unify_dictionaries().chunks)
     texts = [f"{v:.15g}" if isinstance(v, float) else str(v).strip() for v in merged.dictionary.to_pylist()]
+    if all(text.endswith(" 00:00:00") for text in texts):  # dates, which are written without the hour
+        texts = [text.removesuffix(" 00:00:00") for text in texts]
     values: Column = np.array([*texts, ""], dtype=object)
     codes: NDArray[np.int64] = merged.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
     return values[codes]

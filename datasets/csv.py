@@ -36,6 +36,11 @@ def read_columns(path: Path, reading: Reading) -> Content:
     DataError
         If the file is not such a file, is too large, or names a column twice.
     """
+    if path.is_dir():
+        raise DataError(
+            f"{path} cannot be read: a folder is read as Parquet or Arrow; join CSV files into one, with a column "
+            "that says which of them a row is from"
+        )
     try:
         raw = content(path, MOST_LINE)
         text = raw.decode(reading.encoding or "utf-8-sig").removeprefix("\ufeff")

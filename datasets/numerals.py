@@ -14,6 +14,8 @@ from datasets.errors import DataError
 from datasets.formats import Reading
 
 FIRST = 100  # cells of a column that are looked at before the others
+MICROSECONDS = 86_400e6  # of a day
+ISO = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?$")
 MISSING_MARKS = frozenset(("", "?", "NA", "NaN", "nan"))
 
 
@@ -64,12 +66,17 @@ def read_texts(
     values: Column = np.array(texts, dtype=object)
     if kind == "text":
         return Cells(values, missing)
-    given = np.where(missing, np.nan, values)
-    # Most text is known by its first cells.
-    found = values_of(given[~missing][:FIRST] if kind == "guess" else given, reading)
+    holes = bool(missing.any())
+    given = np.where(missing, np.nan, values) if holes else values
+    short = kind == "number" or (not holes and len(given) <= FIRST)
+    found = values_of(
+        given if short else given[~missing][:FIRST], reading
+    )  # most text is known by its first cells
     if kind == "guess" and np.isnan(found).any():
         return Cells(values, missing)
-    found = found if len(found) == len(given) else values_of(given, reading)
+    found = found if short else values_of(given, reading)
+    if kind == "number" and all(map(ISO.match, given[~missing])):
+        found = _days(given)
     wrong = np.isnan(found) & ~missing
     if wrong.any():
         if kind == "guess":
@@ -80,6 +87,15 @@ def read_texts(
         )
     made = without(numbers(what, found, missing), reading)
     return made._replace(codes=_codes(texts))
+
+
+def _days(dates: Column) -> NDArray[np.float64]:
+    """Return dates as the days since 1970 (UTC), as they are read from Parquet, NaN where there is none."""
+    import pandas as pd  # slow to import; most data sets do without it
+
+    found = pd.to_datetime(pd.Series(dates, dtype=object), format="ISO8601", errors="coerce", utc=True)
+    times = found.dt.tz_localize(None).to_numpy("datetime64[us]")
+    return np.where(np.isnat(times), np.nan, times.astype(np.int64) / MICROSECONDS)
 
 
 def without(cells: Cells, reading: Reading) -> Cells:

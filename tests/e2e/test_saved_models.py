@@ -379,3 +379,25 @@ def test_one_hot_columns_of_other_readers_are_known(tmp_path):
         (tmp_path / "t.csv").write_text(text)
         rows = read_rows(tmp_path / "t.csv", inputs, {})
         assert features(inputs, rows.columns, rows.length).tolist() == [[1, 0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("trained", ["csv", "parquet"])
+def test_dates_are_those_of_the_training_in_any_format(tmp_path, trained):
+    """They are categories in a CSV file and numbers in a Parquet file."""
+    pytest.importorskip("pyarrow")
+    days = pd.to_datetime(["2024-01-05", "2024-02-07", "2024-03-09"] * 20)
+    frame = pd.DataFrame({"day": days, "dose": range(60), "y": np.where(days.month == 2, "yes", "no")})
+    frame["seen"] = frame["day"] + pd.to_timedelta(frame["dose"] % 5, "h")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    run = {
+        "data": f"{tmp_path}/t.{trained}?label=y",
+        "partition": {"kind": "iid", "clients": 2},
+        "model": "logistic",
+        "algorithm": "fedavg",
+        "rounds": 3,
+    }
+    record = harness.run(run, tmp_path / "out", save_model=True)
+    model = SavedModel.read(tmp_path / "out" / "runs" / record.id)
+    found = [model.predict(model.rows(tmp_path / f"t.{kind}"))["p(yes)"] for kind in ("csv", "parquet")]
+    assert found[0].tolist() == found[1].tolist() and len(set(found[0].round(6))) > 2

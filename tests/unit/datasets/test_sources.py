@@ -305,6 +305,18 @@ def test_openml_is_the_last_resort_and_is_cached(offline, monkeypatch):
     assert len(asked) == 2, "a damaged copy is not read"
 
 
+def test_a_copy_of_openml_that_others_can_write_is_not_read(offline, monkeypatch):
+    """Its digest is told by its own name, so whoever can write the folder can put another table there."""
+    content = TABLES["adult"].from_openml(OPENML["adult"]).to_csv(index=False).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    (offline / "adult").mkdir(parents=True)
+    (offline / "adult" / f"openml-{digest}.csv").write_bytes(content)
+    assert load("adult").source == "adult (openml)"
+    (offline / "adult").chmod(0o777)
+    with pytest.raises(DataError, match="others can write it"):
+        load("adult")
+
+
 def test_openml_with_other_rows_or_columns_is_refused(offline, monkeypatch):
     for frame, reason in ((ADULT, "sent 3 complete rows, expected 45222"), (ADULT[["age"]], "KeyError")):
         monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda f=frame, **_: SimpleNamespace(frame=f))
