@@ -107,8 +107,8 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _keeps_users(spec: Mapping[str, Any]) -> bool:
     """Whether a run has users, and attacks or validation data, with privacy or without."""
-    parts = [part for section in ("data", "privacy") if isinstance(part := spec.get(section), Mapping)]
-    return any(part.get("user") for part in parts) and bool(
+    named = [part for section in ("data", "privacy") if isinstance(part := spec.get(section), Mapping)]
+    return any(part.get("user") for part in named) and bool(
         spec.get("attacks") or _name("problem", spec.get("problem")) == "fair_weights"
     )
 
