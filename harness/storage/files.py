@@ -21,6 +21,8 @@ from typing import Any
 
 from harness.core.registry import UserError
 
+MOST_LINKS = 40  # that are followed one after the other, as by Linux
+
 
 class Unwritable(UserError):
     """A folder that cannot be written. No run is marked as failed, and all can continue later."""
@@ -165,13 +167,14 @@ def _descriptor(path: Path) -> int | None:
 
     It may be a regular file, which a shell has opened and goes on writing; opened anew it would be cut off.
     """
-    while not (
-        path.name.isdecimal() and path.parent.resolve() in (Path("/dev/fd"), Path("/proc/self/fd").resolve())
-    ):
+    own = ("/dev/fd", os.path.realpath("/proc/self/fd"))
+    for _ in range(MOST_LINKS):
+        if path.name.isdecimal() and os.path.realpath(path.parent) in own:
+            return int(path.name)
         if not path.is_symlink():
-            return None
+            break
         path = path.parent / os.readlink(path)
-    return int(path.name)
+    return None
 
 
 @contextmanager
