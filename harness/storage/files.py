@@ -29,6 +29,7 @@ ZEROS = bytes.maketrans(b"123456789", b"000000000")
 LONG_NUMBER = b"0" * 300  # longer than any floating-point number is large
 UNSAFE = re.compile(r"[^\w.+-]")
 MOST_LETTERS = 100  # of a file's name
+MOST_LINKS = 40  # that are followed one after the other, as by Linux
 
 
 class Unwritable(UserError):
@@ -242,13 +243,14 @@ def _descriptor(path: Path) -> int | None:
 
     It may be a regular file, which a shell has opened and goes on writing; opened anew it would be cut off.
     """
-    while not (
-        path.name.isdecimal() and path.parent.resolve() in (Path("/dev/fd"), Path("/proc/self/fd").resolve())
-    ):
+    own = ("/dev/fd", os.path.realpath("/proc/self/fd"))
+    for _ in range(MOST_LINKS):
+        if path.name.isdecimal() and os.path.realpath(path.parent) in own:
+            return int(path.name)
         if not path.is_symlink():
-            return None
+            break
         path = path.parent / os.readlink(path)
-    return int(path.name)
+    return None
 
 
 @contextmanager

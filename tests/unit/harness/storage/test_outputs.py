@@ -85,5 +85,8 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     (tmp_path / "file").unlink()
     with pytest.raises(UserError, match=r"is a link to .*, which does not exist"):
         output_text(tmp_path / "link", "three")
+    (tmp_path / "file").symlink_to("link")
+    with pytest.raises(UserError, match="is a link to"):
+        output_text(tmp_path / "link", "in a circle")
     with pytest.raises(UserError, match="is a folder; name a file in it"):
         output_text(tmp_path, "four")
