@@ -114,6 +114,8 @@ def run_all(
     """
     chosen, execution = choose(executor, jobs, address, len(specs)), execution or Execution()
     size = None if jobs is None else min(jobs, len(specs))
+    if chosen != "serial":
+        notebook.require_files(named_parts(spec.model_dump()) for spec in specs)
     check_locks(Store(root).open().root, alone=chosen == "serial")
     ended: dict[int, Outcome] = {}
 
@@ -130,7 +132,6 @@ def run_all(
             these = [specs[number] for number in unit]
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
-        notebook.require_files(named_parts(spec.model_dump()) for spec in specs)
         workers: AbstractContextManager[Workers] = (
             Cluster(address, size, root, execution, retry)
             if chosen == "ray"
