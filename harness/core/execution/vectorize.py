@@ -320,9 +320,8 @@ def _clipped_sum(
             groups = type(batch)(*own, *groups[3:])
         slope = torch.func.grad(single)
         if singly:
-            samples = (type(batch)(*(part[i] for part in groups)) for i in range(len(real)))
-            columns = zip(*(slope(moving, samples) for samples in samples), strict=True)
-            every = tuple(map(torch.stack, columns))
+            each = [slope(moving, type(batch)(*(part[i] for part in groups))) for i in range(len(real))]
+            every = tuple(torch.stack(column) for column in zip(*each, strict=True))
         else:
             every = torch.func.vmap(slope, in_dims=(None, 0))(moving, groups)
         return clipped_sum(every, norm, real.any(-1))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
+from harness.core.flat_model import loops_of
 from harness.core.losses import sigmoid, weighted_mean
 from harness.core.methods.derivatives import OneClient
 from harness.core.problem import Problem, per_sample
@@ -105,7 +106,10 @@ def _losses(problem: Problem) -> OneClient:
             value: Tensor = problem.loss(x, Batch(*(part.unsqueeze(0) for part in sample)))
             return value
 
-        each: Tensor = torch.func.vmap(one)(*batch._replace(weight=torch.ones_like(batch.weight)))
+        batch = batch._replace(weight=torch.ones_like(batch.weight))
+        if loops_of(problem.module) == "samples":
+            return torch.stack([one(*sample) for sample in zip(*batch, strict=True)])
+        each: Tensor = torch.func.vmap(one)(*batch)
         return each
 
     return losses

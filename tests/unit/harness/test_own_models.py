@@ -301,6 +301,13 @@ def test_models_that_torch_cannot_vectorize_train_in_loops(make, unit, tmp_path)
     assert harness.run(run, tmp_path / "out").reason is None
 
 
+def test_losses_of_samples_are_computed_in_a_loop_too(tmp_path):
+    registered(unrolled(nn.GRU))
+    run = given(table(tmp_path), {"name": "fedminmax"}, model="mine")
+    run["data"]["sensitive"] = "group"
+    assert harness.run(run, tmp_path / "out").reason is None
+
+
 @pytest.mark.parametrize("group", [1, 2])
 def test_samples_in_a_loop_are_clipped_as_samples_side_by_side(group):
     net = classifier(built(layered))
