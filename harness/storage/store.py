@@ -259,6 +259,8 @@ class Store:
         found = contents(self.folder(id), self._named)
         if found.started or not given.get("spec"):
             return found
+        if found.status == "missing":  # it has no figures; `contradictions` tells of its settings
+            return found._replace(started=given)
         if why := self._named(id, given):
             return found if found.status == "damaged" else found.damaged(f"suite.json {why}")
         return found._replace(started=given)

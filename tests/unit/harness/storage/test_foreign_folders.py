@@ -109,13 +109,28 @@ def test_a_spec_under_the_id_of_another_run_is_damaged(foreign, tmp_path, capsys
     assert "left out: 1 damaged" in capsys.readouterr().err
 
 
-def test_a_run_that_has_not_begun_is_what_its_id_names(foreign):
+def test_a_run_that_has_not_begun_is_what_its_id_names(foreign, capsys):
     path, content = suite_of(foreign)
     shutil.rmtree(foreign.root / "runs")
     assert {record.status for record in foreign.records()} == {"missing"}
     content["cells"][0]["spec"]["algorithm"]["lr"] = 0.7
     write_sealed(path, content)
-    assert [record.status for record in foreign.records()] == ["damaged", "missing"]
+    assert main(["verify", str(foreign.root)]) == 2
+    assert "another run than" in capsys.readouterr().out
+
+
+def test_a_run_without_a_spec_is_what_its_id_names(foreign):
+    """Its end can be sealed without one; suite.json must not say what it was."""
+    path, content = suite_of(foreign)
+    run = foreign.folder(content["cells"][0]["id"])
+    (run.path / "spec.json").unlink()
+    final, seal = read_sealed(run.path / "done.json")
+    write_sealed(
+        run.path / "done.json", final, {k: v for k, v in seal.items() if k not in ("spec.json", "done.json")}
+    )
+    content["cells"][0]["spec"]["algorithm"]["lr"] = 0.7
+    write_sealed(path, content)
+    assert [record.status for record in foreign.records()] == ["damaged", "done"]
 
 
 COMMANDS = (
