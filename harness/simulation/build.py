@@ -63,12 +63,15 @@ class Execution:
     stack : int or None
         Largest number of stacked runs, which differ in seed and numbers such as noise; 1: no stacking. None: as
         many as is faster.
+    memory : int or None
+        Bytes that this process may take in all, as one of several workers; None: what is left when a run begins.
     """
 
     device: str = "cpu"
     vectorize: Literal["auto", "vmap", "loop"] = "auto"
     threads: int = 1
     stack: int | None = None
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -105,6 +108,8 @@ class Setup:
         Mixing matrix of a gossip algorithm.
     rows : Rows
         How clients are run.
+    in_parts : bool or None
+        Whether the cohort is processed client by client, as of `harness.simulation.simulation.Simulation`.
     members : tuple of Setup
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.
@@ -121,6 +126,7 @@ class Setup:
     start: dict[str, Tensor]
     mixing: Tensor | None
     rows: Rows
+    in_parts: bool | None = None
     members: tuple[Setup, ...] = ()
 
     @property
