@@ -215,7 +215,7 @@ def plan_command(given: argparse.Namespace) -> int:
     cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
     cells = [*cells, *runs_of(cells, chosen.tune)]
     with following(f"planning {counted(len(cells), 'run')}", len(cells)) as done:
-        rows = plan(cells, timed=not given.untimed, done=done)
+        rows = plan(cells, timed=not given.untimed, done=done, identified=given.json)
     if given.json:
         print(json.dumps(rows, indent=1))
     else:

@@ -39,7 +39,10 @@ FEDERATIONS = 4  # kept while combinations are tried, which mostly follow one an
 
 
 def plan(
-    cells: Sequence[Combination], timed: bool = True, done: Callable[[int], object] = lambda runs: None
+    cells: Sequence[Combination],
+    timed: bool = True,
+    done: Callable[[int], object] = lambda runs: None,
+    identified: bool = True,
 ) -> list[dict[str, Any]]:
     """Return one row per combination.
 
@@ -56,6 +59,7 @@ def plan(
     shape, with equal classes; such a row has no id.
     Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their figures in turn;
     ``seed_planned`` names the seed whose figures a row has, if it is another.
+    Without ``identified`` these have an empty id, as ids of 100,000 runs take most of the time of their plan.
     ``done`` is called with the number of rows that are made.
     """
     known = _Known({}, {}, {}, timed)
@@ -70,18 +74,18 @@ def plan(
         done(len(made))
     for some in kinds.values():
         for number, key in enumerate(some[SEEDS:]):
-            made[key] = _taken_over(made[some[number % SEEDS]], distinct[key])
+            made[key] = _taken_over(made[some[number % SEEDS]], distinct[key], identified)
             done(len(made))
     return [made[id(cell)] for cell in cells]
 
 
-def _taken_over(row: dict[str, Any], cell: Combination) -> dict[str, Any]:
+def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dict[str, Any]:
     """Return the row of a run that differs in its seed only."""
     spec = cell.spec
     assert spec is not None
     if row["status"] != "planned":
         return row
-    own = None if row["id"] is None else identify(spec)
+    own = None if row["id"] is None else identify(spec) if identified else ""
     return {**row, "id": own, "seed": spec.seed, "seed_planned": row["seed"]}
 
 
