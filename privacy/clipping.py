@@ -78,7 +78,7 @@ def clip(parts: Sequence[Tensor], norm: float | Tensor, order: float = 2) -> Cli
         return Clipped(tuple(parts), norms, torch.zeros_like(exceeded))
     factor = torch.where(exceeded, torch.where(finite, bound / norms, 0.0), 1.0)
     scaled = tuple(part * factor.to(part.dtype).unsqueeze(-1) for part in parts)
-    if not bool(finite.all()):
+    if not finite.is_meta and not bool(finite.all()):  # tensors without values have none that are not
         # A second pass, only in this rare case: 0 * nan is nan, so the rows must be overwritten.
         scaled = tuple(torch.where(finite.unsqueeze(-1), part, 0.0) for part in scaled)
     return Clipped(scaled, norms, exceeded)
@@ -164,7 +164,7 @@ def scale_to_norm(parts: Sequence[Tensor], norm: float) -> list[Tensor]:
     """
     each = [torch.linalg.vector_norm(part, dim=-1, keepdim=True) for part in parts]
     norms = each[0] if len(each) == 1 else torch.cat(each, -1).norm(dim=-1, keepdim=True)
-    if not bool((norms > norm).any()):
+    if not norms.is_meta and not bool((norms > norm).any()):
         return list(parts)  # the usual case, in which nothing is copied
     factor = (norm / norms).clamp(max=1.0)
     return [factor * part for part in parts]
@@ -311,7 +311,7 @@ def _check_parts(parts: Sequence[Tensor]) -> None:
 
 
 def _bound(norm: float | Tensor, norms: Tensor) -> Tensor:
-    bound = torch.as_tensor(norm, dtype=norms.dtype, device=norms.device)
+    bound = torch.as_tensor(norm, dtype=norms.dtype)  # checked where it is: norms may have no values
     if not bool((bound > 0).all()):
         raise ValueError(f"the clip norm must be positive, got {norm}")
-    return bound
+    return bound.to(norms.device)

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +21,8 @@ from rich.text import Text
 
 from harness.cli.visible import CONTROL, visible
 from harness.core.units import size
+
+PAUSE = 2.0  # seconds between two lines about progress
 
 for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # closed by the caller: what is written goes nowhere
@@ -107,6 +111,24 @@ def progress_bar() -> Progress:
     """Return a progress bar with the time left and a field ``status``."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, TextColumn("{task.fields[status]}", markup=False), console=log, transient=True)
+
+
+@contextmanager
+def following(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show what is being done, and return a function that is told how far it is; that is shown now and then."""
+    shown = time.monotonic()
+    with log.status(what) as status:
+
+        def done(count: int) -> None:
+            nonlocal shown
+            if count == total or time.monotonic() - shown < PAUSE:
+                return
+            shown = time.monotonic()
+            status.update(f"{what}: {count:,} done")
+            if not log.is_terminal:  # which shows no status
+                log.print(f"{what}: {count:,} done")
+
+        yield done
 
 
 def figures(line: dict[str, Any]) -> str:

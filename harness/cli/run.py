@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite
-from harness.cli.console import amount, figures, log, out, print_rows, progress_bar, short
+from harness.cli.console import amount, figures, following, log, out, print_rows, progress_bar, short
 from harness.cli.progress import SuiteProgress
 from harness.config import builtin
 from harness.config.recorded import results_folder
@@ -27,7 +27,9 @@ from harness.executors.suites import Work, run_suite, within_limit
 from harness.simulation.build import identify, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback
+from harness.simulation.footprint import Footprint
 from harness.simulation.plan import plan
+from harness.simulation.room import fit
 from harness.simulation.saved_model import check_savable
 from harness.storage.run_files import EXTRAS
 from harness.storage.store import Store
@@ -58,14 +60,21 @@ CELL = (
     ),
 )
 #: How a plan writes costs, and calls epsilons: as tables of results do. Its JSON keeps numbers and names.
-UNITS = {"bytes_up": size, "bytes_down": size, "flops": work, "oracle_calls": count, "seconds": duration}
+UNITS = {
+    "memory": size,
+    "bytes_up": size,
+    "bytes_down": size,
+    "flops": work,
+    "oracle_calls": count,
+    "seconds": duration,
+}
 NAMES = {"epsilon_total": "ε total", "epsilon_median": "ε median", "flops": "work", "seconds": "time"}
 #: Parts of a report that are imported at their first use.
 REPORT_IMPORTS = (
     *("harness.cli.report", "matplotlib.figure", "jinja2", "scipy.special"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
-MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+MEANS = ("memory", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 # Columns of a plan that a narrow terminal may lack, the most dispensable first.
 EXPENDABLE = (
     *(
@@ -86,6 +95,8 @@ def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
     spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    if needs := str(fit(setup, execution)):
+        log.print(needs, markup=False)
     if given.save_model:
         check_savable(setup)
     store, id = Store(given.out).open(), identify(spec)
@@ -206,8 +217,8 @@ def plan_command(given: argparse.Namespace) -> int:
     chosen = given_suite(given)
     cells = within_limit(chosen.cells, chosen.tune, given.limit_hours, given.trim)
     cells = [*cells, *runs_of(cells, chosen.tune)]
-    with log.status(f"planning {counted(len(cells), 'run')}"):
-        rows = plan(cells, timed=not given.untimed)
+    with following(f"planning {counted(len(cells), 'run')}", len(cells)) as done:
+        rows = plan(cells, timed=not given.untimed, done=done, identified=given.json)
     refused = {row["reason"] for row in rows} if given.limit_hours is None else set()
     if len(refused) == 1 and all(row["status"] == "skipped" for row in rows):
         raise Incompatible(str(refused.pop()))  # there is nothing to plan
@@ -230,6 +241,10 @@ def _condensed(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], st
         found.append({**{name: runs[0].get(name) for name in CELL}, **mean, "runs": len(runs)})
     timed = [cell["seconds"] * cell["runs"] for cell in found if cell["seconds"] is not None]
     about = [f"about {duration(sum(timed))} one after the other"] if timed else []
+    if largest := max(
+        (row for row in rows if row.get("memory")), key=lambda row: row["memory"], default=None
+    ):
+        about.append(f"memory: {Footprint(**largest['memory_by_part'])}")
     attacks = sorted({row["attacks"] for row in rows if row.get("attacks")})
     about += [f"without the time of attacks ({'; '.join(attacks)}), which is not counted"] if attacks else []
     absent = sorted({row["data"] for row in rows if row["status"] == "planned" and row["id"] is None})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
 from harness.simulation.recorder import End, Recorder
+from harness.simulation.room import fit
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import POOL_BYTES, cut, obstacle, signature, stack_point
 from harness.storage.files import Unwritable
@@ -169,6 +170,9 @@ def _run_group(
         folders[number].fail({"reason": reason, "timing": how})
         return Outcome(ids[number], "failed", reason)
 
+    def refused(numbers: Sequence[int], error: UserError) -> None:
+        outcomes.update((number, failed(number, error)) for number in numbers)
+
     def carry_out(numbers: Sequence[int]) -> None:
         left: list[int] = []
         try:
@@ -190,7 +194,7 @@ def _run_group(
                 outcomes[number] = _outcome(ids[number], end)
         for some in _apart(left, specs):
             ready.update((number, recorder(number)) for number in some)
-            for stack in _stacks({number: ready[number] for number in some}, execution.stack):
+            for stack in _stacks({number: ready[number] for number in some}, execution, refused):
                 carry_out(stack)
 
     with ExitStack() as claims:
@@ -230,7 +234,7 @@ def _run_group(
                 except Exception as error:
                     outcomes[number] = failed(number, error)
         try:
-            for numbers in _stacks(ready, execution.stack):
+            for numbers in _stacks(ready, execution, refused):
                 carry_out(numbers)
         finally:  # free the samples before the next runs: carry_out refers to itself, so what it refers to stays
             test_samples.cache_clear()
@@ -279,8 +283,13 @@ def _apart(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
     return list(seeds.values()) if len(seeds) > 1 else [[number] for number in numbers]
 
 
-def _stacks(ready: Mapping[int, Recorder], most: int | None) -> list[list[int]]:
-    """Group runs into stacks; runs that cannot be stacked are alone."""
+def _stacks(
+    ready: Mapping[int, Recorder], execution: Execution, refused: Callable[[Sequence[int], UserError], None]
+) -> list[list[int]]:
+    """Group runs into stacks that fit into memory; runs that cannot be stacked are alone.
+
+    Those of which not even one fits are ``refused``.
+    """
     groups: dict[Hashable, list[int]] = {}
     for number, recorder in ready.items():
         why = obstacle(recorder.setup)
@@ -290,6 +299,15 @@ def _stacks(ready: Mapping[int, Recorder], most: int | None) -> list[list[int]]:
         groups.setdefault(key, []).append(number)
     stacks = []
     for group in groups.values():
-        pieces = cut([ready[number].setup for number in group], most)
+        try:
+            found = fit(ready[group[0]].setup, execution, len(group))
+        except UserError as error:
+            refused(group, error)
+            continue
+        if found.setup.in_parts:
+            log.warning("%s: %s", found.setup.id, found)
+            for number in group:
+                ready[number].setup = replace(ready[number].setup, in_parts=True)
+        pieces = cut([ready[number].setup for number in group], execution.stack, found.most)
         stacks += [[group[place] for place in piece] for piece in pieces]
     return stacks

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -18,6 +19,7 @@ from typing import Protocol, TypeVar
 from harness.config import notebook
 from harness.config.recorded import named_parts
 from harness.config.run import RunSpec
+from harness.core.execution.memory import room
 from harness.core.registry import UserError, unknown
 from harness.executors import EXECUTORS
 from harness.executors.forkserver import cores
@@ -130,12 +132,13 @@ def run_all(
             these = [specs[number] for number in unit]
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
+        count = size or min(cores(), len(specs))
         notebook.require_files(named_parts(spec.model_dump()) for spec in specs)
         check_locks(Store(root).open().root, alone=False)
         workers: AbstractContextManager[Workers] = (
             Cluster(address, size, root, execution, retry)
             if chosen == "ray"
-            else Processes(size or min(cores(), len(specs)), root, execution, retry)
+            else Processes(count, root, _shared(execution, count), retry)
         )
         with workers as running:
             if meanwhile:
@@ -165,6 +168,12 @@ def choose(executor: str | None, jobs: int | None, address: str | None, runs: in
     if executor not in EXECUTORS:
         raise unknown("executor", executor, EXECUTORS)
     return executor
+
+
+def _shared(execution: Execution, workers: int) -> Execution:
+    """Return execution options with a worker's share of the memory that is left."""
+    left = room()
+    return execution if left is None else replace(execution, memory=left.bytes // workers)
 
 
 def _distribute(

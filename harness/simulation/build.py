@@ -75,6 +75,8 @@ class Execution:
         Repeat the noise that a run has had under other code, to verify it: the digest in its record or in the
         column ``noise_code`` of a leaderboard, or ``none`` for a record without one. None: noise of its own for the
         code that is imported.
+    memory : int or None
+        Bytes that this process may take in all, as one of several workers; None: what is left when a run begins.
     """
 
     device: str = "cpu"
@@ -83,6 +85,7 @@ class Execution:
     stack: int | None = None
     diagnostics: bool = False
     noise_code: str | None = None
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -140,6 +143,8 @@ class Setup:
         As of `Execution`.
     code : str
         Digest of the code whose noise the run has (`harness.config.code`); empty without noise to be repeated.
+    in_parts : bool or None
+        Whether the cohort is processed client by client, as of `harness.simulation.simulation.Simulation`.
     members : tuple of Setup
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.
@@ -158,6 +163,7 @@ class Setup:
     rows: Rows
     diagnostics: bool = False
     code: str = ""
+    in_parts: bool | None = None
     members: tuple[Setup, ...] = ()
 
     @property

@@ -27,7 +27,7 @@ def keep_finite(before: Any, after: Any, runs: tuple[int, ...], cohort: Cohort) 
     cohort : Cohort
         The cohort of the round.
     """
-    if all(bool(touched(part, cohort).isfinite().all()) for part in after):
+    if all(part.is_meta or bool(touched(part, cohort).isfinite().all()) for part in after):
         return after
     old = type(after)(*map(torch.zeros_like, after)) if before is None else before
     return type(after)(*(_kept(a, b, len(runs), cohort) for a, b in zip(old, after, strict=True)))
@@ -58,5 +58,7 @@ def finite_runs(parts: Any, runs: tuple[int, ...]) -> Tensor:
     count = runs[0] if runs else 1
     finite = torch.ones(count, dtype=torch.bool)
     for part in parts:
+        if part.is_meta:  # of a dry run, which has no values
+            continue
         finite = finite & part.isfinite().reshape(count, -1).all(-1).to(finite.device)
     return finite

@@ -21,6 +21,7 @@ from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.message import Message
 from harness.core.wire.stages import Stages
 from harness.simulation.build import Setup
+from harness.simulation.hollow import by_shapes
 from harness.simulation.simulation import Simulation
 from privacy import Ledger
 
@@ -95,7 +96,10 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
     Incompatible
         If parts of the run are incompatible.
     """
+    return by_shapes(setup, lambda setup, _: _gone_through(setup, count, everybody))
 
+
+def _gone_through(setup: Setup, count: Count, everybody: bool) -> DryRun:
     class ClientsOfRun(DryClients):
         tossed = False
         resized = False
@@ -191,7 +195,13 @@ class DryClients(Clients):
             self._records.book(batch, self.round)
             if self._records.privacy.spec.ghost:  # refuses losses without a formula
                 self._refuse_ghost(points, batch, by, objective)
-        return self._of_models(_nothing, points, batch, by, objective, self._times(batch))
+        return self._of_models(self._nothing, points, batch, by, objective, self._times(batch))
+
+    def _nothing(
+        self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Batch, by: Points
+    ) -> list[Tensor]:
+        """Return gradients of zero."""
+        return [torch.zeros_like(points[place]) for place in by or range(len(points))]
 
     def _refuse_ghost(
         self, points: tuple[Tensor, ...], batch: Batch, by: Points, objective: Objective
@@ -224,10 +234,6 @@ class DryClients(Clients):
     def _embedded(self, embed: Callable[..., Tensor], y: Tensor, batch: Batch) -> Tensor:
         one = Batch(*(part[0, :1] for part in batch))  # one sample shows the length of an embedding
         return y.new_zeros(*batch.weight.shape, embed(y[0], one).shape[-1])
-
-
-def _nothing(loss: object, axes: int, points: Sequence[Tensor], batch: Batch, by: Points) -> list[Tensor]:
-    return [torch.zeros_like(points[place]) for place in by or range(len(points))]
 
 
 class DryStages(Stages):

@@ -78,9 +78,9 @@ def measure(
     if problem.predict is None:
         return figures, None
     if problem.kind == "bilevel" and everything:
-        figures["outer_loss"] = _outer_loss(problem, federation, rows, state)
+        figures["outer_loss"] = outer_loss(problem, federation, rows, state)
     if problem.kind == "vertical" and everything:
-        figures["stationarity"] = _joint_gradient_norm(problem, federation, model)
+        figures["stationarity"] = joint_gradient_norm(problem, federation, model)
     apply = together or partial(applied, problem, federation, rows, model)
     predictions = predicted(federation, apply("test"))
     if gossip and final and predictions.y_pred is not None:
@@ -106,7 +106,7 @@ def _of_nodes(problem: Problem, federation: Federation, rows: Rows, x: Tensor) -
     return found
 
 
-def _outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any) -> float | None:
+def outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any) -> float | None:
     """Return the mean over clients of the outer objective at their y, on all validation samples."""
     batch = federation.pool.at(federation.splits["validation"])
     y = state.y.dense() if isinstance(state.y, RowTable) else state.y
@@ -116,7 +116,7 @@ def _outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any
     return value if math.isfinite(value) else None
 
 
-def _joint_gradient_norm(
+def joint_gradient_norm(
     problem: Problem, federation: Federation, model: tuple[Tensor, Tensor]
 ) -> float | None:
     """Return the norm of the gradient of the whole training loss by server ``(P,)`` and parties ``(K, Q)``.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from datasets.federation import Federation
@@ -14,6 +15,7 @@ from datasets.stand_in import DIGEST
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
+from harness.core.units import size
 from harness.core.wire.privacy_settings import BUDGETS
 from harness.simulation.build import (
     Execution,
@@ -28,13 +30,21 @@ from harness.simulation.build import (
 from harness.simulation.calibration import calibrate, calibrated
 from harness.simulation.claims import statement
 from harness.simulation.dry_run import DryRun, dry_run
+from harness.simulation.footprint import Footprint, footprint
 from harness.simulation.simulation import Simulation
-from harness.simulation.stacking import stack_key
+from harness.simulation.stacking import largest_stack, sizes, stack_key
 
+TRIAL_BYTES = 2**29  # that trial rounds may take
+SEEDS = 100  # of runs that differ in nothing else, which are planned one by one
 FEDERATIONS = 4  # kept while combinations are tried, which mostly follow one another with the same data
 
 
-def plan(cells: Sequence[Combination], timed: bool = True) -> list[dict[str, Any]]:
+def plan(
+    cells: Sequence[Combination],
+    timed: bool = True,
+    done: Callable[[int], object] = lambda runs: None,
+    identified: bool = True,
+) -> list[dict[str, Any]]:
     """Return one row per combination.
 
     Releases and epsilon are exact (for unit record: upper bounds if clients differ in their local steps). Bytes,
@@ -43,30 +53,60 @@ def plan(cells: Sequence[Combination], timed: bool = True) -> list[dict[str, Any
     bounds. Seconds are estimated for a single run from two real rounds and an evaluation on this machine, and the
     ratio of noise to signal is that of the second; runs that differ in their seed only share these estimates.
     ``attacks`` names the attacks on a run, whose time is not among the seconds.
+    ``memory`` is the number of bytes that a run takes at its peak in a process of its own, ``memory_by_part`` says
+    what for, and ``memory_stack`` is the peak of as many such runs as are stacked. Where a run takes more than
+    `TRIAL_BYTES`, its seconds are those of rounds with fewer clients, in proportion; in gossip there are none.
     Without ``timed`` neither is estimated, and images that are not here are planned by their declared number and
     shape, with equal classes; such a row has no id.
+    Of runs that differ in their seed only, the first `SEEDS` are planned. Others take over their figures in turn;
+    ``seed_planned`` names the seed whose figures a row has, if it is another.
+    Without ``identified`` these have an empty id, as ids of 100,000 runs take most of the time of their plan.
+    ``done`` is called with the number of rows that are made.
     """
     known = _Known({}, {}, {}, timed)
     distinct = {id(cell): cell for cell in cells}  # a search repeats its combination
-    made = {key: _row(cell, known) for key, cell in sorted(distinct.items(), key=lambda one: _data(one[1]))}
+    kinds: dict[str, list[int]] = {}
+    for key, cell in distinct.items():
+        kinds.setdefault(_kind(cell.spec) if cell.spec else str(key), []).append(key)
+    first = [(_data(distinct[key]), key) for some in kinds.values() for key in some[:SEEDS]]
+    made: dict[int, dict[str, Any]] = {}
+    for _, key in sorted(first, key=lambda one: one[0]):
+        made[key] = _row(distinct[key], known)
+        done(len(made))
+    for some in kinds.values():
+        for number, key in enumerate(some[SEEDS:]):
+            made[key] = _taken_over(made[some[number % SEEDS]], distinct[key], identified)
+            done(len(made))
     return [made[id(cell)] for cell in cells]
+
+
+def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dict[str, Any]:
+    """Return the row of a run that differs in its seed only."""
+    spec = cell.spec
+    assert spec is not None
+    if row["status"] != "planned":
+        return row
+    own = None if row["id"] is None else identify(spec) if identified else ""
+    return {**row, "id": own, "seed": spec.seed, "seed_planned": row["seed"]}
 
 
 class _Known(NamedTuple):
     """What is the same for several combinations: trials by `_kind`, counts by `_sizes`, data of the last seed."""
 
-    trials: dict[str, Trial]
+    trials: dict[str, Trial | None]
     counts: dict[Hashable, Counts]
     federations: dict[str, Federation]
     timed: bool
 
 
 class Counts(NamedTuple):
-    """What dry runs tell of a run: expected and largest costs, and its privacy statement."""
+    """What dry runs tell of a run: costs, its privacy statement, its memory, and the most such runs in a stack."""
 
     expected: dict[str, Tensor]
     largest: dict[str, Tensor]
     privacy: dict[str, Any]
+    footprint: Footprint
+    stack: int
 
 
 def _data(cell: Combination) -> str:
@@ -161,7 +201,7 @@ def affordable(
             return 0.0
         kind = _kind(cell.spec)
         if kind not in measured:
-            measured[kind] = trial(calibrated(prepare(cell.spec, execution))).seconds
+            measured[kind] = _seconds(cell.spec, execution)
         return measured[kind] / 3600
 
     first = [cost(cell) for cell in before]
@@ -190,6 +230,18 @@ def affordable(
     raise UserError(f"--limit-hours: not even one seed fits; all would take {about}")
 
 
+def _seconds(spec: RunSpec, execution: Execution | None) -> float:
+    setup = calibrated(prepare(spec, execution))
+    needed = footprint(setup)
+    made = trial(setup, needed)
+    if made is None:
+        raise UserError(
+            f"--limit-hours: a run of {spec.algorithm['name']} takes {size(needed.total)} of memory ({needed}), "
+            "too much for a trial that estimates its time"
+        )
+    return made.seconds
+
+
 def _left_out(cell: Combination, reason: str) -> Combination:
     assert cell.spec is not None
     return replace(cell, given=cell.spec.model_dump(mode="json"), spec=None, reason=reason)
@@ -202,23 +254,30 @@ class Trial(NamedTuple):
     noise_to_signal: float | None
 
 
-def trial(setup: Setup) -> Trial:
-    """Make two real rounds and an evaluation of a run.
+def trial(setup: Setup, needed: Footprint) -> Trial | None:
+    """Make two real rounds and an evaluation of a run; None if even those of one client take too much memory.
 
     The seconds of the first round count once, because it includes warm-up.
     """
+    ids, share = None, 1.0
+    if needed.to_come > TRIAL_BYTES:
+        clients = sizes(setup)[0]
+        few = clients * TRIAL_BYTES // needed.to_come
+        if not few or setup.algorithm.meta.gossip or setup.problem.kind == "vertical":
+            return None
+        ids, share = torch.arange(few), few / clients
     spec, began, run = setup.spec, time.perf_counter(), Simulation.from_setup(setup)
-    run.step(diagnose=True)
-    first = again = time.perf_counter() - began
+    run.step(ids, diagnose=True, drawn=True)
+    first = again = (time.perf_counter() - began) / share
     if spec.rounds > 1:
         began = time.perf_counter()
-        run.step(diagnose=True)
-        again = time.perf_counter() - began
+        run.step(ids, diagnose=True, drawn=True)
+        again = (time.perf_counter() - began) / share
     began = time.perf_counter()
     run.evaluate(final=run.round == spec.rounds)
     evaluation = time.perf_counter() - began
     total = first + (spec.rounds - 1) * again + (1 + -(-spec.rounds // spec.eval_every)) * evaluation
-    ratio = run.diagnostics.get("noise_to_signal")
+    ratio = None if ids is not None else run.diagnostics.get("noise_to_signal")
     return Trial(total, None if ratio is None else float(ratio))
 
 
@@ -245,7 +304,7 @@ def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
     expected = dry_run(setup) if made is None or made.everybody else made
     most = expected if expected.exact else dry_run(setup, "largest")
     privacy = {} if setup.privacy is None else statement(setup.privacy, (made or expected).ledger)
-    return Counts(expected.cost, most.cost, privacy), expected.tossed
+    return Counts(expected.cost, most.cost, privacy, footprint(setup), largest_stack(setup)), expected.tossed
 
 
 def _told(spec: RunSpec, known: _Known) -> tuple[int, str, Counts]:
@@ -272,7 +331,9 @@ def _told(spec: RunSpec, known: _Known) -> tuple[int, str, Counts]:
         if not tossed:
             known.counts[key] = counts
     if known.timed and _kind(spec) not in known.trials:
-        known.trials[_kind(spec)] = trial(setup)  # calibrated: the first run of a kind has made its counts
+        known.trials[_kind(spec)] = trial(
+            setup, counts.footprint
+        )  # calibrated: the first run of a kind has made its counts
     digest = setup.federation.digest if dealt is None else _named(spec, dealt)
     return setup.federation.clients, digest, counts
 
@@ -328,6 +389,9 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         "oracle_calls": int(counts.expected["oracle_calls"]),
         "noise_to_signal": measured and measured.noise_to_signal,
         "seconds": measured and round(measured.seconds, 3),
+        "memory": counts.footprint.total,
+        "memory_stack": counts.footprint.times(counts.stack).total,
+        "memory_by_part": counts.footprint._asdict(),
         "attacks": None if cell.spec.attacks is None else ", ".join(cell.spec.attacks.kinds),
         "status": "planned",
         "reason": None,

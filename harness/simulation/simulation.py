@@ -128,6 +128,8 @@ class Simulation:
     True
     """
 
+    evaluated_clients: type[Clients] = EvaluatedClients
+
     def __init__(
         self,
         problem: Problem,
@@ -216,6 +218,7 @@ class Simulation:
             "mixing": setup.mixing,
             "start": setup.start,
             "rows": setup.rows,
+            "in_parts": setup.in_parts,
             "federations": [one.federation for one in setup.each],
             "diagnostics": setup.diagnostics,
         }
@@ -311,7 +314,7 @@ class Simulation:
     def personal(self, number: int = 0) -> Any:
         """Return the models that the clients of one run use, after any local personalization."""
         training = self._each_training[number]
-        clients = EvaluatedClients(
+        clients = self.evaluated_clients(
             training,
             self.problem,
             self.rows,
@@ -549,18 +552,10 @@ class Simulation:
 
     @property
     def _chunked(self) -> bool:
-        """Whether the cohort is processed client by client.
-
-        Memories of messages and of noise, factors, adaptive clipping and record-level privacy need the cohort in
-        one piece.
-        """
-        privacy = self.privacy
-        banded = privacy is not None and privacy.spec.mechanism == "banded"
+        """Whether the cohort is processed client by client."""
         if self._in_parts is not None:
-            return self._in_parts and not banded
-        joint = privacy is not None and (privacy.clip == "adaptive" or privacy.by_gradient or banded)
-        joint = joint or self.compression.joins
-        return self.algorithm.meta.parts and self.rows.mode == "loop" and not joint
+            return self._in_parts and not _banded(self.privacy)
+        return self.rows.mode == "loop" and divisible(self.algorithm, self.privacy, self.compression)
 
     def _prune(self) -> None:
         """Prune the model to this round's ratio, and the algorithm's state with it.
@@ -603,6 +598,20 @@ class Simulation:
 
     def _errors_of(self, number: int) -> dict[str, Tensor]:
         return {name: each[number] if self.stacked else each for name, each in self.errors.items()}
+
+
+def divisible(algorithm: Algorithm, privacy: Privacy | None, compression: Compression) -> bool:
+    """Whether the cohort of a run can be processed client by client.
+
+    Memories of messages and of noise, factors, adaptive clipping and record-level privacy need the cohort in one
+    piece.
+    """
+    joint = privacy is not None and (privacy.clip == "adaptive" or privacy.by_gradient)
+    return algorithm.meta.parts and not (joint or _banded(privacy) or compression.joins)
+
+
+def _banded(privacy: Privacy | None) -> bool:
+    return privacy is not None and privacy.spec.mechanism == "banded"
 
 
 def _same(one: Any, other: Any) -> bool:

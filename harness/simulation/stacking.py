@@ -127,7 +127,7 @@ def _in_epochs(setup: Setup) -> bool:
     return setup.algorithm.local_steps is None
 
 
-def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
+def cut(setups: Sequence[Setup], most: int | None = None, fitting: int = LARGEST) -> list[list[int]]:
     """Cut runs of one signature into stacks, and return the numbers of the runs of each.
 
     Runs of one seed share their batches, also beside those of other seeds, if each seed of the stack has as many.
@@ -140,12 +140,11 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
         Runs of one signature.
     most : int, optional
         Largest number of runs in a stack; default: as many as is faster.
+    fitting : int
+        Number of runs that fit into memory.
     """
     setup, pools = setups[0], [run.federation.pool.x for run in setups]
-    training, cohort = setup.training, setup.spec.cohort
-    clients = training.clients if cohort is None else math.ceil(cohort.expected)
-    width, _ = _batch(setup)
-    batches, model = width * pools[0][0].numel(), sum(value.numel() for value in setup.start.values())
+    clients, model, batches = sizes(setup)
     seeds: dict[int, list[int]] = {}
     for number, run in enumerate(setups):
         seeds.setdefault(run.spec.seed, []).append(number)
@@ -154,7 +153,7 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
     fit = max(1, int(POOL_BYTES / share)) if share else LARGEST
 
     def largest(entries: int) -> int:
-        return most or max(1, min(LARGEST, STEP_BYTES // (clients * entries * pools[0].element_size())))
+        return min(fitting, most or _most(clients * entries, pools[0]))
 
     if runs_of_seed == 1 or _own_batches(setup):
         together = [number for own in seeds.values() for number in own]
@@ -175,6 +174,24 @@ def cut(setups: Sequence[Setup], most: int | None = None) -> list[list[int]]:
 def _own_batches(setup: Setup) -> bool:
     """Whether runs of one seed draw cohorts of their own, and so have batches of their own."""
     return setup.privacy is not None and setup.privacy.own_draws and setup.spec.cohort is not None
+
+
+def largest_stack(setup: Setup) -> int:
+    """Return how many runs such as this one, of different seeds, are stacked at most."""
+    clients, model, batches = sizes(setup)
+    return 1 if obstacle(setup) else _most(clients * (model + batches), setup.federation.pool.x)
+
+
+def _most(entries: int, like: Tensor) -> int:
+    return max(1, min(LARGEST, STEP_BYTES // (entries * like.element_size())))
+
+
+def sizes(setup: Setup) -> tuple[int, int, int]:
+    """Return the number of clients in a round, and the entries of a client's model and of its batch."""
+    cohort, (width, _) = setup.spec.cohort, _batch(setup)
+    clients = setup.training.clients if cohort is None else math.ceil(cohort.expected)
+    model = sum(value.numel() for value in setup.start.values())
+    return clients, model, width * setup.federation.pool.x[0].numel()
 
 
 def chunks(items: Sequence[T], count: int) -> list[Sequence[T]]:

@@ -228,7 +228,7 @@ class Rows:
         """Return the layers of networks of a loss; see `harness.core.execution.ghost_layout.layout`."""
 
         def found() -> tuple[Layout | None]:
-            first = [_flat(point, axes)[0].detach() for point in points]
+            first = [_valued(_flat(point, axes)[0].detach()) for point in points]
             sample = type(batch)(*(part.flatten(0, axes)[:1] for part in batch))
             return (layout(loss, first, sample, places),)
 
@@ -265,7 +265,8 @@ class Rows:
                 result = fn(*first)
             return Measured(operations.count, result)
 
-        return _kept(self._measured, (fn, gradient, by, _shapes(arguments, axes)), one)
+        hollow = not gradient and _leaf(arguments).is_meta  # as its result is, which is of no use to others
+        return _kept(self._measured, (fn, gradient, by, _shapes(arguments, axes), hollow), one)
 
 
 class _Operations(TorchDispatchMode):
@@ -401,6 +402,11 @@ def _flat(arguments: Any, axes: int) -> Any:
 
 def _stack(rows: Sequence[Tensor]) -> Tensor:
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
+
+
+def _valued(point: Tensor) -> Tensor:
+    """Return a vector of the same shape with some values, if it has none."""
+    return torch.linspace(-1, 1, len(point), dtype=point.dtype) if point.is_meta else point
 
 
 def _leaf(arguments: Any) -> Tensor:

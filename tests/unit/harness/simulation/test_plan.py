@@ -13,8 +13,10 @@ from harness.core.wire.compression_settings import Compression
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import dry_run
+from harness.simulation.footprint import BASELINE
 from harness.simulation.loop import simulate
 from harness.simulation.plan import plan
+from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, given, ready
 from tests.support.wire import channel, rows
 from tests.support.worlds import COUNTS
@@ -309,3 +311,40 @@ def test_seeds_of_equal_sizes_share_problem_and_model(data, monkeypatch, algorit
     together = plan([Combination({}, spec) for spec in specs], timed=False)
     assert len(calls) == made
     assert together == [plan([Combination({}, spec)], timed=False)[0] for spec in specs]
+
+
+def test_more_seeds_than_are_planned_take_over_figures_in_turn(data, monkeypatch) -> None:
+    monkeypatch.setattr("harness.simulation.plan.SEEDS", 2)
+    cells = [Combination({}, read_spec(given(data, seed=seed))) for seed in range(5)]
+    told = []
+    rows = plan(cells, timed=False, done=told.append)
+    assert [row["seed"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row.get("seed_planned") for row in rows] == [None, None, 0, 1, 0]
+    assert [row["id"] for row in rows] == [
+        cell.spec.identity(prepare(cell.spec).federation.digest) for cell in cells
+    ]
+    assert rows[4]["bytes_up"] == rows[0]["bytes_up"]
+    assert told == [1, 2, 3, 4, 5]
+
+
+def test_a_plan_names_the_memory_of_a_run_and_of_a_stack_by_part(data) -> None:
+    row = planned(data, "fedavg", {})
+    assert row["memory"] == sum(row["memory_by_part"].values())
+    assert row["memory"] < row["memory_stack"]
+
+
+def test_trial_rounds_of_large_runs_have_fewer_clients(data, monkeypatch) -> None:
+    fields = {"model": MLP, "partition": {"kind": "iid", "clients": 7}}
+    whole = planned(data, "fedavg", {**fields, "privacy": LOCAL})
+    asked = []
+    step = Simulation.step
+    monkeypatch.setattr(
+        Simulation, "step", lambda run, ids=None, **o: asked.append(ids) or step(run, ids, **o)
+    )
+    monkeypatch.setattr("harness.simulation.plan.TRIAL_BYTES", (whole["memory"] - BASELINE) // 2)
+    part = planned(data, "fedavg", {**fields, "privacy": LOCAL})
+    assert {len(ids) for ids in asked if ids is not None} == {3}
+    assert part["noise_to_signal"] is None
+    assert part["seconds"] > 0
+    monkeypatch.setattr("harness.simulation.plan.TRIAL_BYTES", 1)
+    assert planned(data, "fedavg", fields)["seconds"] is None

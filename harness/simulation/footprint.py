@@ -1,0 +1,293 @@
+"""Memory of a run before it is run: two rounds and an evaluation are gone through without memory, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from datasets.federation import Batch
+from harness.core.execution.batches import Batches
+from harness.core.execution.ghost import clipped_sums as ghost_sums
+from harness.core.execution.memory import MOST_KEPT
+from harness.core.execution.vectorize import Points, Rows, _clipped_sum, _gradient
+from harness.core.row_table import RowTable
+from harness.core.units import size
+from harness.core.wire.message import Message
+from harness.metrics import consensus_distance
+from harness.simulation.build import Setup
+from harness.simulation.dry_run import DryChannel, DryClients, DryStages
+from harness.simulation.evaluation import EvaluatedClients, applied, joint_gradient_norm, outer_loss
+from harness.simulation.hollow import Hollow, Valued, as_hollow, by_shapes
+from harness.simulation.simulation import Simulation
+
+BASELINE = 300 * 10**6  # bytes of the interpreter with torch and this package
+COMPILER = 100 * 10**6  # of what torch imports for gradients of single samples
+LABELS = {"client_rows": "rows that clients keep", "steps": "copies in steps", "baseline": "Python and torch"}
+STEPS = 3  # local steps that are gone through; later ones take the same memory
+NOISED = 5  # copies of sums of clipped gradients while noise is added to them
+COPIES = 8  # of the outputs on test samples, in double precision, that an evaluation makes
+
+
+class Footprint(NamedTuple):
+    """Bytes that a run takes at its peak, by part.
+
+    Attributes
+    ----------
+    data : int
+        Samples, and who holds them.
+    state : int
+        Start values and what the server keeps.
+    client_rows : int
+        Rows that clients keep between rounds.
+    messages : int
+        What the channel keeps between rounds.
+    batches : int
+        Batches, at the peak of a round.
+    gradients : int
+        Gradients and the activations they need, at the peak.
+    steps : int
+        Copies of the models in local steps and messages, at the peak.
+    evaluation : int
+        What an evaluation takes beyond the peak of a round.
+    freed : int
+        Blocks that the C library keeps for reuse (`harness.core.execution.memory.keep_freed_memory`).
+    baseline : int
+        The interpreter with torch and this package.
+    """
+
+    data: int
+    state: int
+    client_rows: int
+    messages: int
+    batches: int
+    gradients: int
+    steps: int
+    evaluation: int
+    freed: int
+    baseline: int = BASELINE
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return sum(self)
+
+    @property
+    def to_come(self) -> int:
+        """Bytes that a process takes in addition, once its data are there."""
+        return self.total - self.data - self.baseline
+
+    def times(self, runs: int) -> Footprint:
+        """Return what a stack of such runs takes, which share their data."""
+        each = {name: runs * size for name, size in self._asdict().items()}
+        return Footprint(**{**each, "data": self.data, "baseline": self.baseline})
+
+    def __str__(self) -> str:
+        """Return the parts that matter, the largest first."""
+        parts = sorted(self._asdict().items(), key=lambda part: -part[1])
+        shown = [(name, bytes) for name, bytes in parts if bytes >= self.total / 50]
+        return ", ".join(f"{LABELS.get(name, name)} {size(bytes)}" for name, bytes in shown)
+
+
+def footprint(setup: Setup) -> Footprint:
+    """Return what a run, or a stack of runs, takes at its peak; attacks and what callbacks keep are not counted."""
+    return by_shapes(setup, _counted, counted=True)
+
+
+def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
+    assert mode is not None
+    count = Count(mode)
+
+    class ClientsOfRun(CountedClients):
+        noted = count
+
+    class EvaluatedOfRun(ClientsOfRun, EvaluatedClients):
+        pass
+
+    class Gone(Simulation):
+        evaluated_clients = EvaluatedOfRun
+
+    channel, rows = partial(DryChannel, stages=NoisyStages), Rows(setup.rows.mode)
+    run = Gone.from_setup(setup, clients=ClientsOfRun, channel=channel, rows=rows)
+    for _ in range(min(2, setup.spec.rounds)):  # the second has states before and after
+        run.step()
+    kept = _kept(run, setup.spec.rounds)
+    in_rounds, brief = mode.peak + kept.growth, mode.brief
+    mode.peak = mode.live
+    _evaluate(run, mode)
+    batches = count.batches
+    by_sample = setup.privacy is not None and setup.privacy.by_gradient and not setup.privacy.spec.ghost
+    start = sum(value.nbytes for value in setup.start.values())
+    return Footprint(
+        data=_data(setup),
+        state=start + kept.state,
+        client_rows=kept.client_rows,
+        messages=kept.messages,
+        batches=batches,
+        gradients=brief * setup.rows.threads if run._chunked else brief,
+        steps=max(0, in_rounds - kept.state - kept.client_rows - kept.messages - batches - brief),
+        evaluation=max(0, mode.peak + kept.growth - in_rounds),
+        freed=min(mode.heap, MOST_KEPT),
+        baseline=BASELINE + (COMPILER if by_sample else 0),
+    )
+
+
+class Kept(NamedTuple):
+    """Bytes that are kept between rounds, and how much more rows of clients will take after the last one."""
+
+    state: int
+    client_rows: int
+    messages: int
+    growth: int
+
+
+def _kept(run: Simulation, rounds: int) -> Kept:
+    rows = state = growth = 0
+    share = min(1.0, (run.cohorts.size or run.total) * rounds / run.total)
+    for part in run.state:
+        own = part.ndim > len(run._runs) + 1
+        if isinstance(part, RowTable):
+            written = part.packed()["rows"].nbytes
+            rows += max(written, int(share * part.numel() * part.element_size()))
+            growth += max(0, int(share * part.numel() * part.element_size()) - written)
+        else:
+            bytes = part.untyped_storage().nbytes()
+            rows, state = rows + bytes * own, state + bytes * (not own)
+    return Kept(state, rows, sum(part.nbytes for part in run.channel_state.values()), growth)
+
+
+def _data(setup: Setup) -> int:
+    """Return the bytes of the samples, as they are read and as the clients hold them."""
+    held = {part.untyped_storage().data_ptr(): part for one in setup.each for part in one.federation.pool}
+    splits = [part for one in setup.each for part in one.federation.splits.values()]
+    return sum(part.nbytes for part in (*held.values(), *splits))
+
+
+def _evaluate(run: Simulation, mode: Hollow) -> None:
+    """Go through the parts of an evaluation; each up to where it looks at values, when most of it is done."""
+    problem, own, rows = run.problem, run.federations[0], run.rows
+    federation = replace(own, pool=own.pool._replace(x=as_hollow(own.pool.x)))
+    state = type(run.state)(*map(as_hollow, run._state_of(0)))
+    if run.algorithm.meta.gossip:
+        _up_to_values(lambda: consensus_distance(state.x))
+    if problem.predict is None:
+        if problem.measure is not None:
+            mode.needs(federation.pool.x[:1].nbytes * federation.splits["train"].numel())
+        return
+    model = tree_map(as_hollow, run.personal())
+    if problem.kind == "bilevel":
+        _up_to_values(lambda: outer_loss(problem, federation, rows, state))
+    if problem.kind == "vertical":
+        _up_to_values(lambda: joint_gradient_norm(problem, federation, model))
+
+    def apply() -> None:
+        mode.needs(COPIES * applied(problem, federation, rows, model, "test").outputs.numel() * 8)
+
+    _up_to_values(apply)
+
+
+def _up_to_values(go: Callable[[], object]) -> None:
+    with suppress(Valued, TypeError):
+        go()
+
+
+class Count:
+    """What clients note of their gradients.
+
+    Attributes
+    ----------
+    mode : Hollow
+        Where tensors are counted.
+    batches : int
+        Bytes of the largest batch.
+    """
+
+    def __init__(self, mode: Hollow) -> None:
+        self.mode, self.batches = mode, 0
+        self._rows: dict[object, int] = {}
+
+    def row(self, key: object, go: Callable[[], object]) -> int:
+        """Return what one row takes, by what it depends on."""
+        if key not in self._rows:
+            self._rows[key] = self.mode.alone(go)
+        return self._rows[key]
+
+
+class CountedClients(DryClients):
+    """Clients that count what their gradients take, of which they compute one row."""
+
+    noted: Count
+
+    def batches(self, *arguments: Any, **options: Any) -> Batches:
+        """Draw the batches of the first steps."""
+        drawn = super().batches(*arguments, **options)
+        return replace(drawn, positions=drawn.positions[:STEPS], num_steps=drawn.num_steps, runs=None)
+
+    def _nothing(
+        self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Batch, by: Points
+    ) -> list[Tensor]:
+        places = by or tuple(range(len(points)))
+        own, samples = [point[(0,) * axes].detach() for point in points], batch
+        if self._records is not None:
+            samples = batch._replace(**self._records.of(batch).batch._asdict())
+        sample = type(batch)(*(part[(0,) * axes] for part in samples))
+        if own[0].is_meta:
+            sample = tree_map(lambda part: as_hollow(part) if part.is_floating_point() else part, sample)
+        key = loss, places, *((part.shape, part.dtype) for part in (*own, *sample))
+        one = self.noted.row(key, lambda: self._row(loss, own, sample, places))
+        self.noted.batches = max(self.noted.batches, sum(part.nbytes for part in samples))
+        count, moved = batch.weight.shape[:axes].numel(), sum(own[place].nbytes for place in places)
+        self._needs(count, one, moved)
+        if self._records is not None:
+            self.noted.mode.needs(NOISED * count * moved)
+        return super()._nothing(loss, axes, points, batch, by)
+
+    def _needs(self, count: int, one: int, result: int) -> None:
+        """Note what a function takes on many rows, if it takes ``one`` on a single one."""
+        loop = max(2 * count * result, (count - 1) * result + one)
+        self.noted.mode.needs(count * one if self._rows.mode == "vmap" else loop)
+
+    def _row(
+        self, loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Batch, places: Points
+    ) -> object:
+        if self._records is None:
+            return _gradient(loss, points, batch, places)
+        privacy, many = self._records.privacy, self._records.each
+        plan = None
+        if privacy.spec.ghost:
+            lead = [point.unsqueeze(0) for point in points]
+            plan = self._rows.layout(loss, 1, lead, type(batch)(*(p.unsqueeze(0) for p in batch)), places)
+        if plan is not None:
+            rows = [part.unsqueeze(0) for part in (*points, *batch)]
+            return ghost_sums(loss, type(batch), len(points), places, plan, privacy.bound())(*rows)
+        return _clipped_sum(loss, places, privacy.bound(), many)(tuple(points), batch)
+
+    def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        first = tree_map(lambda t: t[(0,) * self.axes], arguments)
+        leaves = [(part.shape, part.dtype) for part in tree_leaves(first)]
+        one = self.noted.row((fn, *leaves), lambda: fn(*first))
+        result = super()._mapped(fn, arguments)
+        count = self.ids.numel()
+        self._needs(count, one, sum(part.nbytes for part in tree_leaves(result)) // count)
+        return result
+
+
+class NoisyStages(DryStages):
+    """Dry stages with noise of zero, which takes memory like any, and with the norms of an evaluated round."""
+
+    def clip(self, message: Message) -> None:
+        """Clip; without a mechanism take the norms for diagnostics."""
+        super().clip(message)
+        if self.mechanism is None:
+            torch.linalg.vector_norm(message.joint, dim=-1, dtype=torch.float64)
+
+    def add_noise(self, message: Message) -> None:
+        """Add zeros."""
+        if self.mechanism is not None:
+            message.joint = message.joint + torch.zeros_like(message.joint)
