@@ -28,7 +28,7 @@ from harness.simulation.hollow import Hollow, Valued, as_hollow, by_shapes
 from harness.simulation.simulation import Simulation
 
 BASELINE = 300 * 10**6  # bytes of the interpreter with torch and this package
-COMPILER = 100 * 10**6  # of what torch imports for gradients of single samples
+COMPILER = 100 * 10**6  # of what torch imports for gradients of single samples, and for shapes without values
 LABELS = {"client_rows": "rows that clients keep", "steps": "copies in steps", "baseline": "Python and torch"}
 STEPS = 3  # local steps that are gone through; later ones take the same memory
 NOISED = 5  # copies of sums of clipped gradients while noise is added to them
@@ -134,8 +134,12 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
         steps=max(0, in_rounds - kept.state - kept.client_rows - kept.messages - batches - brief),
         evaluation=max(0, mode.peak + kept.growth - in_rounds),
         freed=min(mode.heap, MOST_KEPT),
-        baseline=BASELINE + (COMPILER if by_sample else 0),
+        baseline=BASELINE + (COMPILER if by_sample or any(map(_is_hollow, setup.start.values())) else 0),
     )
+
+
+def _is_hollow(value: Tensor) -> bool:
+    return value.is_meta
 
 
 class Kept(NamedTuple):
@@ -171,16 +175,17 @@ def _data(setup: Setup) -> int:
 
 def _evaluate(run: Simulation, mode: Hollow) -> None:
     """Go through the parts of an evaluation; each up to where it looks at values, when most of it is done."""
-    problem, own, rows = run.problem, run.federations[0], run.rows
-    federation = replace(own, pool=own.pool._replace(x=as_hollow(own.pool.x)))
-    state = type(run.state)(*map(as_hollow, run._state_of(0)))
+    problem, federation, rows = run.problem, run.federations[0], run.rows
+    state, model = run._state_of(0), run.personal()
+    if any(map(_is_hollow, run.start.values())):
+        federation = replace(federation, pool=federation.pool._replace(x=as_hollow(federation.pool.x)))
+        state, model = type(run.state)(*map(as_hollow, state)), tree_map(as_hollow, model)
     if run.algorithm.meta.gossip:
         _up_to_values(lambda: consensus_distance(state.x))
     if problem.predict is None:
         if problem.measure is not None:
             mode.needs(federation.pool.x[:1].nbytes * federation.splits["train"].numel())
         return
-    model = tree_map(as_hollow, run.personal())
     if problem.kind == "bilevel":
         _up_to_values(lambda: outer_loss(problem, federation, rows, state))
     if problem.kind == "vertical":
@@ -266,7 +271,7 @@ class CountedClients(DryClients):
         if plan is not None:
             rows = [part.unsqueeze(0) for part in (*points, *batch)]
             return ghost_sums(loss, type(batch), len(points), places, plan, privacy.bound())(*rows)
-        return _clipped_sum(loss, places, privacy.bound(), many)(tuple(points), batch)
+        return _clipped_sum(loss, places, privacy.bound(), many, self._rows.singly)(tuple(points), batch)
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         first = tree_map(lambda t: t[(0,) * self.axes], arguments)
