@@ -203,7 +203,7 @@ def point_out(
     quantity : bool
         Whether the label is a number to predict, not a class.
     """
-    lines = _sentinel(label, labels) if quantity else []
+    lines = _sentinel(label, labels) if quantity and labels.numeric else []
     for name, cells in features.items():
         lines += _numbers(name, cells) if cells.numeric else _words(name, cells, name in spelled)
     if not quantity and labels.numeric and (many := len(np.unique(labels.values))) > MANY:

@@ -11,10 +11,11 @@ from harness.config.yaml import read_yaml
 from harness.core.registry import unknown
 
 COMMAND = "python -m harness suite"
-#: The command of a suite as its report tells it, where no setting was changed.
-PLAIN = re.compile(
-    rf"{COMMAND} (?P<suite>[\w.-]+) --profile (?P<profile>[\w.-]+)( --name (?P<name>[\w.-]+))?"
-    r"(?P<strict> --strict)?(?P<secure_rng> --secure-rng)? --out DIR"
+#: The command of a suite as its report tells it. What it changes is one word of a shell, with or without quotes.
+TOLD = re.compile(
+    rf"{COMMAND} (?P<suite>[\w.-]+) --profile (?P<profile>[\w.-]+)"
+    r"( --(sweep|random) ([\w.]+=[\w.,:+-]*|'[\w.]+=[^'\x00-\x1f]*')| --draws \d+)*"
+    r"( --name (?P<name>[\w.-]+))?(?P<strict> --strict)?(?P<secure_rng> --secure-rng)? --out DIR"
 )
 FOLDER = Path(__file__).parent / "suites"
 
@@ -27,10 +28,10 @@ def names() -> list[str]:
 def repeats(command: str, suite: str, profile: str, specs: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a command, as a results folder tells it, could have made its suite.
 
-    It is to be copied into a shell, and the folder may come from others. Commands that change settings are not
-    compared with the specs, and count as no.
+    It is to be copied into a shell, and the folder may come from others: only this command, with words that a
+    shell does not interpret, is one. What it says of lists of settings is not compared with the specs.
     """
-    found = PLAIN.fullmatch(command)
+    found = TOLD.fullmatch(command)
     if found is None or found["suite"] not in names():
         return False
     private = [spec["privacy"] for spec in specs if spec.get("privacy")]

@@ -14,6 +14,7 @@ from harness.core.registry import UserError
 from harness.executors.scheduler import run_one
 from harness.executors.suites import Work
 from harness.storage import files, seals
+from harness.storage import merge as merging
 from harness.storage.store import Store
 from tests.support.written import written
 
@@ -284,16 +285,15 @@ def test_a_merge_keeps_profiles_apart(two, tmp_path, capsys):
 def test_merges_into_one_folder_wait_for_each_other(two, tmp_path, monkeypatch):
     """Two at once copied into folders of one name: a run was counted and not there."""
     out, inside, most = tmp_path / "out", [], []
-    copy = shutil.copy2
+    copy = merging.copy
 
     def watched(source, target):
         inside.append(threading.get_ident())
         most.append(len(set(inside)))
-        made = copy(source, target)
+        copy(source, target)
         inside.remove(threading.get_ident())
-        return made
 
-    monkeypatch.setattr(shutil, "copy2", watched)
+    monkeypatch.setattr(merging, "copy", watched)
     merges = [
         threading.Thread(target=main, args=(["merge", str(one), "--out", str(out)],)) for one in (*two, *two)
     ]

@@ -99,8 +99,8 @@ def cell_key(record: RunRecord) -> str:
     return Identity(record).cell
 
 
-def origin(record: RunRecord) -> dict[str, Any]:
-    """Return what determines a run besides its spec: ``data.digest`` and ``versions.*``, as far as they are known.
+def known_versions(record: RunRecord) -> Mapping[str, Any]:
+    """Return the versions of the code that determined a run, as far as they are known.
 
     Earlier versions did not record versions of algorithms. They are known if the id of the run follows from those
     of today; otherwise such runs count as equal among themselves, and as other than runs with versions.
@@ -109,7 +109,12 @@ def origin(record: RunRecord) -> dict[str, Any]:
     if "algorithm" not in known and record.id and record.digest:
         today = versions(record.spec)
         known = today if run_id(record.spec, record.digest, today) == record.id else known
-    found = {f"versions.{name}": value for name, value in dotted(known)}
+    return known
+
+
+def origin(record: RunRecord) -> dict[str, Any]:
+    """Return what determines a run besides its spec, as far as it is known: ``data.digest``, ``versions.*``."""
+    found = {f"versions.{name}": value for name, value in dotted(known_versions(record))}
     return {"data.digest": record.digest, **found} if record.digest else found
 
 

@@ -23,7 +23,7 @@ from harness.config.system import System
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
-from harness.report.data.identity import plugged
+from harness.report.data.identity import known_versions, plugged
 from harness.report.data.released import SHARED, draws_of_run, released
 from harness.report.data.results import Cell, Results, telling_settings
 from harness.report.data.specs import (
@@ -270,11 +270,12 @@ def _description(cell: Cell) -> dict[str, Any]:
 def _repeatable(cell: Cell) -> dict[str, str | None]:
     """Return all that is needed to repeat the runs of a cell."""
     record = cell.records[0]
+    versions = known_versions(record)
     return {
         "spec": json.dumps(cell.runs[0].identity.settings, sort_keys=True),
         "seed_list": " ".join(str(run.seed) for run in cell.runs),
         "data_digest": record.digest or None,
-        "versions": json.dumps(record.versions, sort_keys=True) if record.versions else None,
+        "versions": json.dumps(versions, sort_keys=True) if versions else None,
         "noise_code": " ".join(sorted({record.code for record in cell.records if record.code})) or None,
     }
 

@@ -18,7 +18,10 @@ CENTRAL = {"placement": "central", "clip": 1.0}
 
 
 def test_poisson_cohorts_vary_in_size_around_the_expected_one(data) -> None:
-    """7 clients at rate 3/7: mean 3, variance 12/7; 300 rounds: mean good to 0.08 (one sigma)."""
+    """7 clients at rate 3/7: mean 3, variance 12/7; 300 rounds: mean good to 0.08 (one sigma).
+
+    Nobody is drawn in one round of 50, and 6 or 7 clients in one of 36.
+    """
     run = Simulation.from_setup(ready(data, privacy={**CENTRAL, "noise_multiplier": 1.0}, cohort={"size": 3}))
     sizes = []
     for round in range(300):
@@ -28,7 +31,7 @@ def test_poisson_cohorts_vary_in_size_around_the_expected_one(data) -> None:
         sizes.append(float(clients.participation_mask.sum()))
     drawn = torch.tensor(sizes)
     assert abs(drawn.mean() - 3) < 0.4 and abs(drawn.var() - 12 / 7) < 0.7
-    assert drawn.min() == 0 and drawn.max() == 7
+    assert drawn.min() == 0 and drawn.max() >= 6
 
 
 def test_other_cohorts_have_their_size(data) -> None:
