@@ -444,7 +444,7 @@ def test_a_report_made_again_looks_as_the_suite_s_file_wants_it(tmp_path):
     assert main(["suite", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     pivot = tmp_path / "out" / "small" / "pivot.md"
     first = pivot.read_text()
-    assert "To stationarity <= 0.1" in first
+    assert "To stationarity &lt;= 0.1" in first
     pivot.unlink()
     assert main(["report", str(tmp_path / "out"), "--suite", "small"]) == 0
     assert pivot.read_text() == first
