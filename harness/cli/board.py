@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from harness.cli.console import log, out
 from harness.cli.verify import bounds, told
+from harness.config.code import NONE, code_of
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
 from harness.executors.replay import Replay, caught, checked_record, chosen, replay
@@ -96,6 +97,8 @@ def check(given: argparse.Namespace, repeat: Callable[[Store, str, float, str], 
         signed = f"signed by {submission.signer}" if submission.signer else "not signed"
         text = f"{name}: {submission.id}, {counted(len(records), 'run')} of {submission.submitter}, {signed}"
         out.print(text, markup=False, soft_wrap=True)
+        if told := _noise_told(records):
+            out.print(f"{name}: {told}", markup=False, soft_wrap=True)
     wrong = len(refused)
     sample = chosen(list(pool), given.sample, given.seed)
     for name in sample:
@@ -105,6 +108,22 @@ def check(given: argparse.Namespace, repeat: Callable[[Store, str, float, str], 
         out.print(f"{name}: {one}", markup=False, soft_wrap=True)
     out.print(assurance(len(pool), len(sample), given.seed), markup=False, soft_wrap=True)
     return 2 if wrong else 0
+
+
+def _noise_told(records: Sequence[RunRecord]) -> str:
+    """Say which runs have noise of other code than here, in words; empty if none has.
+
+    Who submits names the code, and a run that is repeated with it agrees, also where the name was made up.
+    """
+    private = [record for record in records if record.spec.get("privacy") is not None]
+    others = [record.code or NONE for record in private if record.code != code_of(record.spec)]
+    if not others:
+        return ""
+    codes = f" ({len(set(others))} of them)" if len(set(others)) > 1 else ""
+    return (
+        f"{counted(len(others), 'private run')} with the noise of other code than here{codes}; --sample repeats it "
+        "and cannot tell whether it was chosen among many for its figures"
+    )
 
 
 def assurance(runs: int, sample: int, seed: int) -> str:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.config.parts import parts
 from harness.storage.store import Store
@@ -28,16 +28,26 @@ PLUGGABLE = (
     "compression",
     "privacy",
 )  # besides algorithms; metrics are no part of a run
-#: Version of clipping, noise and accounting; part of the identity of runs with privacy.
-PRIVACY_VERSION = 3
-#: Version of how users are kept together in validation data and in attacks.
-USERS_VERSION = 1
-#: Version of adaptive clipping; part of the identity of runs with such a clip.
-ADAPTIVE_CLIP_VERSION = 2
 SECRET = ("poisson", "without-replacement")  # sampling that nobody sees; `privacy.event` is slow to import
-#: Version of secret draws that are a run's own; part of the identity of runs that have them.
-DRAWS_VERSION = 1
 USUAL_PROBLEM = "classify"
+
+
+class Special(NamedTuple):
+    """A version that is part of the identity of some runs only.
+
+    Attributes
+    ----------
+    version : int
+        Raised when the numbers of these runs move.
+    sections : tuple of str
+        Sections that it belongs to: runs that may differ in one of them may differ in it.
+    concerns : Callable
+        Whether it decides something in the run of a recorded spec.
+    """
+
+    version: int
+    sections: tuple[str, ...]
+    concerns: Callable[[Mapping[str, Any]], bool]
 
 
 def fields_of_run() -> list[str]:
@@ -83,7 +93,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     ``plugins`` holds the versions of the plugins of named parts, and of parts that a notebook defines; it is absent
     without any. ``data`` is the version of the reader of a file's format; other data sets have none, as their
-    digests name what was read. ``users`` is there where `USERS_VERSION` decides something.
+    digests name what was read. Those of `SPECIAL` are there where they decide something.
     """
     names, known = named_parts(spec), parts()
     names["problem"] = names["problem"] or USUAL_PROBLEM
@@ -97,10 +107,7 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **found,
         **({"data": data} if data else {}),
-        **({"privacy": PRIVACY_VERSION} if spec.get("privacy") is not None else {}),
-        **({"users": USERS_VERSION} if _keeps_users(spec) else {}),
-        **({"adaptive_clip": ADAPTIVE_CLIP_VERSION} if _adaptive(spec) else {}),
-        **({"draws": DRAWS_VERSION} if draws_of(spec.get("privacy")) == "own" else {}),
+        **{name: one.version for name, one in SPECIAL.items() if one.concerns(spec)},
         **({"plugins": plugins} if plugins else {}),
     }
 
@@ -126,6 +133,16 @@ def draws_of(privacy: Any) -> str | None:
     if not isinstance(privacy, Mapping) or privacy.get("sampling") not in SECRET:
         return None
     return "secure" if privacy.get("secure_rng") else str(privacy.get("draws", "own"))
+
+
+#: By their names: clipping, noise and accounting; how users are kept together in validation data and in attacks;
+#: adaptive clipping; secret draws that are a run's own.
+SPECIAL = {
+    "privacy": Special(3, ("privacy",), lambda spec: spec.get("privacy") is not None),
+    "users": Special(1, ("attacks", "privacy"), _keeps_users),
+    "adaptive_clip": Special(2, ("privacy",), _adaptive),
+    "draws": Special(1, ("privacy",), lambda spec: draws_of(spec.get("privacy")) == "own"),
+}
 
 
 def named_parts(spec: Mapping[str, Any]) -> dict[str, str]:

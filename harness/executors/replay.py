@@ -23,10 +23,10 @@ from harness.core.registry import UserError
 from harness.executors.forkserver import cores
 from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
-from harness.simulation.recorder import REPEATED
 from harness.simulation.snapshot import DIGITS
 from harness.storage.environment import machine, versions
 from harness.storage.files import Damaged
+from harness.storage.outcomes import computed
 from harness.storage.run_files import ENDS, PREDICTIONS
 from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed
@@ -36,20 +36,6 @@ from harness.storage.store import RunRecord, Store
 PLACES = ("torch", "numpy", "machine", "cpu", "device")
 #: Sections of a spec that a record holds as objects.
 SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "compression")
-#: Of a record, and of its privacy statement, what follows from the settings; versions of the package word it anew.
-WORDED = frozenset({"public", "not_covered"})
-WORDED_OF_CLAIM = frozenset(
-    {
-        "generator",
-        "arithmetic",
-        "warning",
-        "sampling_rate",
-        "sampling_rates",
-        "composition",
-        "secret_draws",
-        REPEATED,
-    }
-)
 #: Difference of diagnostics that may have been equal before they were rounded.
 ROUNDED = 1e-15
 
@@ -292,22 +278,6 @@ def _compared(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
     if recorded.has(PREDICTIONS):
         found.append(difference(_predictions(recorded), _predictions(repeated), "predictions.csv"))
     return max(found, key=lambda one: one[0])
-
-
-def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of a record without what differs between executions."""
-    return {name: value for name, value in content.items() if name != "timing"}
-
-
-def computed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of a record without what differs between executions, and what only says it in words.
-
-    Words follow from the settings, and versions of the package word them differently.
-    """
-    found = {name: value for name, value in timeless(content).items() if name not in WORDED}
-    if isinstance(claim := found.get("privacy"), Mapping):
-        found["privacy"] = {name: value for name, value in claim.items() if name not in WORDED_OF_CLAIM}
-    return found
 
 
 def _predictions(folder: RunFolder) -> list[list[Any]]:

@@ -31,12 +31,12 @@ from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import PARTS, Checkpoint, split
 from harness.storage.environment import machine, versions
 from harness.storage.files import Unwritable
+from harness.storage.outcomes import REPEATED
 from harness.storage.run_files import MODEL, PREDICTIONS
 from harness.storage.store import RunFolder
 
 log = logging.getLogger(__name__)
 
-REPEATED = "noise_code"  # of a statement: whose noise was repeated, if it is not that of the code that ran
 MAX_COUNTS = 20_000  # sample counts by client and class or group that are recorded per run
 MOST_NAMED = 1_000  # clients with names up to which each has its results recorded
 

@@ -22,6 +22,7 @@ from harness.storage.files import (
     sync_folder,
     writing,
 )
+from harness.storage.outcomes import agree, computed
 from harness.storage.run_files import CLAIM, ENDS, EXTRAS, FILES
 from harness.storage.run_folder import Busy, RunFolder
 from harness.storage.seals import read_sealed
@@ -115,10 +116,10 @@ def _merge_run(source: RunFolder, target: RunFolder, statuses: tuple[str, str], 
     elif mine == "running":
         made.left[str(source.path)] = f"{target.path} is running"
     elif mine == "done" and theirs == "done":
-        if _figures(source) == _figures(target):
-            _complete(source, target, made)
+        if why := _contradiction(source, target):
+            made.left[str(source.path)] = f"{target.path} {why}"
         else:
-            made.left[str(source.path)] = f"{target.path} ended with other figures"
+            _complete(source, target, made)
     elif mine == "missing" or (theirs == "done" and mine != "done"):
         _copy(source, target, made)
     else:
@@ -171,14 +172,12 @@ def _complete(source: RunFolder, target: RunFolder, made: Merged) -> None:
         made.left[str(source.path)] = f"{error} is running"
 
 
-def _figures(folder: RunFolder) -> tuple[Any, ...]:
-    """Return what a run is, without what differs between executions."""
-    started, _ = read_sealed(folder.path / "spec.json")
-    return _plain(started), [_plain(line) for line in folder.rounds()], _plain(folder.end())
-
-
-def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in content.items() if name != "timing"}
+def _contradiction(source: RunFolder, target: RunFolder) -> str:
+    """Say in what two executions of a run that are done differ; empty if they have the same figures."""
+    both = [[computed(line) for line in (*folder.rounds(), folder.end())] for folder in (source, target)]
+    if agree(*both):
+        return ""
+    return "ended with other figures" if source.code == target.code else "has the noise of other code"
 
 
 def _pooled(mine: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from harness.storage.manifest import (
     portable,
     read_manifest,
 )
+from harness.storage.outcomes import REPEATED
 from harness.storage.run_files import ENDS
 from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed, write_sealed
@@ -177,6 +178,8 @@ def read_submission(folder: Path) -> Submission:
 def _contradicted(run: RunFolder) -> list[str]:
     """Return the fields of the last evaluation that the end of a run repeats otherwise: tables are made of both."""
     last, end = run.last() or {"round": 0}, run.end()
+    if isinstance(claim := end.get("privacy"), dict):  # only the end says whose noise was repeated
+        end = {**end, "privacy": {name: value for name, value in claim.items() if name != REPEATED}}
     return [name for name, value in last.items() if name != "timing" and end.get(name) != value]
 
 

@@ -12,14 +12,17 @@ import pytest
 from harness.cli import board
 from harness.cli.parser import main
 from harness.config.recorded import run_id
+from harness.config.run import read_spec
 from harness.executors.replay import Replay, caught
+from harness.executors.scheduler import run_one
+from harness.simulation.build import Execution
 from harness.storage import seals
 from harness.storage.first_seen import SEEN
 from harness.storage.manifest import MANIFEST, SIGNATURE, manifest
 from harness.storage.signature import sign
 from harness.storage.store import Store
 from harness.storage.submission import write_submission
-from tests.support.submitted import forge, resealed, results
+from tests.support.submitted import SPEC, forge, resealed, results
 
 RUNS = 6
 
@@ -164,6 +167,23 @@ def test_a_copy_displaces_no_original(made, tmp_path, capsys):
     (subs / SEEN).write_text("no list")
     assert main(build) == 2
     assert "seen.jsonl is damaged in line 1" in said(capsys)
+
+
+def test_a_check_says_which_noise_may_have_been_chosen(tmp_path, capsys):
+    """A run that is repeated with the noise that it names agrees, whoever chose that name among many."""
+    private = {"placement": "central", "clip": 1.0, "epsilon": 8.0}
+    subs = tmp_path / "subs"
+    for name, code in (("usual", None), ("lucky", "0" * 32)):
+        spec = read_spec({**SPEC, "privacy": private})
+        ended = run_one(spec, tmp_path / name, Execution(noise_code=code))
+        assert ended.status == "done"
+        cells = [{"id": ended.id, "spec": spec.model_dump(mode="json")}]
+        Store(tmp_path / name).write_suite("mine", {"suite": "mine", "profile": "", "cells": cells})
+        write_submission(Store(tmp_path / name), "mine", subs / name, name)
+    main(["board", "check", str(subs), "--sample", "2"])
+    told = said(capsys)
+    assert "lucky: 1 private run with the noise of other code than here" in told
+    assert "usual: 1 private run" not in told
 
 
 def test_a_record_that_breaks_tables_is_left_out(folder, tmp_path, capsys):

@@ -15,6 +15,7 @@ from harness.executors.scheduler import run_one
 from harness.executors.suites import Work
 from harness.storage import files, seals
 from harness.storage import merge as merging
+from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.store import Store
 from tests.support.written import written
 
@@ -181,6 +182,18 @@ def test_a_merge_replaces_no_figures_by_others(two, tmp_path, capsys):
     assert main(["merge", str(b), "--out", str(a)]) == 1
     assert "ended with other figures" in capsys.readouterr().err
     assert (figures(a)[shared], Store(a).folder(shared).end()) == kept
+
+
+def test_a_run_that_later_versions_recorded_with_more_is_the_same(two, capsys):
+    a, b = two
+    (shared,) = {record.id for record in Store(a).records()} & {record.id for record in Store(b).records()}
+    folder = Store(b).folder(shared)
+    content, seal = read_sealed(folder.path / "spec.json")
+    write_sealed(folder.path / "spec.json", {**content, "tested": {"samples": 5}, "meta": None}, seal)
+    folder = Store(b).folder(shared)
+    folder.finish(folder.end() | {"not_covered": ["figures of test samples"]})
+    assert main(["merge", str(b), "--out", str(a)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_finished_run_replaces_an_interrupted_one(two, capsys):

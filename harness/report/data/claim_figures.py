@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.recorded import NAMES, versions
+from harness.config.recorded import NAMES, SPECIAL, versions
 from harness.core.registry import UserError
 from harness.report.data.paper_claims import Claims
 from harness.storage.cells import as_csv, from_csv
@@ -115,7 +115,11 @@ def _today(text: str) -> str:
         section, _, rest = part.partition("=")
         names[section] = rest.rpartition("@")[0]
     spec = {section: {NAMES.get(section, "name"): name} for section, name in names.items()}
-    return versions_text(names, versions(spec))
+    made = versions(spec)
+    special = {
+        name: one.version for name, one in SPECIAL.items() if name in names
+    }  # the text has no settings
+    return versions_text(names, {**made, **special} if made else {})
 
 
 def write_figures(path: Path, figures: Sequence[Figure]) -> None:

@@ -25,6 +25,7 @@ from harness.report.tables.columns import Column
 from harness.report.tables.rows import Board
 from harness.storage.files import make_folder, safe_name, write_text
 from harness.storage.first_seen import Seen
+from harness.storage.outcomes import agree, computed
 from harness.storage.store import RunRecord
 from harness.storage.submission import Submission
 
@@ -139,7 +140,8 @@ def write_board(
             "Runs that submissions disagree about",
             ("Run", "What each says"),
             [("", (id, "; ".join(told))) for id, told in sorted(disputes.items())],
-            "They were made on different machines, or one of them is not what was computed.",
+            "They were made on different machines, or by other code, which keys noise (noise_code), or one of them "
+            "is not what was computed.",
         ),
         Table("Left out", ("Folder", "Reason"), [("", pair) for pair in sorted(refused.items())]),
     ]
@@ -203,9 +205,7 @@ def _merged(
     runs = {id: each[0][1] for id, each in given.items()}
     owners = {id: list(dict.fromkeys(who for who, _ in each)) for id, each in given.items()}
     disputed = {
-        id: _told(each)
-        for id, each in given.items()
-        if any(_outcome(runs[id]) != _outcome(one) for _, one in each)
+        id: _told(each) for id, each in given.items() if any(_differ(runs[id], one) for _, one in each)
     }
     return runs, owners, disputed
 
@@ -216,9 +216,11 @@ def _told(given: Sequence[tuple[str, RunRecord]]) -> list[str]:
     figures = [_figures(record) for _, record in given]
     names = dict.fromkeys(name for each in figures for name in each)
     name = next((name for name in names if len({each.get(name) for each in figures}) > 1), "status")
+    codes = {record.code for _, record in given}
     return [
         f"seed {seed}: {name} {each.get(name, 'unknown')} by {who}"
-        for (who, _), each in zip(given, figures, strict=True)
+        + (f", noise of code {record.code or 'unknown'}" if len(codes) > 1 else "")
+        for (who, record), each in zip(given, figures, strict=True)
     ]
 
 
@@ -234,11 +236,10 @@ def _figures(record: RunRecord) -> dict[str, str]:
     }
 
 
-def _outcome(record: RunRecord) -> tuple[object, ...]:
-    """Return what two executions of a run have in common."""
-    lines = [{name: value for name, value in line.items() if name != "timing"} for line in record.rounds]
-    final = {name: value for name, value in record.final.items() if name != "timing"}
-    return record.status, lines, final
+def _differ(one: RunRecord, other: RunRecord) -> bool:
+    """Whether two executions of a run have other figures."""
+    both = [[computed(line) for line in (*record.rounds, record.final)] for record in (one, other)]
+    return one.status != other.status or not agree(*both)
 
 
 def _submitters(runs: Mapping[str, RunRecord], owners: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -146,6 +147,21 @@ def test_of_signed_submissions_the_first_seen_counts(site):
 
 def test_a_page_without_disputes_has_no_such_column(site):
     assert "Disputed" not in site(entry(record()))[f"tasks/{task_id(record())}.html"]
+
+
+def test_records_that_say_more_of_the_same_figures_are_no_dispute(site):
+    """Later versions write more into a record, and so do runs with diagnostics."""
+    more = record()
+    more.final.update({"not_covered": ["figures of test samples"], "events": [[1, 2]]})
+    more.rounds[-1]["metrics"] |= {"train_accuracy": 0.5}
+    pages = site(entry(record()), entry(more, id="b" * 12, submitter="Bob"))
+    assert "disagree" not in pages["index.html"]
+
+
+def test_a_dispute_names_the_code_whose_noise_each_has(site):
+    mine, other = (replace(record(accuracy), code=digit * 32) for accuracy, digit in ((0.9, "0"), (0.8, "1")))
+    page = site(entry(mine), entry(other, id="b" * 12, submitter="Bob"))["index.html"]
+    assert f"by Ada, unsigned, noise of code {'0' * 32}" in page and f"noise of code {'1' * 32}" in page
 
 
 def test_hostile_names_and_reasons_are_text(site):

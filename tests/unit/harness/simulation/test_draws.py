@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.config.recorded import DRAWS_VERSION, versions
+from harness.config.recorded import SPECIAL, versions
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.core.execution.sampling import draw_poisson_batches
@@ -136,7 +136,7 @@ def test_only_secret_draws_have_the_version_and_the_setting(data):
         return read_spec(given(data, cohort=cohort, privacy={"placement": "central", "epsilon": 8} | privacy))
 
     secret, public = spec(), spec(sampling="fixed")
-    assert versions(secret.model_dump(mode="json"))["draws"] == DRAWS_VERSION
+    assert versions(secret.model_dump(mode="json"))["draws"] == SPECIAL["draws"].version
     assert "draws" not in versions(public.model_dump(mode="json"))
     assert "draws" not in versions(spec(draws="shared").model_dump(mode="json"))
     assert spec(draws="shared").identity("d") != secret.identity("d")

@@ -260,8 +260,9 @@ def test_a_run_counts_once(tmp_path):
         read_figures(path)
 
 
-def test_evidence_of_today_is_not_stale(tmp_path):
-    private = {"unit": "client", "placement": "central", "clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
+@pytest.mark.parametrize("own", [{}, {"sampling": "poisson"}, {"clip": "adaptive"}])
+def test_evidence_of_today_is_not_stale(tmp_path, own):
+    private = {"unit": "client", "placement": "central", "clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | own
     records = [run(0, 0.5, privacy=private)]
     claims = claims_of(tmp_path)
     found = gather(claims, Results(records))

@@ -1,0 +1,51 @@
+"""What two executions of one run have in common, whatever version of this package recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Of a statement: whose noise was repeated, if it is not that of the code that ran.
+REPEATED = "noise_code"
+#: Of a record, and of its privacy statement, what follows from the settings; versions of the package word it anew.
+WORDED = frozenset({"public", "not_covered"})
+WORDED_OF_CLAIM = frozenset(
+    {
+        "generator",
+        "arithmetic",
+        "warning",
+        "sampling_rate",
+        "sampling_rates",
+        "composition",
+        "secret_draws",
+        REPEATED,
+    }
+)
+
+
+def timeless(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of a record without what differs between executions."""
+    return {name: value for name, value in content.items() if name != "timing"}
+
+
+def computed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of a record without what differs between executions, and what only says it in words.
+
+    Words follow from the settings, and versions of the package word them differently.
+    """
+    found = {name: value for name, value in timeless(content).items() if name not in WORDED}
+    if isinstance(claim := found.get("privacy"), Mapping):
+        found["privacy"] = {name: value for name, value in claim.items() if name not in WORDED_OF_CLAIM}
+    return found
+
+
+def agree(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal where both say something.
+
+    One record may say more than another of the same run: those of later versions do, and those with diagnostics.
+    """
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(agree(one[name], other[name]) for name in one.keys() & other.keys())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(agree, one, other))
+    return bool(one == other)
