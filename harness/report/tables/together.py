@@ -99,7 +99,8 @@ def _stream(row: Row, seed: int, draws: str | None) -> tuple[Hashable, Hashable]
     """Return what keys the shared draws of a run, and how it uses them; None for draws of its own.
 
     Cohorts are drawn once a round by every algorithm. Records are drawn once a step, from streams that an algorithm
-    names, and those of one partition only are the same.
+    names, by their places at clients. Partitions and data that differ may put a record in one place all the same
+    (standardized or not, other features), so they share the draws of a seed, but not for every record.
     """
     if draws != SHARED:
         return None, None
@@ -108,4 +109,4 @@ def _stream(row: Row, seed: int, draws: str | None) -> tuple[Hashable, Hashable]
     spec: Mapping[str, Any] = json.loads(row["spec"])
     algorithm = spec.get("algorithm", {})
     pace = [algorithm.get(name) for name in ("name", "local_steps", "local_epochs", "batch_size")]
-    return (seed, row["data_digest"], json.dumps(spec.get("partition"))), json.dumps(pace)
+    return seed, (row["data_digest"], json.dumps([spec.get("partition"), *pace]))

@@ -108,3 +108,15 @@ def test_the_cost_of_a_search_needs_draws_of_its_own(data, tmp_path, shared):
     record.versions.pop("draws", None)
     (row,) = leaderboard([record]).to_dict("records")
     assert row["epsilon_with_search"] != 3.0
+
+
+def test_records_of_other_partitions_of_a_seed_are_not_drawn_independently(data, tmp_path):
+    """Standardized or not, the same records are in the same batches."""
+    shared = {"unit": "record", "clip": 1.0, "noise_multiplier": 2.0, "draws": "shared"}
+    specs = [
+        read_spec(given(data, privacy=shared, partition={"kind": "iid", "clients": 7, "standardize": each}))
+        for each in (True, False)
+    ]
+    assert {outcome.status for outcome in run_together(specs, tmp_path)} == {"done"}
+    (line,) = together(leaderboard(Store(tmp_path).some_records(None)))
+    assert "ε is not given: runs that share draws use them in different ways" in line
