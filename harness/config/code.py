@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from datasets.cache import code_digest
 from harness.config import notebook, plugins
-from harness.config.imports import Source, Sources, is_installed, sources_of
+from harness.config.imports import Source, Sources, distributions, is_installed, sources_of
 from harness.config.parts import PACKAGES
 from harness.config.recorded import named_parts
 from harness.config.references import MAIN
@@ -132,13 +132,12 @@ def _text(found: Mapping[str, str]) -> str:
 
 
 _version = cache(version)
-_distributions = cache(packages_distributions)
 
 
 @cache
 def _installed(top: str) -> str:
     """Return the versions of the installed packages that bring a module."""
-    names = sorted(set(_distributions().get(top, ())))
+    names = sorted(set(distributions().get(top, ())))
     return " ".join(f"{name} {version(name)}" for name in names)
 
 
