@@ -120,3 +120,10 @@ def test_records_of_other_partitions_of_a_seed_are_not_drawn_independently(data,
     assert {outcome.status for outcome in run_together(specs, tmp_path)} == {"done"}
     (line,) = together(leaderboard(Store(tmp_path).some_records(None)))
     assert "ε is not given: runs that share draws use them in different ways" in line
+
+
+def test_runs_that_did_not_finish_are_named(data, tmp_path):
+    """The rounds before a run diverged, or was stopped, are on record too."""
+    frame = table(data, tmp_path, noisy(2.0), None).assign(failed=1, missing=2)
+    line = together(frame)[-1]
+    assert "3 private runs not finished and not counted; rounds that they had are released too" in line
