@@ -199,7 +199,8 @@ def _depends_otherwise(
 ) -> bool:
     """Whether a loss has a gradient by parameters of networks if their layers have none by their own.
 
-    Also one that is zero for this sample, as where a network uses parameters for large features only. It is tried at other parameters, as the gradient of a penalty may be zero where a network starts.
+    Also one that is zero for this sample, as where a network uses parameters for large features only. It is tried
+    at other parameters, as the gradient of a penalty may be zero where a network starts.
     """
     own = [point.detach().requires_grad_() for point in points]
     with watching(_Cut()):
