@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,14 +50,26 @@ def code_of(spec: Mapping[str, Any]) -> str:
     return _digest(*(found for found in own if found is not None), *_in_notebook(spec))
 
 
-def code_of_class(cls: type) -> str:
-    """Return the digest of the code of a class that need not be registered, with what its module imports."""
+def code_of_class(cls: type) -> str | None:
+    """Return the digest of the code of a class that need not be registered, with what its module imports.
+
+    None if its code is not known: a notebook defines it, or a function has made it, as adapters are.
+    """
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
-    if cls.__module__.partition(".")[0] in PACKAGES or file is None:
-        return _digest(*([] if file is not None or module is None else [_namespace(vars(module))]))
+    if file is None or getattr(module, cls.__qualname__, None) is not cls:
+        return None
+    if cls.__module__.partition(".")[0] in PACKAGES:
+        return _digest()
     path, package = Path(file), getattr(module, "__package__", None) or ""
     return _digest(sources_of([Source(cls.__module__, path.read_bytes(), path.parent, package)], PACKAGES))
+
+
+def is_known(thing: object) -> bool:
+    """Whether a function or a class is of our packages or torch, whose code every digest covers."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    return str(getattr(thing, "__module__", "")).partition(".")[0] in (*PACKAGES, "torch")
 
 
 def noise_name(id: str, code: str) -> str:
