@@ -12,8 +12,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from datasets.cache import code_digest
 from harness.config import notebook, plugins
-from harness.config.imports import Source, Sources, is_installed, sources_of
+from harness.config.imports import Source, Sources, distributions, is_installed, sources_of
 from harness.config.parts import PACKAGES
 from harness.config.recorded import named_parts
 from harness.config.references import MAIN
@@ -50,14 +50,26 @@ def code_of(spec: Mapping[str, Any]) -> str:
     return _digest(*(found for found in own if found is not None), *_in_notebook(spec))
 
 
-def code_of_class(cls: type) -> str:
-    """Return the digest of the code of a class that need not be registered, with what its module imports."""
+def code_of_class(cls: type) -> str | None:
+    """Return the digest of the code of a class that need not be registered, with what its module imports.
+
+    None if its code is not known: a notebook defines it, or a function has made it, as adapters are.
+    """
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
-    if cls.__module__.partition(".")[0] in PACKAGES or file is None:
-        return _digest(*([] if file is not None or module is None else [_namespace(vars(module))]))
+    if file is None or getattr(module, cls.__qualname__, None) is not cls:
+        return None
+    if cls.__module__.partition(".")[0] in PACKAGES:
+        return _digest()
     path, package = Path(file), getattr(module, "__package__", None) or ""
     return _digest(sources_of([Source(cls.__module__, path.read_bytes(), path.parent, package)], PACKAGES))
+
+
+def is_known(thing: object) -> bool:
+    """Whether a function or a class is of our packages or torch, whose code every digest covers."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    return str(getattr(thing, "__module__", "")).partition(".")[0] in (*PACKAGES, "torch")
 
 
 def noise_name(id: str, code: str) -> str:
@@ -132,13 +144,12 @@ def _text(found: Mapping[str, str]) -> str:
 
 
 _version = cache(version)
-_distributions = cache(packages_distributions)
 
 
 @cache
 def _installed(top: str) -> str:
     """Return the versions of the installed packages that bring a module."""
-    names = sorted(set(_distributions().get(top, ())))
+    names = sorted(set(distributions().get(top, ())))
     return " ".join(f"{name} {version(name)}" for name in names)
 
 

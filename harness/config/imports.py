@@ -13,7 +13,9 @@ import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from pkgutil import get_importer
 
@@ -90,6 +92,9 @@ def sources_of(roots: Sequence[Source], covered: Collection[str] = ()) -> Source
     return found
 
 
+distributions = cache(packages_distributions)
+
+
 def is_installed(path: Path) -> bool:
     """Whether a file belongs to an installed package, whose version tells what it holds."""
     return not INSTALLED.isdisjoint(path.parts)
@@ -112,7 +117,7 @@ def _follow(name: str, folder: Path, found: Sources) -> Iterator[Source]:
                 return
             continue  # a package without a file of its own
         path = Path(spec.origin)
-        if is_installed(path):
+        if is_installed(path) and parts[0] in distributions():  # else somebody has put it there
             found.packages.add(parts[0])
             return
         if any(path.resolve().is_relative_to(library) for library in STDLIB):
@@ -169,6 +174,7 @@ def _imported(source: Source) -> Iterator[str]:
         tree = ast.parse(source.content)
     except (SyntaxError, ValueError):  # whoever imports it will be told
         return
+    calls = CALLS | set(_renamed(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -179,7 +185,7 @@ def _imported(source: Source) -> Iterator[str]:
             yield from (f"{base}.{name}" if base else name for name in names if name != "*")
             if "*" in names:  # also the modules that the package lists in __all__
                 yield from (f"{base}.{name}" for name in _modules(base, source.folder))
-        elif isinstance(node, ast.Call) and (name := _named_in(node)):
+        elif isinstance(node, ast.Call) and (name := _named_in(node, calls)):
             level = len(name) - len(name.lstrip("."))
             yield _absolute(name.lstrip("."), level, source.package)
 
@@ -192,11 +198,18 @@ def _absolute(name: str, level: int, package: str) -> str:
     return ".".join(filter(None, [*above, name]))
 
 
-def _named_in(call: ast.Call) -> str:
+def _renamed(tree: ast.Module) -> Iterator[str]:
+    """Yield other names that a file gives to functions that import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.asname for alias in node.names if alias.asname and alias.name in CALLS)
+
+
+def _named_in(call: ast.Call, calls: Collection[str]) -> str:
     """Return the module that a call imports by a text; empty for other calls."""
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    first = call.args[0] if call.args else None
-    text = first.value if isinstance(first, ast.Constant) and called in CALLS else ""
+    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "name")]
+    text = given[0].value if given and isinstance(given[0], ast.Constant) and called in calls else ""
     return text if isinstance(text, str) else ""
 
 

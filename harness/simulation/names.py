@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from datasets.federation import Federation
-from harness.config.code import code_of_class
+from harness.config.code import code_of_class, is_known
+from harness.core.problem import Problem
 from harness.core.wire.privacy_settings import Privacy
 
 
@@ -20,7 +21,9 @@ def default_names(
     federations: Sequence[Federation],
     values: Sequence[Tensor],
 ) -> list[str]:
-    """Return a digest of each run's settings, seed, data, code and further ``values``; a secret under secure_rng.
+    """Return a digest of each run's settings, seed, data, code and further ``values``.
+
+    A secret under secure_rng, and for algorithms whose code is not known.
 
     Two runs that differ in any of them must not share noise: the difference of their releases would be free of it.
     ``settings`` are lists with one object for all runs, or one for each; the first are the algorithms. Values of
@@ -33,7 +36,9 @@ def default_names(
     names = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
         own_settings = tuple(each[number % len(each)] for each in settings)
-        code = code_of_class(type(own_settings[0]))
+        if (code := code_of_class(type(own_settings[0]))) is None:
+            names.append(secrets.token_hex(32))
+            continue
         text = repr((own_settings, privacies[number % len(privacies)], seed, code))
         found = hashlib.blake2b(text.encode(), digest_size=16)
         own = [value[number] if len(seeds) > 1 and len(value) == len(seeds) else value for value in values]
@@ -41,6 +46,17 @@ def default_names(
             found.update(part.detach().cpu().contiguous().numpy().tobytes())
         names.append(found.hexdigest())
     return names
+
+
+def is_told_apart(problem: Problem) -> bool:
+    """Whether nothing but its constants, its settings and the text of its module tells a problem from others.
+
+    Functions and modules of users may be others of the same text.
+    """
+    stated = (problem.loss, problem.inner, problem.embed, problem.project, problem.project_x)
+    layers = [] if problem.module is None else map(type, problem.module.modules())
+    known = all(is_known(one) for one in (*filter(None, stated), *layers))
+    return problem.constants is not None and known
 
 
 def _content(federation: Federation) -> list[Tensor]:

@@ -121,8 +121,9 @@ class Recorder:
         """Evaluate one run of a simulation and record the result; return False if the run has diverged."""
         last = run.round == self.setup.spec.rounds
         metrics, self._last = run.evaluate(number, final=last)
-        lost = self._last is not None and metrics.get("loss") is None
-        if lost and not (run.rows_private and run.keeps_models(number)):
+        # Problems that rank have only a training loss, which a private run may not write.
+        told = self._last is not None and (self._last.loss is not None or run.unprotected == "all")
+        if told and metrics.get("loss") is None and not (run.rows_private and run.keeps_models(number)):
             return False
         if last and self.setup.spec.attacks is not None:
             from harness.simulation.attacks.measure import attacked  # imports parts of scipy that are slow

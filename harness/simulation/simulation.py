@@ -46,7 +46,7 @@ from harness.simulation.evaluation import (
     applied_together,
     measure,
 )
-from harness.simulation.names import default_names
+from harness.simulation.names import default_names, is_told_apart
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from privacy import Ledger
@@ -482,7 +482,7 @@ class Simulation:
     ) -> list[str]:
         """Return a name for each run that tells it from all others."""
         problem = self.problem
-        if self.privacies and problem.constants is None:  # nothing tells it from a problem that looks alike
+        if self.privacies and not is_told_apart(problem):  # from a problem that looks alike
             return [secrets.token_hex(32) for _ in self.seeds]
         model = problem.kind, repr(problem.module), problem.constants, problem.settings
         fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model

@@ -22,6 +22,7 @@ from privacy import clip_factors
 MOST_COPIED = 4096  # entries of a variable that every sample gets a copy of
 FORMULAS = (nn.Linear, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm)
 LAYERS = (*FORMULAS, Linear)  # exactly: a subclass may compute something else
+PARAMETERS = ("weight", "bias")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 SAMPLES = 3  # of each trial
 SPREADS = (0.1, 1.0)  # of the points of the trials around the given ones
@@ -125,18 +126,24 @@ class _Examined(Tape):
 
 
 class _Cut(Tape):
-    """A tape that cuts off all that leaves the layers."""
+    """A tape that cuts off what layers do with their parameters; what enters them keeps its derivatives."""
 
     def note(
         self, layer: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], output: Tensor
     ) -> Tensor:
-        """Return the output without its derivatives."""
-        return output.detach()
+        """Return the output without its derivatives by the layer's parameters."""
+        own = {name: part for name, part in zip(PARAMETERS, _own(layer), strict=True) if part is not None}
+        for name, part in own.items():
+            setattr(layer, name, part.detach())
+        found: Tensor = layer.forward(*given, **named)
+        for name, part in own.items():
+            setattr(layer, name, part)
+        return found
 
 
 def _own(layer: nn.Module) -> list[Tensor | None]:
     """Return a layer's parameters, which it has only while its network is applied."""
-    return [getattr(layer, name, None) for name in ("weight", "bias")]
+    return [getattr(layer, name, None) for name in PARAMETERS]
 
 
 def _obstacle(layer: nn.Module) -> str | None:
@@ -190,9 +197,10 @@ def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
 def _depends_otherwise(
     loss: Callable[..., Tensor], points: Sequence[Tensor], sample: Any, networks: Sequence[int]
 ) -> bool:
-    """Whether a loss has a gradient by parameters of networks if nothing that leaves their layers has one.
+    """Whether a loss has a gradient by parameters of networks if their layers have none by their own.
 
-    It is tried at other parameters, as the gradient of a penalty may be zero where a network starts.
+    Also one that is zero for this sample, as where a network uses parameters for large features only. It is tried
+    at other parameters, as the gradient of a penalty may be zero where a network starts.
     """
     own = [point.detach().requires_grad_() for point in points]
     with watching(_Cut()):

@@ -181,6 +181,11 @@ class PrivacySpec(Section):
                 "privacy.draws: with secure_rng draws come from the system's entropy, and no two runs share them, "
                 "given shared; use own, or remove secure_rng"
             )
+        if self.draws == "shared" and self.strict:
+            raise UserError(
+                "privacy.draws: shared draws follow from the seed, which the run file names, so with strict anyone "
+                "would know who was drawn, given shared; use own, or remove strict"
+            )
         if self.unit != "client":
             self._check_record()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,13 @@ def together(frame: pd.DataFrame) -> list[str]:
     """Return what the finished private runs of a leaderboard's rows and seeds release together.
 
     Runs about different units, or with another relation of neighbors, have no joint figure and a sentence each.
+    Runs that diverged or were stopped have released the rounds before, which are in none.
     """
     groups: dict[str, dict[tuple[str, str], list[Row]]] = {}
+    unfinished: Counter[str] = Counter()
     for row in rows_of(frame):
+        if not is_empty(row["dp_unit"]):
+            unfinished[str(row["dataset"])] += int(row["failed"] + row["missing"])
         if not is_empty(row["released"]):
             kind = str(row["dp_unit"]), str(row["adjacency"])
             groups.setdefault(str(row["dataset"]), {}).setdefault(kind, []).append(row)
@@ -33,6 +38,12 @@ def together(frame: pd.DataFrame) -> list[str]:
             lines += [f"{named}: {text}" for text in _sentence(rows, unit)]
         if len(kinds) > 1:
             lines.append(f"{dataset}: runs with different units or adjacencies have no joint ε.")
+    for dataset, number in unfinished.items():
+        if number:
+            runs = counted(number, "private run")
+            lines.append(
+                f"{dataset}: {runs} not finished and not counted; rounds that they had are released too."
+            )
     return lines
 
 
@@ -99,7 +110,8 @@ def _stream(row: Row, seed: int, draws: str | None) -> tuple[Hashable, Hashable]
     """Return what keys the shared draws of a run, and how it uses them; None for draws of its own.
 
     Cohorts are drawn once a round by every algorithm. Records are drawn once a step, from streams that an algorithm
-    names, and those of one partition only are the same.
+    names, by their places at clients. Partitions and data that differ may put a record in one place all the same
+    (standardized or not, other features), so they share the draws of a seed, but not for every record.
     """
     if draws != SHARED:
         return None, None
@@ -108,4 +120,4 @@ def _stream(row: Row, seed: int, draws: str | None) -> tuple[Hashable, Hashable]
     spec: Mapping[str, Any] = json.loads(row["spec"])
     algorithm = spec.get("algorithm", {})
     pace = [algorithm.get(name) for name in ("name", "local_steps", "local_epochs", "batch_size")]
-    return (seed, row["data_digest"], json.dumps(spec.get("partition"))), json.dumps(pace)
+    return seed, (row["data_digest"], json.dumps([spec.get("partition"), *pace]))

@@ -58,6 +58,30 @@ def test_imports_are_followed_wherever_they_stand(tmp_path):
     assert not {"helper", "lazy", "pack"} & (set(sys.modules) - before), "nothing is imported"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import importlib\nimportlib.import_module(name='helper')",
+        "from importlib import import_module as load\nload('helper')",
+    ],
+)
+def test_texts_that_name_modules_are_found_however_they_are_given(tmp_path, text):
+    written(tmp_path, plugin=text, helper="import another", another="")
+    assert {"helper", "another"} <= set(sources(tmp_path).files)
+
+
+def test_a_file_that_somebody_put_among_installed_packages_has_no_version(tmp_path, monkeypatch):
+    """Nothing but its content tells that it has changed."""
+    place = tmp_path / "site-packages"
+    written(place, put_there="x = 1")
+    monkeypatch.syspath_prepend(place)
+    written(tmp_path, plugin="import put_there, numpy")
+    first = sources(tmp_path)
+    assert first.packages == {"numpy"}
+    written(place, put_there="x = 2")
+    assert sources(tmp_path).files["put_there"] != first.files["put_there"]
+
+
 def test_files_in_a_circle_are_read_once(tmp_path):
     written(tmp_path, plugin="import a", a="import b", b="import a\nimport plugin")
     assert set(sources(tmp_path).files) == {"plugin", "a", "b"}

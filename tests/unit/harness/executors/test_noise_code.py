@@ -1,18 +1,25 @@
 """Noise is that of the code; what repeats a run uses the code on record, whatever code is here."""
 
 import json
+import sys
+from types import ModuleType
 
 import pytest
+from torch import nn
 
+from algorithms.centralized.fedavg import FedAvg
 from harness.api.reading import leaderboard
 from harness.config import code
 from harness.config.run import read_spec
 from harness.core.registry import UserError
+from harness.core.wire.privacy_settings import Privacy
 from harness.executors.local import run_one
 from harness.executors.replay import replay
 from harness.executors.scheduler import run_all
-from harness.simulation.build import Execution
+from harness.problems.classify import classifier
+from harness.simulation.build import Execution, prepare
 from harness.simulation.callbacks import StopEarly
+from harness.simulation.simulation import Simulation
 from harness.storage import seals
 from harness.storage.store import Store
 from tests.support.runs import given
@@ -114,13 +121,52 @@ def test_runs_without_noise_to_repeat_have_no_code(data, tmp_path):
 
 
 def test_simulations_without_a_run_have_noise_of_their_code(spec, monkeypatch):
-    from harness.simulation.build import prepare
-    from harness.simulation.simulation import Simulation
-
     setup = prepare(spec)
     first = Simulation.from_setup(setup, names=None).names
     edited(monkeypatch)
     assert Simulation.from_setup(setup, names=None).names != first
+
+
+class Scaled(nn.Module):
+    """A user's module, whose text does not show the factor."""
+
+    def __init__(self, inputs, factor):
+        super().__init__()
+        self.layer, self.factor = nn.Linear(inputs, 2), factor
+
+    def forward(self, x):
+        return self.factor * self.layer(x)
+
+
+def test_modules_of_users_that_look_alike_share_no_noise(spec):
+    setup = prepare(spec)
+    inputs = setup.federation.pool.x.shape[-1]
+
+    def names(module):
+        parts = (classifier(module), setup.federation, setup.algorithm, Privacy.of(2.0, clip=1.0))
+        return Simulation(*parts, setup.compression, setup.seeds).names
+
+    assert names(Scaled(inputs, 1.0)) != names(Scaled(inputs, 10.0))
+    assert names(nn.Linear(inputs, 2)) == names(nn.Linear(inputs, 2)), "known by its text"
+
+
+def test_algorithms_whose_code_is_not_known_share_no_noise(spec, monkeypatch):
+    """Of a notebook, and made by a function, as adapters are."""
+    setup = prepare(spec)
+
+    def names(kind):
+        made = kind(**vars(setup.algorithm))
+        mechanism = Privacy.of(2.0, clip=1.0)
+        return Simulation(
+            setup.problem, setup.federation, made, mechanism, setup.compression, setup.seeds
+        ).names
+
+    of_notebook = [type("Mine", (FedAvg,), {"__module__": "notebook"}) for _ in range(2)]
+    monkeypatch.setitem(sys.modules, "notebook", ModuleType("notebook"))
+    of_adapter = [type("Made", (FedAvg,), {"__module__": FedAvg.__module__}) for _ in range(2)]
+    for one, other in (of_notebook, of_adapter):
+        assert names(one) != names(other)
+    assert names(FedAvg) == names(FedAvg)
 
 
 @pytest.mark.slow

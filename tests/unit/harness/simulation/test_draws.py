@@ -143,6 +143,8 @@ def test_only_secret_draws_have_the_version_and_the_setting(data):
     assert spec(sampling="fixed", draws="shared") == public, "they are shared in any case"
     with pytest.raises(UserError, match=r"privacy\.draws: with secure_rng"):
         spec(draws="shared", secure_rng=True)
+    with pytest.raises(UserError, match=r"privacy\.draws: shared draws follow from the seed"):
+        spec(draws="shared", strict=True)
 
 
 @pytest.mark.parametrize(("draws", "said"), [("own", "own"), ("shared", "do not compose as independent")])

@@ -391,6 +391,23 @@ def test_a_loss_that_uses_parameters_outside_the_layers_is_refused(tied):
         Rows("vmap").clipped_sums(loss, 1, points, batch_of((4,)), norm=1.0, ghost=True)
 
 
+class Large(nn.Module):
+    """A network that uses a layer's parameters itself, for features that no trial has; another layer follows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        by_hand = nn.functional.linear(x, 10 * self.layer.weight)
+        return self.head(torch.where(x.abs() > 50, by_hand, self.layer(x)).tanh())
+
+
+def test_parameters_used_outside_the_layers_for_some_features_only_are_refused():
+    with pytest.raises(Incompatible, match="through its layers alone"):
+        ghosted(Large())
+
+
 def test_terms_that_cancel_do_not_lengthen_a_contribution():
     """The gradient of a difference of two places is small, and the products it is made of are large."""
     network = Ravel(nn.Linear(3, 4, bias=False))

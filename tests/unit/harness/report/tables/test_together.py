@@ -108,3 +108,22 @@ def test_the_cost_of_a_search_needs_draws_of_its_own(data, tmp_path, shared):
     record.versions.pop("draws", None)
     (row,) = leaderboard([record]).to_dict("records")
     assert row["epsilon_with_search"] != 3.0
+
+
+def test_records_of_other_partitions_of_a_seed_are_not_drawn_independently(data, tmp_path):
+    """Standardized or not, the same records are in the same batches."""
+    shared = {"unit": "record", "clip": 1.0, "noise_multiplier": 2.0, "draws": "shared"}
+    specs = [
+        read_spec(given(data, privacy=shared, partition={"kind": "iid", "clients": 7, "standardize": each}))
+        for each in (True, False)
+    ]
+    assert {outcome.status for outcome in run_together(specs, tmp_path)} == {"done"}
+    (line,) = together(leaderboard(Store(tmp_path).some_records(None)))
+    assert "ε is not given: runs that share draws use them in different ways" in line
+
+
+def test_runs_that_did_not_finish_are_named(data, tmp_path):
+    """The rounds before a run diverged, or was stopped, are on record too."""
+    frame = table(data, tmp_path, noisy(2.0), None).assign(failed=1, missing=2)
+    line = together(frame)[-1]
+    assert "3 private runs not finished and not counted; rounds that they had are released too" in line
