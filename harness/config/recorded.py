@@ -37,6 +37,8 @@ ADAPTIVE_CLIP_VERSION = 2
 SECRET = ("poisson", "without-replacement")  # sampling that nobody sees; `privacy.event` is slow to import
 #: Version of secret draws that are a run's own; part of the identity of runs that have them.
 DRAWS_VERSION = 1
+#: Versions that belong to a section under another name: who leaves out the section leaves them out too.
+OF_SECTION = {"adaptive_clip": "privacy", "draws": "privacy"}
 USUAL_PROBLEM = "classify"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from harness.config.recorded import essential, run_id, versions
+from harness.config.recorded import OF_SECTION, essential, run_id, versions
 from harness.report.data.specs import digest, dotted, in_json
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Identity:
             if without
             else self.settings
         )
-        made = {name: value for name, value in self.origin.items() if name.rpartition(".")[2] not in without}
+        made = {name: value for name, value in self.origin.items() if _section(name) not in without}
         return digest([self.record.suite, self.record.profile, spec, made])
 
 
@@ -116,6 +116,12 @@ def origin(record: RunRecord) -> dict[str, Any]:
     """Return what determines a run besides its spec, as far as it is known: ``data.digest``, ``versions.*``."""
     found = {f"versions.{name}": value for name, value in dotted(known_versions(record))}
     return {"data.digest": record.digest, **found} if record.digest else found
+
+
+def _section(name: str) -> str:
+    """Return the section that a part of `origin` belongs to."""
+    last = name.rpartition(".")[2]
+    return OF_SECTION.get(last, last)
 
 
 def plugged(record: RunRecord) -> Collection[str]:
