@@ -19,7 +19,9 @@ from datasets.numerals import values_of
 FEWEST = 20  # rows from which a column that differs in every one is called an identifier
 MANY = 20  # different numbers of a label, above which they look like a quantity
 WIDE = 50  # values of a text column, above which the number of its features is said
-FEW_UNITS = 10  # different numbers with one unit, below which they look like categories
+FEW_UNITS = (
+    10  # different numbers with one unit, or after a sign such as <, below which they look like categories
+)
 LINES = 10  # about one file
 DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
 #: What people write where they have no value; in text the marks of the second kind are values of their own.
@@ -106,6 +108,8 @@ def check_meant(path: Path, table: Mapping[str, Cells], told: Collection[str], *
         unit, alike = units.most_common(1)[0] if units else ("", 0)
         if unit.isalpha() and alike < FEW_UNITS:  # categories such as 1a, 2b
             written = {value: found for value, found in written.items() if not found["unit"]}
+        if len(written) < FEW_UNITS and all(map(BOUND.fullmatch, written)):  # classes such as <30, >30
+            written = {}
         most = 2 * sum(rest[value] for value in written) > sum(rest.values()) or 2 * len(written) > len(rest)
         plain = typed and len(written) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
         if most and not plain:
