@@ -138,10 +138,18 @@ def _meant(path: Path, name: str, counts: Counter[str], written: Mapping[str, re
         advice.append(f"set na={listed}{more} if these cells are missing")
     if signs:
         advice.append(f"take signs such as that of {signs[0]!r} out of the file")
+    if not advice:  # numbers to us, and not by the signs that were set
+        groups = {_group(found["digits"]) for found in written.values() if not found["digits"].isdecimal()}
+        (group,) = groups if len(groups) == 1 else (None,)
+        advice.append(
+            f"set thousands={_spelled(group)} if that separates groups of three digits"
+            if group
+            else "set decimal and thousands as these are written"
+        )
     shown = ", ".join(map(repr, [*others[:2], *figures[:2], *signs[:2]][:4] or list(counts)[:3]))
     return (
         f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {shown}): "
-        f"{'; '.join(advice) or 'set decimal and thousands as these are written'}; or set text={name} if it really "
+        f"{'; '.join(advice)}; or set text={name} if it really "
         "is text"
     )
 

@@ -198,3 +198,12 @@ def test_workers_do_not_say_it_again(tmp_path, capfd):
     command = [sys.executable, "-m", "harness", "suite", str(tmp_path / "told.yaml"), "--jobs", "2"]
     subprocess.run([*command, "--out", str(tmp_path / "out")], check=True)
     assert capfd.readouterr().err.count("far from its other numbers") == 1
+
+
+def test_points_between_thousands_are_named_once_the_decimal_sign_is_set(read):
+    cells = [f"{n}.702" for n in range(10, 70)]
+    with pytest.raises(DataError, match=r"set thousands=\. if that separates groups"):
+        read(cells, decimal=",")
+    assert read(cells, decimal=",", thousands=".").features == ("x", "w")
+    with pytest.raises(DataError, match="set decimal and thousands as these are written"):
+        read([f"{n}.7" for n in range(60)], decimal=",")
