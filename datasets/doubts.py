@@ -19,7 +19,9 @@ from datasets.numerals import values_of
 FEWEST = 20  # rows from which a column that differs in every one is called an identifier
 MANY = 20  # different numbers of a label, above which they look like a quantity
 WIDE = 50  # values of a text column, above which the number of its features is said
-FEW_UNITS = 10  # different numbers with one unit, below which they look like categories
+FEW_UNITS = (
+    10  # different numbers with one unit, or after a sign such as <, below which they look like categories
+)
 LINES = 10  # about one file
 DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]\d.*)?")
 #: What people write where they have no value; in text the marks of the second kind are values of their own.
@@ -106,6 +108,8 @@ def check_meant(path: Path, table: Mapping[str, Cells], told: Collection[str], *
         unit, alike = units.most_common(1)[0] if units else ("", 0)
         if unit.isalpha() and alike < FEW_UNITS:  # categories such as 1a, 2b
             written = {value: found for value, found in written.items() if not found["unit"]}
+        if len(written) < FEW_UNITS and all(map(BOUND.fullmatch, written)):  # classes such as <30, >30
+            written = {}
         most = 2 * sum(rest[value] for value in written) > sum(rest.values()) or 2 * len(written) > len(rest)
         plain = typed and len(written) == len(counts) and not np.isnan(values_of([*counts], Reading())).any()
         if most and not plain:
@@ -134,10 +138,18 @@ def _meant(path: Path, name: str, counts: Counter[str], written: Mapping[str, re
         advice.append(f"set na={listed}{more} if these cells are missing")
     if signs:
         advice.append(f"take signs such as that of {signs[0]!r} out of the file")
+    if not advice:  # numbers to us, and not by the signs that were set
+        groups = {_group(found["digits"]) for found in written.values() if not found["digits"].isdecimal()}
+        (group,) = groups if len(groups) == 1 else (None,)
+        advice.append(
+            f"set thousands={_spelled(group)} if that separates groups of three digits"
+            if group
+            else "set decimal and thousands as these are written"
+        )
     shown = ", ".join(map(repr, [*others[:2], *figures[:2], *signs[:2]][:4] or list(counts)[:3]))
     return (
         f"{path}: the column {name!r} is text, but most of it looks like numbers (among them {shown}): "
-        f"{'; '.join(advice) or 'set decimal and thousands as these are written'}; or set text={name} if it really "
+        f"{'; '.join(advice)}; or set text={name} if it really "
         "is text"
     )
 

@@ -91,7 +91,7 @@ def checked_spelling(where: object, label: str, classes: Sequence[str], names: M
     found = [group for group in alike(classes) if not reviewed.issuperset(group)]
     if found:
         shown = "; ".join(", ".join(map(repr, group)) for group in found)
-        example = ", ".join(f"{name!r}: {found[0][-1]!r}" for name in found[0][:-1])
+        example = ", ".join(f"{name!r}: {group[-1]!r}" for group in found for name in group[:-1])
         raise DataError(
             f"{where}: values of the label {label!r} differ in {SPELLING} only: {shown}. Write them alike in the "
             f"file, or say which are one class with data.labels, as in labels: {{{example}}}; name each as itself "

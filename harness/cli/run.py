@@ -95,7 +95,8 @@ def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
     spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
     setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
-    if needs := str(fit(setup, execution)):
+    fitted = fit(setup, execution)
+    if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
         log.print(needs, markup=False)
     if given.save_model:
         check_savable(setup)

@@ -136,9 +136,9 @@ def build(name: str, input_shape: Shape, outputs: int, settings: Mapping[str, ob
                 OverflowError,
                 TypeError,
             ) as error:  # what torch raises for sizes beyond memory
-                raise UserError(
-                    f"{where} cannot be built with {dict(settings)}: {str(error)[:100]}"
-                ) from None
+                full = "allocate memory" in str(error)
+                why = "its parameters alone take more memory than is left" if full else str(error)[:100]
+                raise UserError(f"{where} cannot be built with {dict(settings)}: {why}") from None
         return adapted(where, construct, shape, outputs)
 
 

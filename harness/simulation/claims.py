@@ -40,7 +40,7 @@ MEASURED = "figures of the objective on the clients' data (stationarity, distanc
 KEPT = "predictions of models that clients keep to themselves, which no noise protects"
 ATTACKED = "figures of attacks, which look at private data"
 STATISTICS = (
-    "statistics of the clients' data that are taken as public, which enter without noise (see public)"
+    "statistics of the clients' data that are taken as public and enter without noise (listed under public)"
 )
 DIGEST = "a digest of the data, and the run's id made from it, which confirm a guess of all of them"
 

@@ -41,10 +41,10 @@ class Fit(NamedTuple):
         """Say what is needed and what there is."""
         if self.needed is None or self.there is None:
             return ""
-        parts = " with its clients one after the other" if self.setup.in_parts else ""
+        parts = "; to save memory, its clients are computed one after another" if self.setup.in_parts else ""
         return (
-            f"the run takes about {size(self.needed.to_come)} more memory{parts}, and {size(self.there.bytes)} are "
-            f"left ({self.there.limit})"
+            f"the run takes about {size(self.needed.to_come)} more memory, and {size(self.there.bytes)} are "
+            f"left ({self.there.limit}){parts}"
         )
 
 

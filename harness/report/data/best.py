@@ -17,7 +17,7 @@ OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
 RULE = (
     "Bold: the best mean of the rows with the same data, partition, privacy and compression and the same purpose "
     "(a model for everybody, or one for each client), and all that a sign-flip test over common seeds cannot tell "
-    "from it (p ≥ .05 after Holm). Where seeds are too few for a p below .05 the best alone."
+    "from it (p ≥ .05 after Holm). Where seeds are too few for a p below .05, only the best is bold."
 )
 
 

@@ -32,7 +32,7 @@ MOST_ROWS = 200  # in a terminal, of all tasks together
 #: Figures to omit on a narrow terminal, the most dispensable first.
 FIGURES = (
     "EqOpp 95 %", "Model for", "Neighbors", "Noise", "ε median", "Work", "Pareto", "Down", "Seconds",
-    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy",
+    "Worst client", "Gap", "AUROC", "EqOpp gap", "Up", "Accuracy", "Calls to", "Bytes to", "Rounds to",
 )
 #: Settings, likewise. Those in which shown rows differ are kept longer than any figure.
 SETTINGS = ("Suite", "Clients", "Rounds", "Partition", "Problem", "Variant", "Dataset", "Model")
@@ -83,7 +83,9 @@ def summary(frame: pd.DataFrame) -> str:
         text.append(note)
     if frame["target"].notna().any():
         target = frame["target"].iloc[0]
-        text.append(f"What it took to reach {target} is told where all seeds did, as evaluations saw it.")
+        text.append(
+            f"Costs of reaching {target} are given up to the first evaluation there, where all seeds reached it."
+        )
     if frame["system"].notna().any():
         text.append(
             f"Time and energy are computed for {frame['system'].dropna().iloc[0]} from what the runs sent and "
@@ -214,7 +216,8 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
         console.print(Text(f"Rows left out: {left:,}. `leaderboard DIR --csv FILE` writes all."))
     console.print(Text(summary(frame)))
     if dropped:
-        console.print(Text(f"Omitted for lack of width: {', '.join(dropped)}. COLUMNS=200 shows more."))
+        wide = sum(_widths(texts).values()) + 1
+        console.print(Text(f"Omitted for lack of width: {', '.join(dropped)}. COLUMNS={wide} shows all."))
     for text in [*reasons(frame), *exposure(frame), *together(frame)]:
         console.print(Text(text))
 

@@ -102,6 +102,8 @@ def test_signs_elsewhere_than_they_should_be_are_no_numbers(read):
         ["Ulm", "Bonn", "Köln"] * 20,
         ["10-20", "20-30"] * 30,
         ["1a", "2b", "3c"] * 20,
+        ["<30", ">30", "NO"] * 20,
+        ["<5", "\u22655"] * 30,
         ["v1.2.3", "1.2.3"] * 30,
         ["2020-01-02", "03.04.2021"] * 30,
         ["12:30", "13:15"] * 30,
@@ -196,3 +198,12 @@ def test_workers_do_not_say_it_again(tmp_path, capfd):
     command = [sys.executable, "-m", "harness", "suite", str(tmp_path / "told.yaml"), "--jobs", "2"]
     subprocess.run([*command, "--out", str(tmp_path / "out")], check=True)
     assert capfd.readouterr().err.count("far from its other numbers") == 1
+
+
+def test_points_between_thousands_are_named_once_the_decimal_sign_is_set(read):
+    cells = [f"{n}.702" for n in range(10, 70)]
+    with pytest.raises(DataError, match=r"set thousands=\. if that separates groups"):
+        read(cells, decimal=",")
+    assert read(cells, decimal=",", thousands=".").features == ("x", "w")
+    with pytest.raises(DataError, match="set decimal and thousands as these are written"):
+        read([f"{n}.7" for n in range(60)], decimal=",")

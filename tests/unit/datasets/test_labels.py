@@ -79,6 +79,14 @@ def test_two_spellings_of_a_label_are_refused(table, other):
     assert "data.labels" in str(told.value) and repr("ja") in str(told.value)
 
 
+def test_the_refusal_names_all_that_is_to_be_set(table):
+    with pytest.raises(DataError) as told:
+        classes(table("ja", "JA", "nein", "Nein"))
+    labels = {"JA": "ja", "Nein": "nein"}
+    assert f"labels: {labels}" in str(told.value)
+    assert classes(table("ja", "JA", "nein", "Nein"), labels=labels) == (("nein", "ja"), [1, 1])
+
+
 def test_labels_says_which_are_one(table):
     labels = {"JA": "ja", "ja ": "ja", "Nein.": "nein"}
     path = table("ja", "nein", "JA", "ja ", "Nein.")

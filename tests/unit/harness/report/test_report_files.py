@@ -17,6 +17,7 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from harness.config.report import Target
 from harness.core.units import size
 from harness.report import (
     accuracy_against_bytes,
@@ -210,6 +211,25 @@ def test_a_narrow_table_keeps_what_tells_rows_from_each_other(heading, width):
     kept = [one for one in columns(frame) if one.heading in DESCRIPTIONS and one.heading not in omitted]
     assert len({tuple(one.text(row) for one in kept) for row in Board.of(frame).rows}) == 3
     assert all(len(line) <= width for line in table.splitlines() if "│" in line)
+
+
+def test_a_narrow_table_with_a_target_breaks_no_cell():
+    """The costs up to a target took the room: at 80 characters means and names were folded."""
+    records = [
+        done(spec(name, seed, privacy=budget), epsilon=8.0, accuracy=0.9, auroc=0.7)
+        for name in ("scaffold", "fedavg")
+        for budget in (None, private(8.0))
+        for seed in range(3)
+    ]
+    frame = leaderboard(records, "accuracy", target=Target("accuracy", 0.5))
+    console = Console(file=io.StringIO(), width=80)
+    print_table(frame, console)
+    text = console.file.getvalue()
+    assert all(word in text for word in ("Reached", "Accuracy", "fedavg", "0.9000 ± 0.0000"))
+    width = int(text.partition("COLUMNS=")[2].split()[0])
+    console = Console(file=io.StringIO(), width=width)
+    print_table(frame, console)
+    assert "Omitted" not in console.file.getvalue() and "Calls to" in console.file.getvalue()
 
 
 def test_columns_in_which_all_rows_agree_are_left_out_first():

@@ -49,6 +49,7 @@ def test_a_cohort_that_does_not_fit_is_taken_client_by_client(data, left) -> Non
     found = fit(setup, Execution())
     assert found.setup.in_parts
     assert found.most == 1
+    assert "its clients are computed one after another" in str(found)
     assert footprint(found.setup).to_come < footprint(setup).to_come / 2
     together, apart = finished(setup), finished(found.setup)
     torch.testing.assert_close(apart.state.x, together.state.x, rtol=0, atol=1e-10)

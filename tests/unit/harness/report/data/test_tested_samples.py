@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from harness.config.recorded import versions
 from harness.report.data.leaderboard import leaderboard
+from harness.report.tables.rows import Board
 from harness.report.tables.summary import print_summary
 from tests.support.records import done, private, spec, statement
 
@@ -75,3 +77,18 @@ def printed_table(records):
     from harness.report.tables.write import reasons
 
     return "\n".join(reasons(leaderboard(records, "accuracy", "fedavg")))
+
+
+@pytest.mark.parametrize(
+    "privacy", [{"sampling": "poisson"}, {"clip": "adaptive"}, {"unit": "record", "sampling": "poisson"}]
+)
+def test_versions_of_privacy_part_no_private_run_from_those_without(privacy):
+    """Runs with secret draws or an adaptive clip have versions of their own, and the same task."""
+    plain = [seen(run("fedavg", seed, 0.99), "a") for seed in range(3)]
+    hidden = [seen(run("fedavg", seed, 0.6, 3.0), "a") for seed in range(3)]
+    for record in hidden:
+        record.spec["privacy"] |= privacy
+    records = [replace(one, digest="d", versions=versions(one.spec)) for one in (*plain, *hidden)]
+    assert plain[0].versions.keys() | {"privacy"} < records[-1].versions.keys()
+    assert len({row["task"] for row in Board.of(leaderboard(records)).rows}) == 1
+    assert "-39.0 [-39.0, -39.0]" in printed(records)
