@@ -449,7 +449,7 @@ def test_a_report_made_again_looks_as_the_suite_s_file_wants_it(tmp_path):
     assert main(["report", str(tmp_path / "out"), "--suite", "small"]) == 0
     assert pivot.read_text() == first
     assert main(["report", str(tmp_path / "out"), "--suite", "small", "--target", "stationarity=0.01"]) == 0
-    assert "To stationarity <= 0.01" in pivot.read_text()
+    assert "To stationarity &lt;= 0.01" in pivot.read_text()
 
 
 @pytest.mark.usefixtures("blank_pictures")

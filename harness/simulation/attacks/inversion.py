@@ -73,7 +73,10 @@ def inversion(setup: Setup) -> dict[str, Any] | None:
     step = float(getattr(setup.algorithm, "lr", 1.0) or 1.0) * (setup.algorithm.local_steps or 1)
     scale = 1.0 if gradient else step
     inside = federation.pool.at(places[places >= 0]).x
-    members = message.taking_part.nonzero().flatten().tolist()[:VICTIMS]
+    sampled = (tape.positions >= 0).flatten(2).any(-1).any(0)  # a Poisson batch may be empty
+    members = [one for one in message.taking_part.nonzero().flatten().tolist() if sampled[one]][:VICTIMS]
+    if not members:
+        return None
     drawn = [tape.positions[:, member] for member in members]
     truths = [federation.pool.at(positions[positions >= 0].unique()) for positions in drawn]
     count = min([MOST, *(len(truth.y) for truth in truths)])

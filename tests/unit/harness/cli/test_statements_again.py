@@ -154,7 +154,7 @@ def test_a_statement_that_was_changed_is_found(data, tmp_path, capsys) -> None:
     file.write_text(json.dumps(claim))
     assert main(["epsilon", "--statement", str(file)]) == 1
     assert "they differ" in capsys.readouterr().out
-    file.write_text(json.dumps(claim | {"mechanism": "laplace", "mechanism_version": "1"}))
+    file.write_text(json.dumps(claim | {"mechanism": "unheard_of", "mechanism_version": "1"}))
     assert main(["epsilon", "--statement", str(file)]) == 2
     assert "which only its plugin defines" in " ".join(capsys.readouterr().err.split())
     file.write_text("{}")

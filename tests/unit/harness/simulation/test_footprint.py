@@ -17,9 +17,10 @@ from harness.simulation.hollow import Hollow, Valued
 from harness.simulation.stacking import stack_setups
 from tests.support.runs import ready
 
-#: Runs the specs of a file together, and prints the largest resident size of the process.
-RUN = """
-import json, resource, sys
+#: Runs the specs of a file together, and prints the largest resident size of the process. (That of `getrusage` is
+#: at least that of the process which started it.)
+RUN = r"""
+import json, re, sys
 from pathlib import Path
 from harness.config.run import read_spec
 from harness.executors.local import run_together
@@ -27,15 +28,16 @@ from harness.simulation.build import Execution
 specs = [read_spec(one) for one in json.loads(sys.argv[1])]
 ends = run_together(specs, Path(sys.argv[2]), Execution(stack=len(specs)))
 assert all(end.status == "done" for end in ends), ends
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024)
 """
-PLAN = """
-import json, resource, sys
+PLAN = r"""
+import json, re, sys
+from pathlib import Path
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.simulation.plan import plan
 (row,) = plan([Combination({}, read_spec(json.loads(sys.argv[1])))], timed=False)
-print(row["memory"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(row["memory"], int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024)
 """
 RECORD = {"unit": "record", "placement": "local", "epsilon": 8, "clip": 1}
 STEPS = {"local_steps": 2, "batch_size": 8}
