@@ -22,6 +22,7 @@ from harness.report.data.tested import pairs
 from harness.report.tables.privacy import in_words, uncovered, uncovered_by
 from harness.report.tables.rows import Board, rows_of
 from harness.report.tables.text import words
+from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def print_summary(
             f"{done} of {counted(asked, 'run')} finished; {counted(algorithms, 'algorithm')}, "
             f"{counted(len(frame), 'row')}.",
         )
-        for text in reasons(frame):
+        for text in [*reasons(frame), *together(frame)]:
             _say(console, text)
 
 
