@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from harness.report.tables.rows import Row, rows_of
 from harness.report.tables.text import is_empty, quantity
 from privacy.event import Event
 from privacy.joint import Released, joint_epsilon
+
+DIGITS = 3  # of an epsilon
 
 
 def together(frame: pd.DataFrame) -> list[str]:
@@ -66,11 +69,19 @@ def _sentence(rows: Sequence[Row], unit: str) -> Iterator[str]:
                 Released(_events(events), *_stream(row, seed, draws)) for row, seed, draws, events in runs
             ]
             epsilon = joint_epsilon(found, delta).epsilon
-            yield f"{who}: ε = {quantity(epsilon, 3)} at δ = {delta:g}{f' ({note})' if note else ''}."
+            yield f"{who}: ε = {quantity(_upward(epsilon), DIGITS)} at δ = {delta:g}{f' ({note})' if note else ''}."
             return
         except ValueError as error:
             why = str(error)
     yield f"{who}: ε is not given: {why}{f' ({note})' if note else ''}."
+
+
+def _upward(epsilon: float) -> float:
+    """Return an epsilon rounded up, as it is a bound."""
+    if not 0 < epsilon < math.inf:
+        return epsilon
+    place = 10.0 ** (DIGITS - 1 - math.floor(math.log10(epsilon)))
+    return math.ceil(epsilon * place) / place
 
 
 def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:

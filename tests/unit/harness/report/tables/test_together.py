@@ -1,6 +1,7 @@
 """A table says what all its private runs release together, or why that is not known."""
 
 import json
+from decimal import ROUND_CEILING, Decimal
 
 import pytest
 
@@ -29,7 +30,13 @@ def table(data, root, *privacies, seeds=2, **fields):
 
 def joint(count, *events, streams=None):
     runs = [Released(events, None if streams is None else number % streams) for number in range(count)]
-    return f"{joint_epsilon(runs, 1e-5).epsilon:.3g}"
+    return rounded_up(joint_epsilon(runs, 1e-5).epsilon)
+
+
+def rounded_up(epsilon):
+    """Three digits, by decimal arithmetic."""
+    exact = Decimal(epsilon)
+    return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), ROUND_CEILING).normalize():f}"
 
 
 def noisy(z, **others):
