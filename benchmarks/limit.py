@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from harness.config.run import read_spec
-from harness.core.channel import Channel
-from harness.core.clients import Clients
+from harness.core.clients.batches import Batches
+from harness.core.clients.clients import Clients
 from harness.core.execution import tracing
-from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
+from harness.core.wire.channel import Channel
 from harness.simulation.build import Execution, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.workloads import Workload
 from datasets.federation import Batch
 from harness import models
+from harness.core.clients.pruning import prune_models
 from harness.core.execution.vectorize import Rows
-from harness.core.wire.model_pruning import prune_models
 from harness.problems.classify import classifier
 from privacy import gaussian_noise
 

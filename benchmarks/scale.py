@@ -37,7 +37,7 @@ from harness.config.recorded import run_id
 from harness.config.run import read_spec
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import counted
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from harness.simulation.build import prepare
 from harness.simulation.simulation import Simulation

@@ -12,8 +12,8 @@ from datasets.federation import Batch, Federation
 from harness import models
 from harness.core import Algorithm
 from harness.core.execution.vectorize import Mode, Rows
-from harness.core.wire.compression_settings import PLAIN, Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import PLAIN, Compression
+from harness.core.settings.privacy import Privacy
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
 

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from compression import Layer, largest_weights, reconfigured
 from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, UserError, positive, register
-from harness.core.wire.model_pruning import weight_places
+from harness.core.clients.pruning import weight_places
 
 
 @register

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register
-from harness.core.methods.derivatives import linearized_loss, party_loss, with_embeddings, with_gradients
+from harness.core.clients.parties import linearized_loss, party_loss, with_embeddings, with_gradients
 
 
 @register

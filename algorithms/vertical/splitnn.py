@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, positive, register
-from harness.core.methods.derivatives import linearized_loss, with_gradients
+from harness.core.clients.parties import linearized_loss, with_gradients
 
 
 @register

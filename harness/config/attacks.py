@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from harness.core.registry import UserError
-from harness.core.wire.section import Section
+from harness.core.settings.section import Section
 
 Kind = Literal["membership", "inversion", "labels"]
 

@@ -22,9 +22,9 @@ from datasets.vertical import VERTICAL
 from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
 from harness.core.registry import UserError, unknown
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import PrivacySpec
-from harness.core.wire.section import Section
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import PrivacySpec
+from harness.core.settings.section import Section
 
 
 class Named(dict[str, Any]):

@@ -22,7 +22,7 @@ from harness.config.run import RunSpec
 from harness.config.settings import defaults
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED
-from harness.core.wire.section import Section
+from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 from privacy.own_mechanism import MECHANISMS
 

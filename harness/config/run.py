@@ -24,9 +24,9 @@ from harness.config.settings import checked, construct, settings_of
 from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, unknown
-from harness.core.wire.compression_settings import Compression, steps_of
-from harness.core.wire.privacy_settings import SECRET, USER_RECORDS, PrivacySpec
-from harness.core.wire.section import Section
+from harness.core.settings.compression import Compression, steps_of
+from harness.core.settings.privacy import SECRET, USER_RECORDS, PrivacySpec
+from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 
 algorithms.load()

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
-from harness.core.wire.section import NO_NUMBER, counts_truth
+from harness.core.settings.section import NO_NUMBER, counts_truth
 
 T = TypeVar("T")
 

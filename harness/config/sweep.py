@@ -27,7 +27,7 @@ from harness.config.yaml import mapping, shown
 from harness.core import rng
 from harness.core.garbage import no_collection
 from harness.core.registry import Incompatible, UserError, unknown
-from harness.core.wire.privacy_settings import BUDGETS
+from harness.core.settings.privacy import BUDGETS
 from harness.problems import PROBLEMS
 
 MAX_RUNS = 100_000

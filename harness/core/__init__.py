@@ -18,12 +18,12 @@ if TYPE_CHECKING:
         positive,
         register,
     )
-    from harness.core.channel import Channel
-    from harness.core.clients import Clients
+    from harness.core.clients.clients import Clients
     from harness.core.losses import cross_entropy, weighted_mean
     from harness.core.problem import Problem, join_model, split_model
     from harness.core.public import Public
     from harness.core.registry import UserError
+    from harness.core.wire.channel import Channel
     from harness.core.wire.message import Known
 
 __all__ = [
@@ -50,8 +50,8 @@ __all__ = [
 
 #: The module of every name that is not in `harness.core.algorithm`.
 _ELSEWHERE = {
-    "Channel": "channel",
-    "Clients": "clients",
+    "Channel": "wire.channel",
+    "Clients": "clients.clients",
     "Known": "wire.message",
     "Problem": "problem",
     "Public": "public",

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import steps
-from harness.core.channel import Channel
-from harness.core.clients import Clients
+from harness.core.clients.clients import Clients
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
+from harness.core.wire.channel import Channel
 from harness.core.wire.message import Known, plain
 from privacy import scale_to_norm
 
@@ -47,7 +47,7 @@ class Meta:
     stackable : bool
         Whether runs may be stacked in front of the client axis, ``(R, C, P)``.
     parts : bool
-        Whether the cohort may be processed client by client (`harness.core.execution.client_chunks`): a round
+        Whether the cohort may be processed client by client (`harness.core.wire.client_chunks`): a round
         sends one `mean`, after all client computations, and keeps no client state.
     gossip : bool
         Whether it needs a topology instead of a server.

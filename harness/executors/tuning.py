@@ -18,7 +18,7 @@ from harness.config.run import RunSpec
 from harness.config.tune import LATIN, Search, Trial, TuneSpec, points
 from harness.core import rng
 from harness.core.registry import Incompatible, UserError, unknown
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.metrics import better_is_higher
 from harness.simulation.build import data_key, identify, prepare
 from harness.simulation.calibration import calibrate, calibrated

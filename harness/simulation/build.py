@@ -29,14 +29,14 @@ from harness.config.registered import own_version
 from harness.config.run import RunSpec, refuse_too_many
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, Algorithm
+from harness.core.clients.pruning import prunable
 from harness.core.execution.vectorize import Rows
 from harness.core.flat_model import loops_of
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import SECRET, Privacy, PrivacySpec
 from harness.core.wire import low_rank
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.model_pruning import prunable
-from harness.core.wire.privacy_settings import SECRET, Privacy, PrivacySpec
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
 from harness.storage.user_secret import salted

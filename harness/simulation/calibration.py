@@ -9,8 +9,8 @@ import numpy as np
 
 from datasets.errors import warn_once
 from harness.core.registry import UserError
-from harness.core.wire.compression_settings import PLAIN
-from harness.core.wire.privacy_settings import LARGEST, Privacy
+from harness.core.settings.compression import PLAIN
+from harness.core.settings.privacy import LARGEST, Privacy
 from harness.simulation.build import Setup
 from harness.simulation.claims import large_delta, protected_units
 from harness.simulation.dry_run import DryRun, dry_run

@@ -9,9 +9,9 @@ import numpy as np
 
 from datasets.federation import Federation
 from harness.config.registered import own_version
-from harness.core.clients import ERRORS
+from harness.core.clients.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.wire.privacy_settings import DISTRIBUTED, SECRET, Privacy
+from harness.core.settings.privacy import DISTRIBUTED, SECRET, Privacy
 from harness.simulation.build import Setup
 from privacy import Ledger
 from privacy.own_mechanism import MechanismError

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from harness.core import rng
-from harness.core.execution import sampling
+from harness.core.clients import sampling
 from harness.core.registry import Incompatible
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.core.cohort import Cohort
-from harness.core.row_table import RowTable
+from harness.core.clients.cohort import Cohort
+from harness.core.clients.row_table import RowTable
 
 
 def keep_finite(before: Any, after: Any, runs: tuple[int, ...], cohort: Cohort) -> Any:

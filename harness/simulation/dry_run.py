@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_map
 
 from compression import Codec, kept_count, ratio_at
 from datasets.federation import Batch
-from harness.core.channel import Channel
-from harness.core.clients import Clients
+from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
 from harness.core.wire import gossip, low_rank, masks
+from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message
 from harness.core.wire.stages import Stages
 from harness.simulation.build import Setup
@@ -39,7 +39,7 @@ class DryRun(NamedTuple):
     releases : int
         Largest number of releases in one round.
     begun : dict[str, Tensor]
-        Bytes, operations and oracle calls before the first round, as `harness.core.wire.cost.Cost.state`
+        Bytes, operations and oracle calls before the first round, as `harness.core.cost.Cost.state`
         returns them.
     stretches : list of (int, dict)
         Lengths of stretches of rounds, and the cost of one round of each.

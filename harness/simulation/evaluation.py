@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
-from harness.core.clients import Clients
-from harness.core.execution.batches import Batches
+from harness.core.clients.batches import Batches
+from harness.core.clients.clients import Clients
+from harness.core.clients.row_table import RowTable
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.row_table import RowTable
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
 from harness.simulation.class_scores import cross_entropies, decisions, in_double, probabilities
 

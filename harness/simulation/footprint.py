@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from datasets.federation import Batch
-from harness.core.execution.batches import Batches
+from harness.core.clients.batches import Batches
+from harness.core.clients.row_table import RowTable
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.memory import MOST_KEPT
 from harness.core.execution.vectorize import Points, Rows, _clipped_sum, _gradient
-from harness.core.row_table import RowTable
 from harness.core.units import size
 from harness.core.wire.message import Message
 from harness.metrics import consensus_distance

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from harness.core.clients.row_table import RowTable
 from harness.core.execution.memory import KEPT
-from harness.core.row_table import RowTable
 from harness.simulation.build import Setup
 
 T = TypeVar("T")

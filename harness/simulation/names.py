@@ -11,7 +11,7 @@ from torch import Tensor
 from datasets.federation import Federation
 from harness.config.code import code_of_class, is_known
 from harness.core.problem import Problem
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 
 
 def default_names(

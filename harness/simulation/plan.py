@@ -15,8 +15,8 @@ from datasets.stand_in import DIGEST
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
+from harness.core.settings.privacy import BUDGETS
 from harness.core.units import size
-from harness.core.wire.privacy_settings import BUDGETS
 from harness.simulation.build import (
     Execution,
     Setup,

@@ -19,7 +19,7 @@ from harness.config.code import NONE, code_of
 from harness.config.parts import parts
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
-from harness.core.row_table import RowTable
+from harness.core.clients.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
 from harness.simulation.build import Setup
 from harness.simulation.callbacks import CallbackError, StopEarly

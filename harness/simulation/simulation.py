@@ -19,21 +19,21 @@ from compression import ratio_at
 from datasets.federation import Federation, stack
 from harness.core import rng
 from harness.core.algorithm import Algorithm
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution.client_chunks import round_in_chunks
+from harness.core.clients.clients import Clients
+from harness.core.clients.pruning import PrunedModels, prune_models, pruned_models
+from harness.core.clients.row_table import RowTable, of_run
+from harness.core.cost import Cost
 from harness.core.execution.row_product import rounds_alike
 from harness.core.execution.vectorize import Rows
 from harness.core.flat_model import loops_of
 from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.row_table import RowTable, of_run
-from harness.core.wire.compression_settings import PLAIN, Compression
-from harness.core.wire.cost import Cost
+from harness.core.settings.compression import PLAIN, Compression
+from harness.core.settings.privacy import Privacy
+from harness.core.wire.channel import Channel
+from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
-from harness.core.wire.model_pruning import PrunedModels, prune_models, pruned_models
-from harness.core.wire.privacy_settings import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.claims import protected_units, released, statement
 from harness.simulation.cohorts import Cohorts
@@ -105,7 +105,7 @@ class Simulation:
     cohorts : Cohorts
         Who takes part in which round.
     state : NamedTuple of tensors
-        State of the algorithm; rows that clients keep may be a `harness.core.row_table.RowTable`.
+        State of the algorithm; rows that clients keep may be a `harness.core.clients.row_table.RowTable`.
     cost, ledger : Cost, Ledger
         Bytes, operations and releases so far.
     channel_state : dict[str, Tensor]

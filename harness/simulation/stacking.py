@@ -20,10 +20,10 @@ from torch import Tensor
 from datasets.federation import Federation, one_pool, stack
 from harness.config.run import RunSpec
 from harness.core.algorithm import ALGORITHMS
-from harness.core.execution.batches import uneven_batches
+from harness.core.clients.batches import uneven_batches
+from harness.core.clients.row_table import of_run, stacked
 from harness.core.per_run import kind
-from harness.core.row_table import of_run, stacked
-from harness.core.wire.privacy_settings import BUDGETS
+from harness.core.settings.privacy import BUDGETS
 from harness.models import MODELS
 from harness.simulation.build import Setup
 

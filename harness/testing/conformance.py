@@ -13,11 +13,11 @@ from torch import Tensor
 
 from datasets.federation import Batch, stack
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution.batches import Batches
+from harness.core.clients.batches import Batches
+from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.losses import cross_entropy
+from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message
 from harness.core.wire.stages import Stages
 from harness.simulation.simulation import Simulation

@@ -8,7 +8,7 @@ import torch
 
 from harness.core.algorithm import Algorithm
 from harness.core.registry import Incompatible
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.simulation.snapshot import Diverged
 from harness.testing.conformance_privacy import CENTRAL, LOCAL, TINY
 from harness.testing.small_tasks import Check, Failed, Task, simulate, small, task_of

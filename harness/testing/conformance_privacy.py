@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from harness import models
 from harness.core.algorithm import Algorithm
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution.batches import Batches, LocalWork
+from harness.core.clients.batches import Batches, LocalWork
+from harness.core.clients.clients import Clients
+from harness.core.clients.pruning import prune_own_models
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression, Ratio
+from harness.core.settings.compression import Compression, Ratio
+from harness.core.settings.privacy import Privacy
+from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message
-from harness.core.wire.model_pruning import prune_own_models
-from harness.core.wire.privacy_settings import Privacy
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from harness.problems.vertical import split_classifier

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from datasets.federation import stack
 from harness.core.algorithm import Algorithm, Release
-from harness.core.channel import Channel
 from harness.core.registry import Incompatible
+from harness.core.settings.privacy import Privacy
+from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message
-from harness.core.wire.privacy_settings import Privacy
 from harness.core.wire.stages import Stages
 from harness.simulation.dry_run import DryClients
 from harness.simulation.simulation import Simulation

@@ -18,7 +18,7 @@ from harness.core.algorithm import Algorithm
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.problems import PROBLEMS, Setting
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation

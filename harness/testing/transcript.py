@@ -12,7 +12,7 @@ from torch import Tensor
 from datasets.federation import Batch
 from harness.core import rng
 from harness.core.execution.vectorize import Points
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 
 ROWS = 64  # clients whose noise is kept, at most
 LARGEST = 2**24  # entries of gradients of samples that are computed at once

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.core.wire.compression_settings import PLAIN
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import PLAIN
+from harness.core.settings.privacy import Privacy
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged

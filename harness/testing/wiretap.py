@@ -19,15 +19,15 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import rng
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution.batches import Batches, LocalWork
+from harness.core.clients.batches import Batches, LocalWork
+from harness.core.clients.clients import Clients
+from harness.core.clients.private_batches import Drawn
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
 from harness.core.public import Scale
 from harness.core.wire import gossip, masks
+from harness.core.wire.channel import Channel
 from harness.core.wire.dp_client import ADAPTIVE_START
-from harness.core.wire.dp_record import Drawn
 from harness.core.wire.message import Known, Weighting, increments, split
 from harness.testing.transcript import Key, Limit, Transcript, clipped, clipped_sums
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from harness.core.algorithm import ALGORITHMS
+from harness.core.clients.private_batches import Records
 from harness.core.wire.dp_client import Mechanism
-from harness.core.wire.dp_record import Records
 from harness.testing import conformance
 from harness.testing.conformance import check
 from harness.testing.conformance_privacy import CHANNEL_CHECKS

@@ -12,7 +12,7 @@ from benchmarks.peers import task as tasks
 from benchmarks.peers.measure import described
 from benchmarks.references import PlainLoop
 from benchmarks.workloads import CENTRAL, W1, W2, Ours, Workload
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.problems.classify import classifier
 
 # One batch holds all samples of a client, so that their order does not matter.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.core import ALGORITHMS, Channel, rng
-from harness.core.execution import sampling
+from harness.core.clients import sampling
 from tests.support.wire import cohort
 from tests.support.worlds import (
     close,

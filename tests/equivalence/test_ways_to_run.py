@@ -8,11 +8,11 @@ from torch import nn
 
 from harness import models
 from harness.core import ALGORITHMS, Clients
+from harness.core.clients.batches import Batches
 from harness.core.execution import tracing
-from harness.core.execution.batches import Batches
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import UserError
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from tests.support.wire import privacy as mechanism
 from tests.support.worlds import (

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Federation, stack
-from harness.core.channel import Channel
-from harness.core.clients import Clients
+from harness.core.clients.clients import Clients
+from harness.core.cost import Cost
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.cost import Cost
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
+from harness.core.wire.channel import Channel
 from harness.problems.classify import classifier
 from privacy import Ledger, PrivacyReport
 from tests.support.worlds import COUNTS, EXACT, iid_federation

@@ -15,11 +15,11 @@ from datasets.federation import Batch, Federation
 from datasets.topology import Ring, mixing_matrix
 from harness import models
 from harness.core import ALGORITHMS, Algorithm, Problem
+from harness.core.cost import Cost
 from harness.core.execution.vectorize import Rows
 from harness.core.losses import weighted_mean
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.cost import Cost
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
 from harness.problems import PROBLEMS, Setting
 from harness.problems.classify import classifier
 from harness.problems.quadratic import Bilevel, Minimax

@@ -9,15 +9,11 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.algorithm import Algorithm
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.methods.derivatives import (
-    OneClient,
-    exact_hypergradient,
-    inner_gradient,
-    neumann_hypergradient,
-)
+from harness.core.clients.clients import Clients
+from harness.core.clients.parties import OneClient
+from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
 from harness.core.problem import Problem
+from harness.core.wire.channel import Channel
 
 
 def hypergradient(problem: Problem, terms: int | None, step: float) -> OneClient:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
+from harness.core.clients.parties import OneClient
 from harness.core.flat_model import loops_of
 from harness.core.losses import sigmoid, weighted_mean
-from harness.core.methods.derivatives import OneClient
 from harness.core.problem import Problem, per_sample
 from harness.core.registry import Incompatible
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import rng
+from harness.core.clients.parties import OneClient
 from harness.core.losses import softplus, weighted_mean
-from harness.core.methods.derivatives import OneClient, by_class
+from harness.core.methods.derivatives import by_class
 from harness.core.problem import Problem
 
 NARROWEST = 1e-4  # lower bound of standard deviations

@@ -13,10 +13,10 @@ from torch import Tensor
 from datasets.errors import warn_once
 from datasets.federation import Batch
 from harness.core import rng
-from harness.core.clients import Clients
+from harness.core.clients.clients import Clients
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from privacy import AdaptiveClip, Clipped, clip, clip_each, gaussian_noise
 from privacy.clipping import NORMS
 from privacy.own_mechanism import Noise

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from datasets.topology import spectral_gap
-from harness.core.cohort import Cohort
+from harness.core.clients.cohort import Cohort
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.message import combined
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from compression import Coded, Factors
 from harness.core import rng
-from harness.core.clients import Clients
+from harness.core.clients.clients import Clients
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 
 Shapes = tuple[tuple[int, ...], ...]
 Code = Callable[[Tensor], Coded]

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from compression import random_k, ratio_at
 from harness.core import rng
-from harness.core.cohort import Cohort
+from harness.core.clients.cohort import Cohort
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 
 
 def shared(

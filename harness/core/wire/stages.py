@@ -9,11 +9,11 @@ from torch import Tensor
 
 from compression import Codec, Factors, find_codec, threshold, top_k
 from harness.core import rng
-from harness.core.clients import Clients
-from harness.core.execution.client_chunks import Assembly
+from harness.core.clients.clients import Clients
 from harness.core.registry import Incompatible
+from harness.core.settings.compression import Compression
 from harness.core.wire import edges, low_rank, masks
-from harness.core.wire.compression_settings import Compression
+from harness.core.wire.client_chunks import Assembly
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, generators
 from harness.core.wire.dp_distributed import DistributedMechanism

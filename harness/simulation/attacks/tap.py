@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution.batches import Batches
+from harness.core.clients.batches import Batches
+from harness.core.clients.clients import Clients
+from harness.core.wire.channel import Channel
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 

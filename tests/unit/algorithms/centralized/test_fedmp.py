@@ -7,8 +7,8 @@ from compression import prune, units
 from harness.core import UserError
 from harness.core.methods.bandit import Agents, choose, learn
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import (
     EXACT,

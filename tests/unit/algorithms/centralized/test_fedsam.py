@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import (
     EXACT,

@@ -8,8 +8,8 @@ import torch
 from compression.sparse_index import write_positions
 from harness.core import UserError
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import (
     EXACT,

@@ -8,7 +8,7 @@ from algorithms.decentralized.k_gt import KGT
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.core import Problem, UserError
 from harness.core.losses import weighted_mean
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from tests.support.wire import privacy
 from tests.support.worlds import (
     EXACT,

@@ -12,8 +12,8 @@ from algorithms.decentralized.k_gt_minimax import KGTMinimax
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.core import UserError, rng
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
 from harness.problems.fair import fair_classifier
 from harness.problems.quadratic import Minimax
 from tests.support.wire import privacy as mechanism

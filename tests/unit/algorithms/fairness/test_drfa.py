@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from harness.core import rng
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import (
     EXACT,

@@ -19,7 +19,7 @@ from harness.core.methods.fairness import (
     soft_gap,
 )
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from tests.support.worlds import (
     close,
     federation_of,

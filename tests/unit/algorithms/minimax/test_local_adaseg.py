@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from harness.core import UserError
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
 from harness.problems.quadratic import Minimax
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import EXACT, MM4, close, make_algorithm, quadratic_minimax, run_algorithm

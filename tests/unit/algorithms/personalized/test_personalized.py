@@ -12,8 +12,8 @@ from harness.core import Problem, UserError, cross_entropy, weighted_mean
 from harness.core.methods.derivatives import feature_distance, minimize_on_simplex, project_simplex
 from harness.core.methods.gaussian_encoder import class_posteriors, divergence, variational_loss
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
 from harness.problems.classify import classifier
 from tests.support.wire import cohort
 from tests.support.wire import privacy as mechanism

@@ -11,7 +11,7 @@ from harness.core.execution.vectorize import Rows
 from harness.core.flat_model import Ravel
 from harness.core.problem import set_apart
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import (

@@ -8,9 +8,9 @@ from torch import nn
 
 from compression import find_codec
 from harness.core import Channel
-from harness.core.methods.derivatives import linearized_loss, party_loss, with_embeddings, with_gradients
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.model_pruning import prune_own_models
+from harness.core.clients.parties import linearized_loss, party_loss, with_embeddings, with_gradients
+from harness.core.clients.pruning import prune_own_models
+from harness.core.settings.compression import Compression
 from harness.models import build
 from harness.problems.vertical import split_classifier
 from tests.support.wire import cohort

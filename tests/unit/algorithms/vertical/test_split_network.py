@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from harness.core import Problem
 from harness.core.losses import weighted_mean
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.problems import PROBLEMS, Setting
 from tests.support.wire import cohort
 from tests.support.worlds import close, make_algorithm, run_algorithm, settled, vertical_data

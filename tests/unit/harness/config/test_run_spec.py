@@ -15,8 +15,8 @@ from harness.config.recorded import versions
 from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import read_yaml
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import PrivacySpec
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import PrivacySpec
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},

@@ -7,8 +7,8 @@ import torch
 
 from harness.core import ALGORITHMS
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
 from harness.simulation.simulation import Simulation
 from tests.support.runs import finished, ready
 from tests.support.wire import channel, cohort, privacy, rows

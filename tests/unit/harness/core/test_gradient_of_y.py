@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from harness.core.algorithm import ALGORITHMS
-from harness.core.wire.model_pruning import prune_models
+from harness.core.clients.pruning import prune_models
 from harness.problems.fair import fair_classifier
 from tests.support.wire import cohort, record, rows
 from tests.support.worlds import iid_federation

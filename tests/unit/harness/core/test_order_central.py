@@ -1,4 +1,4 @@
-"""The order of operations where the server adds noise to the average (the table in harness/core/channel.py)."""
+"""The order of operations where the server adds noise to the average (the table in docs/design.md, section 4)."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from datasets.errors import warn_once
 from harness.core.public import Public
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from tests.support.wire import channel, clipped, largest, privacy, rows
 
 

@@ -1,4 +1,4 @@
-"""The order of operations where each client protects itself (the table in harness/core/channel.py).
+"""The order of operations where each client protects itself (the table in harness/core/wire/channel.py).
 
 Noise is a function of seed, round and message, so the message of zeros shows it alone: what arrives of it is
 the noise, and every other expectation is computed by hand from that.
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.core.public import Public
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from tests.support.wire import channel, clipped, largest, privacy, rows
 from tests.support.worlds import EXACT
 

@@ -7,8 +7,8 @@ import torch
 
 from harness.core.algorithm import ALGORITHMS
 from harness.core.per_run import Mixed, PerRun, kind, side_by_side
+from harness.core.settings.compression import Compression
 from harness.core.steps import server_start, server_step
-from harness.core.wire.compression_settings import Compression
 
 VALUES = (0.1, 1 / 3, 7.0)
 

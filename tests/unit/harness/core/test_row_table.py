@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core import row_table
-from harness.core.row_table import RowTable, of_run, stacked
+from harness.core.clients import row_table
+from harness.core.clients.row_table import RowTable, of_run, stacked
 from tests.support.wire import cohort
 
 TOTAL, P = 7, 3

@@ -12,7 +12,7 @@ from harness.api.reading import leaderboard
 from harness.config import code
 from harness.config.run import read_spec
 from harness.core.registry import UserError
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.executors.local import run_one
 from harness.executors.replay import replay
 from harness.executors.scheduler import run_all

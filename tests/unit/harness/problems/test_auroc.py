@@ -8,8 +8,8 @@ from datasets import describe
 from datasets.federation import Batch
 from harness import models
 from harness.config.run import read_spec
+from harness.core.clients.pruning import prune_models
 from harness.core.registry import UserError
-from harness.core.wire.model_pruning import prune_models
 from harness.problems import PROBLEMS, Setting
 from harness.problems.auroc import auroc
 from harness.simulation.build import prepare

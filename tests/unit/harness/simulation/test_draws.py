@@ -9,9 +9,9 @@ import torch
 from harness.config.recorded import SPECIAL, versions
 from harness.config.run import read_spec
 from harness.core import rng
-from harness.core.execution.sampling import draw_poisson_batches
+from harness.core.clients.sampling import draw_poisson_batches
 from harness.core.registry import UserError
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.report.tables.privacy import in_words
 from harness.simulation.build import Execution, prepare
 from harness.simulation.cohorts import Cohorts

@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_leaves
 
 from datasets.federation import Batch, Federation
 from harness.core import ALGORITHMS
-from harness.core.row_table import RowTable
-from harness.core.wire.compression_settings import PLAIN, Compression
-from harness.core.wire.model_pruning import PrunedModels, SubModel
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.clients.pruning import PrunedModels, SubModel
+from harness.core.clients.row_table import RowTable
+from harness.core.settings.compression import PLAIN, Compression
+from harness.core.settings.privacy import Privacy
 from harness.problems.classify import classifier
 from harness.simulation import loop
 from harness.simulation.callbacks import CallbackError

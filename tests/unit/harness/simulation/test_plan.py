@@ -9,7 +9,7 @@ from compression import Codec
 from datasets.errors import DataError
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.dry_run import dry_run

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.core.registry import Incompatible
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from harness.simulation.dry_run import expected_cost
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation

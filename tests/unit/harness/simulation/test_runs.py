@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.config.run import read_spec
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.simulation.build import Execution, prepare
 from harness.simulation.calibration import calibrated
 from harness.simulation.loop import simulate

@@ -7,10 +7,10 @@ import torch
 
 from datasets.federation import stack
 from harness import Simulation, prepare
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.clients.clients import Clients
+from harness.core.settings.compression import Compression
+from harness.core.settings.privacy import Privacy
+from harness.core.wire.channel import Channel
 from harness.simulation import loop, simulation
 from harness.simulation.loop import simulate
 from harness.storage.store import RunFolder

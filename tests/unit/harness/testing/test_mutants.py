@@ -10,12 +10,14 @@ import torch
 
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution import sampling, vectorize
-from harness.core.wire import dp_record, gossip
+from harness.core.clients import sampling
+from harness.core.clients.clients import Clients
+from harness.core.clients.clients import private_batches as dp_record
+from harness.core.clients.private_batches import Records
+from harness.core.execution import vectorize
+from harness.core.wire import gossip
+from harness.core.wire.channel import Channel
 from harness.core.wire.dp_client import Mechanism
-from harness.core.wire.dp_record import Records
 from harness.core.wire.message import increments
 from harness.core.wire.stages import Stages
 from harness.testing.conformance_privacy import audits

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.core.algorithm import ALGORITHMS
-from harness.core.clients import Clients
+from harness.core.clients.clients import Clients
 from harness.core.wire.message import Known
 from harness.testing import conformance, conformance_privacy, conformance_releases
 from harness.testing.conformance import check

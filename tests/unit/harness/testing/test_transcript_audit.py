@@ -268,7 +268,7 @@ def test_broken_noise_that_clients_add_together_is_found(monkeypatch, name, brok
 def test_clients_that_take_part_too_soon_again_are_found(monkeypatch):
     setup = banded_run()
     monkeypatch.setattr(
-        "harness.core.execution.sampling.balanced_cohort",
+        "harness.core.clients.sampling.balanced_cohort",
         lambda order, size, round: order[..., :size].sort(-1).values,
     )
     found = audit_transcript(of_setup(setup), setup.privacy, rounds=3)

@@ -11,13 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.federation import Batch
 from harness import models
+from harness.core import cost as wire_cost
+from harness.core.cost import Cost, Samples
 from harness.core.execution import tracing
 from harness.core.execution.row_product import exact_sizes
 from harness.core.execution.vectorize import Rows
 from harness.core.flat_model import Ravel
 from harness.core.methods.derivatives import neumann_hypergradient
-from harness.core.wire import cost as wire_cost
-from harness.core.wire.cost import Cost, Samples
 from harness.models.net import Net
 from harness.problems.classify import classifier
 from tests.support.worlds import quadratic_bilevel

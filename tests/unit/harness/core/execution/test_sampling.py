@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core import rng
-from harness.core.execution import sampling
-from harness.core.execution.sampling import (
+from harness.core.clients import sampling
+from harness.core.clients.sampling import (
     draw_batches,
     draw_fixed_cohort,
     draw_poisson_batches,

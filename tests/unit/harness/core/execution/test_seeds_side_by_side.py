@@ -5,9 +5,9 @@ import torch
 
 from datasets.federation import Batch, Federation, stack
 from harness import models
-from harness.core.clients import Clients
+from harness.core.clients.clients import Clients
+from harness.core.cost import Cost
 from harness.core.execution.vectorize import Rows
-from harness.core.wire.cost import Cost
 from harness.problems.classify import classifier
 
 CLIENTS, COLUMNS, SAMPLES = 3, 6, 8

@@ -9,7 +9,7 @@ import torch
 from algorithms.centralized.fedavg import FedAvg
 from harness.core import Meta
 from harness.core.registry import Incompatible
-from harness.core.wire.privacy_settings import PrivacySpec
+from harness.core.settings.privacy import PrivacySpec
 from harness.simulation.calibration import calibrated, with_noise
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation

@@ -5,9 +5,9 @@ import torch
 
 from compression.secure_sum import sum_bytes
 from harness.config.run import read_spec
-from harness.core.channel import Channel
 from harness.core.registry import Incompatible, UserError
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
+from harness.core.wire.channel import Channel
 from harness.simulation.dry_run import dry_run
 from privacy import clip, grid, padded_length
 from tests.support.runs import finished, given, ready

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from datasets.topology import ErdosRenyi, Ring, Star, directed_edges, mixing_matrix
 from harness.core.registry import Incompatible
+from harness.core.settings.compression import Compression
 from harness.core.wire import gossip
-from harness.core.wire.compression_settings import Compression
 from harness.core.wire.message import Message
 from harness.core.wire.pipeline import PUBLIC
 from harness.simulation.dry_run import DryChannel, DryStages

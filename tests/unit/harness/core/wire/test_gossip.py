@@ -10,9 +10,9 @@ import torch
 from datasets.topology import Ring, mixing_matrix
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
-from harness.core.channel import Channel
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
+from harness.core.wire.channel import Channel
 from harness.problems import PROBLEMS, Setting
 from tests.support.wire import channel, clipped, cohort, privacy, rows
 from tests.support.worlds import EXACT

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.core.public import Public
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.core.wire.message import Known
 from harness.simulation.simulation import Simulation
 from tests.support.wire import channel, clipped, largest, privacy, rows

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-import harness.core.channel
+import harness.core.wire.channel
 from datasets.federation import Batch, Federation
-from harness.core.channel import Channel
-from harness.core.clients import Clients
-from harness.core.execution.client_chunks import round_in_chunks
+from harness.core.clients.clients import Clients
+from harness.core.cost import Cost
 from harness.core.execution.vectorize import Rows
 from harness.core.per_run import side_by_side
 from harness.core.public import Public
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.cost import Cost
+from harness.core.settings.compression import Compression
+from harness.core.wire.channel import Channel
+from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.message import Known
 from harness.core.wire.pipeline import CENTRAL, DISTRIBUTED, LOCAL, PUBLIC, SEPARATE, UNCODED, table
 from harness.core.wire.stages import Stages
@@ -101,8 +101,8 @@ def test_the_printed_order_is_the_executed_one(placement, source):
     way = Recorder(cohort(), privacy=mechanism(placement, z=1.0, server_clip=1.0), compression=setting)
     ones = torch.ones(4, 4, dtype=torch.float64)
     way.mean_and_sent(messages(), base=ones, known=[Known(ones, ones[0])], scale=(Public(2.0),))
-    design = Path(harness.core.channel.__file__).parents[2] / "docs" / "design.md"
-    text = harness.core.channel.__doc__ if source == "module" else design.read_text()
+    design = Path(harness.core.wire.channel.__file__).parents[3] / "docs" / "design.md"
+    text = harness.core.wire.channel.__doc__ if source == "module" else design.read_text()
     columns = dict(zip(("local", "central", "distributed"), printed_order(text), strict=True))
     assert way.order == columns[placement]
 

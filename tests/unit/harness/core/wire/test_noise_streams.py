@@ -6,7 +6,7 @@ import torch
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
 from tests.support.runs import finished, ready

@@ -9,7 +9,7 @@ from torch import nn
 
 import harness
 from compression import CODECS
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from tests.support.runs import given, table
 from tests.support.wire import channel, rows

@@ -7,10 +7,10 @@ from torch import nn
 from compression import Factors
 from datasets.topology import Ring, mixing_matrix
 from harness.core import rng
+from harness.core.clients.pruning import prune_models
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.core.wire.gossip import momentum
-from harness.core.wire.model_pruning import prune_models
 from harness.problems.classify import classifier
 from tests.support.wire import booked, channel, clipped, privacy, rows
 from tests.support.worlds import network, random_federation, run_algorithm

@@ -10,12 +10,12 @@ from algorithms.centralized.fedavg import FedAvg
 from compression import Factors, find_codec
 from harness import prepare
 from harness.core import Problem, rng
+from harness.core.clients.pruning import prune_models
 from harness.core.execution.vectorize import Rows
 from harness.core.problem import set_apart, split_model
 from harness.core.registry import Incompatible
+from harness.core.settings.compression import Compression
 from harness.core.wire import low_rank
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.model_pruning import prune_models
 from harness.problems.classify import classifier
 from harness.simulation.simulation import Simulation
 from tests.support.wire import booked, channel, clipped, cohort, privacy, rows

@@ -9,10 +9,10 @@ from torch import nn
 
 from compression import alive, units
 from harness.core.algorithm import ALGORITHMS
+from harness.core.clients.pruning import PrunedModels, SubModel, prune_models
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible
-from harness.core.wire.compression_settings import Compression
-from harness.core.wire.model_pruning import PrunedModels, SubModel, prune_models
+from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from harness.simulation.dry_run import DryChannel, LargestStages, dry_run
 from harness.simulation.simulation import Simulation

@@ -11,10 +11,10 @@ from torch.nn import functional
 from datasets.federation import Batch, Federation
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
-from harness.core.channel import Channel
 from harness.core.flat_model import Ravel
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
+from harness.core.wire.channel import Channel
 from harness.problems.auroc import auroc
 from harness.problems.classify import classifier
 from harness.simulation.build import draft

@@ -5,7 +5,7 @@ import torch
 
 from datasets.topology import TOPOLOGIES, mixing_matrix
 from harness.core import Problem
-from harness.core.wire.compression_settings import Compression
+from harness.core.settings.compression import Compression
 from harness.problems import PROBLEMS, Setting
 from harness.problems.quadratic import Minimax
 from tests.support.worlds import (

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from datasets.federation import Federation
 from harness.core import rng
+from harness.core.clients.pruning import PrunedModels
+from harness.core.clients.row_table import RowTable
+from harness.core.cost import Cost
 from harness.core.registry import Incompatible
-from harness.core.row_table import RowTable
-from harness.core.wire.cost import Cost
-from harness.core.wire.model_pruning import PrunedModels
 from privacy import Ledger
 
 

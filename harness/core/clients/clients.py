@@ -13,8 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from datasets.federation import Batch, Federation
 from harness.core import rng
-from harness.core.cohort import Cohort
-from harness.core.execution.batches import (
+from harness.core.clients.batches import (
     Batches,
     LocalWork,
     all_steps,
@@ -26,24 +25,25 @@ from harness.core.execution.batches import (
     unchanged,
     uneven_batches,
 )
-from harness.core.execution.row_product import rounds_alike
-from harness.core.execution.sampling import draw_batches
-from harness.core.execution.vectorize import Points, Rows
-from harness.core.methods.derivatives import PartyBatch, embedding
-from harness.core.problem import Objective, Problem, problem_loss
-from harness.core.public import Public
-from harness.core.registry import Incompatible
-from harness.core.steps import reach
-from harness.core.wire.cost import Cost, Samples
-from harness.core.wire.dp_record import Records
-from harness.core.wire.model_pruning import (
+from harness.core.clients.cohort import Cohort
+from harness.core.clients.parties import PartyBatch, embedding
+from harness.core.clients.private_batches import Records
+from harness.core.clients.pruning import (
     PrunedModels,
     SubModel,
     prune_models,
     prune_own_models,
     sparse_model,
 )
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.clients.sampling import draw_batches
+from harness.core.cost import Cost, Samples
+from harness.core.execution.row_product import rounds_alike
+from harness.core.execution.vectorize import Points, Rows
+from harness.core.problem import Objective, Problem, problem_loss
+from harness.core.public import Public
+from harness.core.registry import Incompatible
+from harness.core.settings.privacy import Privacy
+from harness.core.steps import reach
 from privacy import Ledger
 
 ERRORS = ("omega", "psi")  # of embeddings: by compressed messages, by pruned models

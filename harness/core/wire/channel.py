@@ -15,21 +15,21 @@ from torch import Tensor
 
 from compression import position_bytes
 from datasets.federation import Batch
-from harness.core.clients import Clients
-from harness.core.execution.client_chunks import Assembly
+from harness.core.clients.clients import Clients
+from harness.core.cost import Cost
 from harness.core.per_run import PerRun
 from harness.core.public import Scale
 from harness.core.registry import Incompatible
+from harness.core.settings.compression import PLAIN, Compression
+from harness.core.settings.privacy import Privacy
 from harness.core.wire import gossip, low_rank, masks
-from harness.core.wire.compression_settings import PLAIN, Compression
-from harness.core.wire.cost import Cost
+from harness.core.wire.client_chunks import Assembly
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import AdditiveMechanism, Mechanism, SampleMechanism
 from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.core.wire.message import Known, Message, Weighting, of_server, plain, restored, split
 from harness.core.wire.pipeline import DIFFERENCES, LOCAL, ORDERS, PUBLIC, SEPARATE, UNCODED, table
-from harness.core.wire.privacy_settings import Privacy
 from harness.core.wire.stages import Stages
 from privacy import Ledger
 

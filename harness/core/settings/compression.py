@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from compression import CODECS, ratio_at
 from harness.core.registry import UserError, unknown
-from harness.core.wire.section import Section
+from harness.core.settings.section import Section
 
 Share = float | tuple[float, ...]  # for all clients, or for each
 Ratio = Share | tuple[tuple[int, Share], ...]

@@ -12,10 +12,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from datasets.federation import Batch, Federation
 from harness.core import rng
-from harness.core.execution import sampling
+from harness.core.clients import sampling
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
-from harness.core.wire.privacy_settings import Privacy
+from harness.core.settings.privacy import Privacy
 from privacy import Ledger, gaussian_noise
 
 LIVE = 1e-30  # weight of an empty slot in a step that takes place

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from compression.secure_sum import Protocol
 from harness.core.registry import UserError, unknown
-from harness.core.wire.section import Section
+from harness.core.settings.section import Section
 from privacy import AdaptiveClip, Factorization, Ledger, joint_norm
 from privacy.discrete import MOST_BITS
 from privacy.own_mechanism import MECHANISMS, Noise

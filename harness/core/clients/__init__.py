@@ -1,0 +1,1 @@
+"""Data at home: who takes part, batches, gradients, and the rows that clients keep."""

@@ -1,0 +1,1 @@
+"""Settings of privacy and compression, as a run file gives them."""
