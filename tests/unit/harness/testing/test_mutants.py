@@ -10,9 +10,9 @@ import torch
 
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS
+from harness.core.clients import private_batches as dp_record
 from harness.core.clients import sampling
 from harness.core.clients.clients import Clients
-from harness.core.clients.clients import private_batches as dp_record
 from harness.core.clients.private_batches import Records
 from harness.core.execution import vectorize
 from harness.core.wire import gossip
