@@ -1,7 +1,4 @@
-"""Commands ``list``, ``data list`` and ``data fetch``.
-
-Lists of parts come from `harness.config.parts`, which need not import them.
-"""
+"""Commands ``list``, ``data list`` and ``data fetch``."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import out, print_rows, show
-from harness.config.parts import parts
 
 if TYPE_CHECKING:
     from datasets.catalog import Row
@@ -23,8 +19,9 @@ def list_command(given: argparse.Namespace) -> int:
     if given.what == "data":
         list_data(given.json)
     else:
-        rows = LISTS[given.what]() if given.what in LISTS else parts().rows(given.what)
-        show(rows, given.json, given.what)
+        from harness.config.lists import LISTS  # imports torch
+
+        show(LISTS[given.what](), given.json, given.what)
     return 0
 
 
@@ -65,18 +62,3 @@ def _data(rows: Sequence[Row]) -> Rows:
         }
         for row in rows
     ]
-
-
-def _metrics() -> Rows:
-    from harness.metrics import METRICS
-
-    return [{"name": m.name, "better": m.direction, "about": m.description} for m in METRICS.values()]
-
-
-def _suites() -> Rows:
-    from harness.config import builtin
-
-    return [{"name": name, "title": builtin.title_of(name)} for name in builtin.names()]
-
-
-LISTS = {"metrics": _metrics, "suites": _suites}

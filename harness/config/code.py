@@ -7,24 +7,19 @@ does not tell all code apart: it holds versions that people raise, and the diges
 from __future__ import annotations
 
 import hashlib
-import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import dedent
-from typing import Any, cast
+from typing import Any
 
 from datasets.cache import code_digest
-from harness.config import notebook, plugins
-from harness.config.imports import Source, Sources, distributions, is_installed, sources_of
-from harness.config.parts import PACKAGES
+from harness.config import plugins
+from harness.config.imports import PACKAGES, Source, Sources, distributions, is_installed, sources_of
 from harness.config.recorded import named_parts
-from harness.config.references import MAIN
 from harness.core.registry import UserError
 
 PROJECT = "fedfrontier"
@@ -47,7 +42,7 @@ def code_of(spec: Mapping[str, Any]) -> str:
         If the source of something is not known.
     """
     own = (plugins.sources(section, name) for section, name in named_parts(spec).items())
-    return _digest(*(found for found in own if found is not None), *_in_notebook(spec))
+    return _digest(*(found for found in own if found is not None))
 
 
 def code_of_class(cls: type) -> str | None:
@@ -151,39 +146,6 @@ def _installed(top: str) -> str:
     """Return the versions of the installed packages that bring a module."""
     names = sorted(set(distributions().get(top, ())))
     return " ".join(f"{name} {version(name)}" for name in names)
-
-
-def _in_notebook(spec: Mapping[str, Any]) -> Iterator[Sources]:
-    """Yield what the parts of a run that a notebook defines import; of a script, what the file does."""
-    own = [notebook.in_notebook(section, name) for section, name in named_parts(spec).items()]
-    if not any(part is not None for part in own):
-        return
-    main = sys.modules[MAIN]
-    if (file := getattr(main, "__file__", None)) is not None:
-        path = Path(file)
-        yield sources_of([Source(MAIN, path.read_bytes(), path.parent)], PACKAGES)
-        return
-    yield _namespace(vars(main))
-    for part in own:
-        with suppress(OSError, TypeError):  # without a source its version tells what it imports
-            yield _unnamed(dedent(inspect.getsource(cast(type, part))))
-
-
-def _namespace(names: Mapping[str, Any]) -> Sources:
-    """Return what the modules in a notebook, or of what it has imported from them, consist of."""
-    modules = {
-        getattr(value, "__name__", "") if isinstance(value, type(sys)) else getattr(value, "__module__", "")
-        for value in names.values()
-    }
-    known = sorted(name for name in map(str, modules) if name.replace(".", "").isidentifier())
-    return _unnamed("\n".join(f"import {name}" for name in known if name != MAIN))
-
-
-def _unnamed(text: str) -> Sources:
-    """Return what some code imports, without the code itself, of which the version of a part tells."""
-    found = sources_of([Source("", text.encode(), Path.cwd())], PACKAGES)
-    del found.files[""]
-    return found
 
 
 #: Of the code that is imported: taken here, as later the files may be others.

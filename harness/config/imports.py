@@ -21,6 +21,7 @@ from pkgutil import get_importer
 
 from harness.core.registry import UserError
 
+PACKAGES = ("harness", "privacy", "compression", "algorithms", "datasets")  # ours
 INSTALLED = {"site-packages", "dist-packages"}
 STDLIB = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 CALLS = {"import_module", "__import__"}  # functions whose first argument, if it is a text, names a module

@@ -1,17 +1,16 @@
 """Parts of runs that a notebook or a script defines, in the module ``__main__``.
 
-Their version is a digest of their source and of all that it refers to (`harness.config.content`): defaults,
-globals, closures and attributes. A part that refers to something that a digest cannot cover is refused.
+They can be tried by `harness.prepare` and `harness.Simulation`. Runs that use them are not stored: nothing tells
+whether a cell, or something that it refers to, has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable
 
-from harness.config.content import digest
 from harness.config.plugins import REGISTRIES
-from harness.config.references import MAIN, NotIdentified
-from harness.core.registry import Registry, UserError
+from harness.core.registry import Registry, UserError, replaceable
 
 METRICS = REGISTRIES["metric"]
 WORDS = {
@@ -22,53 +21,30 @@ WORDS = {
 
 
 def version(section: str, name: str) -> str | None:
-    """Return the version of a part that a notebook or a script defines; None for others.
+    """Return a version of a part that a notebook or a script defines; None for others.
 
-    Raises
-    ------
-    UserError
-        If it refers to something that cannot be identified.
+    It is another one at every call, so that no two runs of such a part have one id, or share noise.
     """
-    if (part := in_notebook(section, name)) is None:
-        return None
-    try:
-        return f"source:{digest(part)[:16]}"
-    except NotIdentified as error:
-        raise UserError(
-            f"{WORDS.get(section, section)} {name!r}: it refers to {error}, and a change of that would go "
-            "unnoticed; move the part to a file (%%writefile mine.py, harness.load_plugin('mine.py'))"
-        ) from None
+    return f"notebook:{secrets.token_hex(8)}" if _in_notebook(section, name) else None
 
 
-def in_notebook(section: str, name: str) -> object:
-    """Return the class or function that a notebook or a script defines for a name; None for others."""
-    part = _defined(section, name)
-    return part if getattr(part, "__module__", None) == MAIN else None
-
-
-def require_files(plugged: Iterable[Mapping[str, str]]) -> None:
-    """Raise UserError if runs need parts that worker processes cannot load.
-
-    Parameters
-    ----------
-    plugged : Iterable[Mapping[str, str]]
-        Sections and names of the parts of each run.
-    """
-    needed = {(section, name) for parts in plugged for section, name in parts.items()}
-    for section, name in sorted(needed | {("metric", name) for name in METRICS}):
-        if in_notebook(section, name) is not None:
+def require_files(parts: Iterable[tuple[str, str]]) -> None:
+    """Raise UserError if a notebook or a script defines one of some parts, given as sections and names."""
+    for section, name in sorted(parts):
+        if _in_notebook(section, name):
             raise UserError(
-                f"{WORDS.get(section, section)} {name!r} is defined in a notebook or a script, which worker "
-                "processes do not run; put it in a file that is loaded as a plugin, or run with one job"
+                f"{WORDS.get(section, section)} {name!r} is defined in a notebook or a script, so a change of it "
+                "would go unnoticed in stored results; move it to a file (%%writefile mine.py, "
+                "harness.load_plugin('mine.py')), or use harness.prepare and Simulation, which store nothing"
             )
 
 
-def _defined(section: str, name: str) -> object:
-    """Return the class or function that somebody wrote for a name; None if there is none."""
+def _in_notebook(section: str, name: str) -> bool:
+    """Whether a notebook or a script defines what is registered under a name."""
     things = REGISTRIES.get(section, {})
     if name not in things:
-        return None
+        return False
     if isinstance(things, Registry):
-        return things.defined(name)
+        return replaceable(things.defined(name))
     thing = things[name]
-    return getattr(thing, "defined", None) or getattr(thing, "fn", None) or thing
+    return replaceable(getattr(thing, "defined", None) or getattr(thing, "fn", None) or thing)

@@ -25,8 +25,7 @@ from datasets.catalog import CATALOG
 from datasets.errors import DataError
 from datasets.partition import PARTITIONS, PartitionError
 from datasets.vertical import VERTICAL
-from harness.config.imports import Source, Sources, sources_of
-from harness.config.parts import PACKAGES
+from harness.config.imports import PACKAGES, Source, Sources, sources_of
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, PLUGINS, Registry, UserError
 from harness.metrics import METRICS

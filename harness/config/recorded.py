@@ -1,18 +1,41 @@
-"""Recorded specs: what a run's name follows from, and the settings at their defaults.
-
-Nothing here imports the parts that a spec names, so that results are read without them; see `harness.config.parts`.
-"""
+"""Recorded specs: what a run's name follows from, and the settings at their defaults."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.parts import parts
+from pydantic_core import to_jsonable_python
+
+from datasets.files import FORMATS
+from datasets.partition import PARTITIONS
+from datasets.topology import TOPOLOGIES
+from datasets.vertical import VERTICAL
+from harness import models
+from harness.config import notebook
+from harness.config.fields import SECTIONS
+from harness.config.run import USUAL_PROBLEM, RunSpec
+from harness.config.settings import defaults
+from harness.core.algorithm import ALGORITHMS
+from harness.core.registry import PLUGGED
+from harness.core.settings.privacy import SECRET
+from harness.core.settings.section import Section
+from harness.problems import PROBLEMS
 from harness.storage.store import Store
+
+#: The registered parts that have settings or versions, by the sections that name them.
+PARTS: dict[str, Any] = {
+    "algorithm": ALGORITHMS,
+    "problem": PROBLEMS,
+    "topology": TOPOLOGIES,
+    "partition": ChainMap(PARTITIONS, VERTICAL),
+    "data": FORMATS,  # other data sets have no version, as their digests name what was read
+}
 
 #: Sections that name a part, and the field that holds the name.
 NAMES = {
@@ -28,8 +51,6 @@ PLUGGABLE = (
     "compression",
     "privacy",
 )  # besides algorithms; metrics are no part of a run
-SECRET = ("poisson", "without-replacement")  # sampling that nobody sees; `privacy.event` is slow to import
-USUAL_PROBLEM = "classify"
 
 
 class Special(NamedTuple):
@@ -50,9 +71,21 @@ class Special(NamedTuple):
     concerns: Callable[[Mapping[str, Any]], bool]
 
 
-def fields_of_run() -> list[str]:
-    """Return the names of a run's sections and other fields; only ``algorithm`` has no default."""
-    return ["algorithm", *parts().fields("run")]
+def identity(spec: RunSpec, digest: str) -> str:
+    """Return a run's identity: a hash of everything that determines its result.
+
+    Settings at their defaults are omitted, so that a new option does not rename older runs. Changing a default
+    requires a new version of the part that it belongs to (tests/golden/defaults.json).
+
+    Parameters
+    ----------
+    spec : RunSpec
+        The run.
+    digest : str
+        Digest of the data read.
+    """
+    written = spec.model_dump(mode="json")
+    return run_id(written, digest, versions(written))
 
 
 def run_id(spec: Mapping[str, Any], digest: str, versions: Mapping[str, Any]) -> str:
@@ -95,14 +128,14 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
     without any. ``data`` is the version of the reader of a file's format; other data sets have none, as their
     digests name what was read. Those of `SPECIAL` are there where they decide something.
     """
-    names, known = named_parts(spec), parts()
+    names = named_parts(spec)
     names["problem"] = names["problem"] or USUAL_PROBLEM
-    found = {section: known.version(section, names[section]) for section in ("algorithm", "problem")}
-    found["partition"] = known.version("partition", names["partition"]) if names["partition"] else 1
+    found = {section: _version(section, names[section]) for section in ("algorithm", "problem")}
+    found["partition"] = _version("partition", names["partition"]) if names["partition"] else 1
     if None in found.values():
         return {}
-    data = known.version("data", names["data"])
-    own = {section: known.own_version(section, name) for section, name in names.items()}
+    data = _version("data", names["data"])
+    own = {section: own_version(section, name) for section, name in names.items()}
     plugins = {section: version for section, version in own.items() if version}
     return {
         **found,
@@ -110,6 +143,19 @@ def versions(spec: Mapping[str, Any]) -> dict[str, Any]:
         **{name: one.version for name, one in SPECIAL.items() if one.concerns(spec)},
         **({"plugins": plugins} if plugins else {}),
     }
+
+
+def own_version(section: str, name: str) -> str | None:
+    """Return the version of a part of a plugin or a notebook; None for ours."""
+    return PLUGGED.get((section, name)) or notebook.version(section, name)
+
+
+def model_meta(algorithm: str) -> dict[str, Any]:
+    """Return what records hold of an algorithm's `Meta`, as tables need it; empty if it is not registered."""
+    if algorithm not in ALGORITHMS:
+        return {}
+    meta = ALGORITHMS[algorithm].meta
+    return {"family": meta.family, "pooled": meta.pooled}
 
 
 def _keeps_users(spec: Mapping[str, Any]) -> bool:
@@ -163,7 +209,7 @@ def essential(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[st
         Sections that name a part of a plugin. It keeps all settings, so that the result does not depend on whether
         the plugin is loaded.
     """
-    usual, found = parts().fields("run"), {}
+    usual, found = _fields(RunSpec), {}
     for section, value in spec.items():
         if section in usual and value == usual[section]:
             continue
@@ -188,8 +234,51 @@ def completed(spec: Mapping[str, Any], plugged: Collection[str] = ()) -> dict[st
 
 def _usual_settings(section: str, part: Mapping[str, Any], plugged: Collection[str]) -> dict[str, Any]:
     """Return the defaults of a section and of what it names."""
-    name, known = "" if section in plugged else _name(section, part), parts()
-    return {**known.fields(section), **(known.defaults(section, name) or {})}
+    name = "" if section in plugged else _name(section, part)
+    fields = _fields(SECTIONS[section]) if section in SECTIONS else {}
+    return {**fields, **_settings(section, name)}
+
+
+@cache
+def _fields(cls: type[Section]) -> dict[str, Any]:
+    """Return the defaults of a section's own fields, as they are recorded."""
+    optional = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
+    usual = {name: field.get_default(call_default_factory=True) for name, field in optional.items()}
+    written: dict[str, Any] = to_jsonable_python(usual)
+    written.pop("settings", None)  # those of a partition are recorded beside its fields
+    return written
+
+
+def _settings(section: str, name: str) -> dict[str, Any]:
+    """Return the defaults of a part's settings, as they are recorded; empty if it is not registered."""
+    if section == "model":
+        return _of_model(name) if name in models.names() else {}
+    if section == "data" or (part := _part(section, name)) is None:
+        return {}
+    return _of_class(part.settings if section == "problem" else part)
+
+
+def _of_model(name: str) -> dict[str, Any]:
+    written: dict[str, Any] = to_jsonable_python(models.complete(name, {}))
+    return written
+
+
+@cache
+def _of_class(cls: type) -> dict[str, Any]:
+    written: dict[str, Any] = to_jsonable_python(defaults(cls))
+    return written
+
+
+def _version(section: str, name: str) -> int | None:
+    """Return the version of a part; None if it has none or is not registered."""
+    part = _part(section, name)
+    number: int | None = getattr(part.meta if section == "algorithm" and part else part, "version", None)
+    return number
+
+
+def _part(section: str, name: str) -> Any:
+    """Return what is registered under a name of a section; None if nothing is."""
+    return PARTS[section][name] if section in PARTS and name in PARTS[section] else None
 
 
 def _name(section: str, part: object) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from harness.config.recorded import fields_of_run
+from harness.config.run import RunSpec
 from harness.config.system import System
 from harness.config.yaml import mapping, shown
 from harness.core.registry import UserError, unknown
@@ -218,8 +218,8 @@ def read_report(given: Any) -> ReportSpec:
             what = "measures" if name == "overview" else "settings"
             raise UserError(f"report.{name}: a list of {what}, given {shown(listed)}")
     for path in (*([] if along is None else [along]), *chosen):
-        if not isinstance(path, str) or path.split(".")[0] not in fields_of_run():
-            raise unknown("section of a run", path, fields_of_run())
+        if not isinstance(path, str) or path.split(".")[0] not in RunSpec.model_fields:
+            raise unknown("section of a run", path, RunSpec.model_fields)
     return ReportSpec(
         by=given.get("by", "accuracy"),
         baseline=given.get("baseline"),
@@ -326,6 +326,6 @@ def _pivots(given: Any) -> tuple[Pivot, ...]:
         if not isinstance(one, list) or len(one) not in (2, 3) or not all(isinstance(n, str) for n in one):
             raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(one)}")
         for name in one[:2]:
-            if name.split(".")[0] not in fields_of_run():
-                raise unknown("section of a run", name.split(".")[0], fields_of_run())
+            if name.split(".")[0] not in RunSpec.model_fields:
+                raise unknown("section of a run", name.split(".")[0], RunSpec.model_fields)
     return tuple(Pivot(*one) for one in listed)

@@ -1,4 +1,4 @@
-"""Run specs: the validated content of a run file, and the hash that identifies the run."""
+"""Run specs: the validated content of a run file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from harness.config.fields import (
     Named,
     PartitionSpec,
 )
-from harness.config.recorded import USUAL_PROBLEM, run_id, versions
 from harness.config.settings import checked, construct, settings_of
 from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
@@ -32,6 +31,7 @@ from harness.problems import PROBLEMS
 algorithms.load()
 
 MOST_ROUNDS = 1_000_000
+USUAL_PROBLEM = "classify"
 
 
 class RunSpec(Section):
@@ -251,20 +251,6 @@ class RunSpec(Section):
         if self.privacy is None:
             return self
         return self.model_copy(update={"privacy": self.privacy.model_copy(update=settings)})
-
-    def identity(self, digest: str) -> str:
-        """Return the run's identity: a hash of everything that determines its result.
-
-        Settings at their defaults are omitted, so that a new option does not rename older runs. Changing a default
-        requires a new version of the part that it belongs to (tests/golden/defaults.json).
-
-        Parameters
-        ----------
-        digest : str
-            Digest of the data read.
-        """
-        spec = self.model_dump(mode="json")
-        return run_id(spec, digest, versions(spec))
 
 
 def refuse_too_many(size: int, clients: int) -> None:

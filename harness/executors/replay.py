@@ -15,9 +15,8 @@ import torch
 
 from datasets.errors import DataError
 from harness.config.code import NONE
-from harness.config.recorded import named_parts, run_id
+from harness.config.recorded import named_parts, own_version, run_id
 from harness.config.recorded import versions as versions_of
-from harness.config.registered import own_version
 from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError
 from harness.executors.forkserver import cores

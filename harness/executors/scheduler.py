@@ -26,6 +26,7 @@ from harness.executors.forkserver import cores
 from harness.executors.local import Outcome, run_one, run_together
 from harness.executors.processes import Processes
 from harness.executors.ray import Cluster
+from harness.metrics import METRICS
 from harness.simulation.build import Execution, identify
 from harness.simulation.callbacks import Observe
 from harness.simulation.stacking import LARGEST, chunks, stack_key
@@ -133,7 +134,8 @@ def run_all(
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
         count = size or min(cores(), len(specs))
-        notebook.require_files(named_parts(spec.model_dump()) for spec in specs)
+        parts = {part for spec in specs for part in named_parts(spec.model_dump()).items()}
+        notebook.require_files(parts | {("metric", name) for name in METRICS})
         check_locks(Store(root).open().root, alone=False)
         workers: AbstractContextManager[Workers] = (
             Cluster(address, size, root, execution, retry)

@@ -23,9 +23,10 @@ from datasets.topology import mixing_matrix
 from datasets.users import most_of_a_user
 from datasets.vertical import VERTICAL
 from harness import models
+from harness.config import notebook
 from harness.config.code import checked_code, code_of, noise_name
 from harness.config.fields import DataSpec, PartitionSpec
-from harness.config.registered import own_version
+from harness.config.recorded import identity, named_parts, own_version
 from harness.config.run import RunSpec, refuse_too_many
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, Algorithm
@@ -281,7 +282,7 @@ def prepare(
             )
     if privacy is not None and federation.users is not None and privacy.unit != "user":
         _remark_users(spec, federation, privacy.strict or privacy.counts_private)
-    id = spec.identity(federation.digest)
+    id = identity(spec, federation.digest)
     made = Setup(
         spec=spec,
         id=id,
@@ -306,7 +307,7 @@ def keyed(setup: Setup, code: str) -> Setup:
 
     They are those of the run without attacks: these release nothing, and another noise would be another release.
     """
-    unattacked = setup.spec.model_copy(update={"attacks": None}).identity(setup.federation.digest)
+    unattacked = identity(setup.spec.model_copy(update={"attacks": None}), setup.federation.digest)
     if setup.spec.privacy is not None and setup.spec.privacy.strict:
         unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
     return replace(setup, name=noise_name(unattacked, code), code=code)
@@ -422,8 +423,15 @@ def named_digest(spec: RunSpec, digest: str) -> str:
 
 
 def identify(spec: RunSpec) -> str:
-    """Return a run's identity; loads its data but trains nothing."""
-    return spec.identity(data_digest(spec))
+    """Return a run's identity, under which it is stored; loads its data but trains nothing.
+
+    Raises
+    ------
+    UserError
+        If a notebook or a script defines a part of it.
+    """
+    notebook.require_files(named_parts(spec.model_dump()).items())
+    return identity(spec, data_digest(spec))
 
 
 def data_key(spec: RunSpec) -> str:

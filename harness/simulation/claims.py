@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from datasets.federation import Federation
-from harness.config.registered import own_version
+from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
 from harness.core.registry import UserError
 from harness.core.settings.privacy import DISTRIBUTED, SECRET, Privacy

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from datasets.federation import Federation
 from datasets.stand_in import DIGEST
+from harness.config.recorded import identity
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
@@ -369,7 +370,7 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         *("noise_multiplier", "releases", "accountant", "delta", "noise_cohort"),
     )
     return {
-        "id": None if digest == DIGEST else cell.spec.identity(digest),
+        "id": None if digest == DIGEST else identity(cell.spec, digest),
         "data": cell.spec.data.called if cell.spec.data else None,
         "model": cell.spec.model["name"] if cell.spec.model else None,
         "algorithm": cell.spec.algorithm["name"],

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_map_only
 from datasets.counting import count
 from datasets.topology import directed_edges, spectral_gap
 from harness.config.code import NONE, code_of
-from harness.config.parts import parts
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
 from harness.core.clients.row_table import RowTable
@@ -105,13 +104,13 @@ class Recorder:
         self.setup, self._expected = setup, expected
         if self._folder:
             data = {"source": setup.federation.source, "digest": setup.federation.digest}
-            spec = setup.spec.model_dump(mode="json")
+            spec, meta = setup.spec.model_dump(mode="json"), setup.algorithm.meta
             self._folder.keep(self.lines)
             self._folder.start(
                 {
                     **{"id": setup.id, **data, "versions": versions_of(spec), "spec": spec},
                     **({"code": setup.code} if setup.code not in ("", NONE) else {}),
-                    **_own_meta(spec),
+                    "meta": {"family": meta.family, "pooled": meta.pooled},
                     **_held(setup),
                     **_tested(setup),
                 }
@@ -314,12 +313,6 @@ def _evaluations(round: int, spec: RunSpec) -> int:
 def _numbers(values: Tensor) -> list[float | None]:
     """Return a list for JSON, which has no infinity."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _own_meta(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return what tables must know of a plugin's or a notebook's algorithm, which readers need not load."""
-    name, known = spec["algorithm"]["name"], parts()
-    return {"meta": dict(known.meta(name) or {})} if known.own_version("algorithm", name) else {}
 
 
 def _held(setup: Setup) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class Held(Shape):
 
 
 class Meta(Shape):
-    """What tables must know of a plugin's algorithm."""
+    """What tables must know of a run's algorithm."""
 
     family: Name
     pooled: bool

@@ -95,7 +95,7 @@ class RunRecord:
     code : str
         Digest of the code that keys the noise of the run (`harness.config.code`); empty if not recorded.
     meta : dict
-        Family of a plugin's algorithm, and whether it pools data; empty for algorithms of ours.
+        Family of the algorithm, and whether it pools data; empty if not recorded.
     search : dict
         The search that chose settings of the run, as in ``suite.json`` (`harness.executors.tuning`), with its
         ``number`` and ``tune``, how it was made; empty if there was none.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from killing import CANCER, MINIMAX, PRIVATE
 
 from harness.cli.parser import refusals
+from harness.config.recorded import identity
 from harness.config.run import RunSpec, read_spec
 from harness.config.suite import make_suite
 from harness.config.yaml import read_yaml
@@ -154,7 +155,7 @@ def test_a_run_file_is_a_run_with_a_name_or_refused_in_one_line(content):
         one_line(error)
         return
     assert isinstance(spec, RunSpec)
-    assert len(spec.identity("digest")) == 16
+    assert len(identity(spec, "digest")) == 16
     text = json.dumps(spec.model_dump(mode="json"), allow_nan=True)
     again = json.loads(text)
     assert read_spec({key: value for key, value in again.items() if value is not None}) == spec

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
 
-from harness.config.parts import parts
+from harness.config.recorded import model_meta
 from harness.config.report import COSTS_TO_TARGET, Target, check_measure
 from harness.config.system import System
 from harness.core.registry import unknown
@@ -309,7 +309,7 @@ def model_for(cell: Cell) -> str | None:
     refused.
     """
     record = cell.records[0]
-    meta = record.meta if "algorithm" in plugged(record) else parts().meta(cell.algorithm)
+    meta = ({} if "algorithm" in plugged(record) else model_meta(cell.algorithm)) or record.meta
     if not meta:
         return None
     if meta["pooled"]:

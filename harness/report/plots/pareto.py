@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.config.parts import parts
+from harness.config.recorded import model_meta
 from harness.metrics import better_is_higher
 from harness.report.data.comparison import METHOD
 from harness.report.data.leaderboard import model_for
@@ -202,8 +202,7 @@ def _alone(ax: Axes, points: Sequence[Point]) -> None:
         if not point.size:
             best[point.name] = max(point.value, best.get(point.name, -math.inf))
     for name, value in best.items():
-        meta = parts().meta(name)
         ax.axhline(value, color="#999999", linestyle=(0, (4, 3)), linewidth=1)
-        text = f"{name}: {'pooled data' if meta and meta['pooled'] else 'nothing sent'}"
+        text = f"{name}: {'pooled data' if model_meta(name).get('pooled') else 'nothing sent'}"
         ax.annotate(text, (0.5, value), xycoords=("axes fraction", "data"), xytext=(0, 5), fontsize=7,
                     textcoords="offset points", va="center", ha="center", color="#666666")  # fmt: skip

@@ -10,9 +10,8 @@ from typing import get_args
 
 import pytest
 
-from harness.api.making import run
 from harness.cli import options, parser
-from harness.config import registered
+from harness.config.lists import LISTS
 from harness.config.run import RunSpec
 
 LARGE = {"torch", "pandas", "numpy", "scipy", "matplotlib", "pydantic", "algorithms"}
@@ -44,7 +43,6 @@ def imported(line):
         "--version",
         "run --help",
         "report --help",
-        "list suites",
         "list data",
         "data list",
         "data fetch digits",
@@ -109,26 +107,4 @@ def test_the_precisions_are_those_of_a_run():
 
 
 def test_what_is_listed_is_what_can_be_listed():
-    listing = importlib.import_module("harness.cli.listing")
-    assert {*listing.LISTS, *registered.ROWS, "data"} == set(parser.LISTS)
-
-
-@pytest.mark.slow
-def test_what_reads_results_starts_without_torch(tmp_path, monkeypatch):
-    """The first command writes down what is known of the parts; the others read it."""
-    monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "cache"))
-    spec = {
-        "data": "breast-cancer",
-        "partition": {"kind": "iid", "clients": 3},
-        "model": "logistic",
-        "algorithm": "fedavg",
-        "privacy": {"placement": "central", "epsilon": 32, "clip": 1.0},
-        "rounds": 2,
-    }
-    folder = str(tmp_path / "results")
-    run(spec, folder)
-    assert "torch" in imported("list algorithms")
-    readers = [("list algorithms",), ("list models",), ("status", folder), ("leaderboard", folder)]
-    readers += [("report", folder), ("export", folder, "--csv", str(tmp_path / "all.csv"))]
-    found = {line[0]: "torch" in imported(" ".join(line)) for line in readers}
-    assert not any(found.values()), found
+    assert {*LISTS, "data"} == set(parser.LISTS)

@@ -12,8 +12,7 @@ import pytest
 
 from harness.config import code, imports
 from harness.config.code import PROJECT, checked_code, digest_of
-from harness.config.imports import Source, sources_of
-from harness.config.parts import PACKAGES
+from harness.config.imports import PACKAGES, Source, sources_of
 from harness.core.registry import UserError
 
 OURS = [(name, place) for name in PACKAGES for place in find_spec(name).submodule_search_locations]
@@ -212,18 +211,6 @@ def test_a_changed_helper_changes_noise_but_not_the_id(tmp_path, data, how):
     assert changed[0] == first[0] and changed[1] != first[1] and changed[2] != first[2]
     assert other == plain, "a run that does not use the plugin"
     assert first[1] == f"{first[0]} {first[2]}"
-
-
-def test_modules_of_a_notebook_count(tmp_path, monkeypatch):
-    """What it has imported, or taken from a module, and what a cell's function imports when it runs."""
-    written(tmp_path, nb_helper="def f(): pass\n", nb_lazy="x = 1\n", nb_from="def g(): pass\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import nb_from
-    import nb_helper
-
-    found = code._namespace({"h": nb_helper, "g": nb_from.g, "n": 3, "np": shutil})
-    assert set(found.files) == {"nb_helper", "nb_from"}
-    assert set(code._unnamed("def late():\n    import nb_lazy\n").files) == {"nb_lazy"}
 
 
 def test_two_plugins_with_helpers_of_one_name_are_told_apart():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.config.recorded import completed, essential, run_id, versions
+from harness.config.recorded import completed, essential, identity, run_id, versions
 from harness.config.run import read_spec
 
 NAMED = {
@@ -38,7 +38,7 @@ NAMED = {
 @pytest.mark.parametrize("id", NAMED)
 def test_runs_keep_the_names_that_they_were_given(id):
     """Ids of version 1 of these algorithms and versions 3 and 5 of their problems, as in results folders."""
-    assert read_spec({"data": "adult", **NAMED[id]}).identity("d") == id
+    assert identity(read_spec({"data": "adult", **NAMED[id]}), "d") == id
 
 
 @pytest.mark.parametrize("id", NAMED)

@@ -9,9 +9,9 @@ import sys
 import pytest
 import yaml
 
-from harness.config import registered
+from harness.config import recorded
 from harness.config.fields import PartitionSpec
-from harness.config.recorded import versions
+from harness.config.recorded import identity, versions
 from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import read_yaml
 from harness.core.registry import Incompatible, UserError
@@ -53,7 +53,7 @@ def changed(path, value, base=WHOLE):
 
 
 def name(spec, digest="d"):
-    return read_spec(spec).identity(digest)
+    return identity(read_spec(spec), digest)
 
 
 def turned(value):
@@ -71,8 +71,9 @@ def test_the_order_of_keys_does_not_matter():
 def test_another_process_finds_the_same_name():
     """With another seed of Python's own hashing."""
     program = (
-        "import json, sys\nfrom harness.config.run import read_spec\n"
-        "print(read_spec(json.load(sys.stdin)).identity('d'))"
+        "import json, sys\nfrom harness.config.recorded import identity\n"
+        "from harness.config.run import read_spec\n"
+        "print(identity(read_spec(json.load(sys.stdin)), 'd'))"
     )
     found = subprocess.run(
         [sys.executable, "-c", program],
@@ -211,7 +212,7 @@ def test_a_spec_survives_being_written_down():
         spec = read_spec(given)
         written = json.loads(json.dumps(spec.model_dump(mode="json")))
         assert read_spec(written) == spec
-        assert read_spec(written).identity("d") == spec.identity("d")
+        assert identity(read_spec(written), "d") == identity(spec, "d")
 
 
 def test_a_spec_cannot_be_changed():
@@ -424,24 +425,24 @@ def test_a_changed_default_renames_the_runs_that_use_it():
 def test_a_new_setting_renames_no_run(monkeypatch):
     """Settings at their defaults are left out one by one, also those of algorithms, models and partitions."""
     before = name(WHOLE)
-    usual = registered._values
+    usual = recorded._of_class
 
     def without(cls):
         return {key: value for key, value in usual(cls).items() if key != "server_lr"}
 
-    monkeypatch.setattr(registered, "_values", without)
+    monkeypatch.setattr(recorded, "_of_class", without)
     assert name(WHOLE) != before  # the setting then stands in the name
     shorter = read_spec(WHOLE).model_copy(
         update={"algorithm": {k: v for k, v in read_spec(WHOLE).algorithm.items() if k != "server_lr"}}
     )
-    assert shorter.identity("d") == before
+    assert identity(shorter, "d") == before
 
 
 def test_strict_is_said_of_private_runs_only():
     spec = read_spec(WHOLE)
     for name in ("strict", "secure_rng"):
         asked = spec.protected(**{name: True})
-        assert getattr(asked.privacy, name) and asked.identity("d") != spec.identity("d")
+        assert getattr(asked.privacy, name) and identity(asked, "d") != identity(spec, "d")
     plain = read_spec(changed("privacy", None))
     assert plain.protected(strict=True) is plain
 

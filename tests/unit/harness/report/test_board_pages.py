@@ -8,7 +8,7 @@ import pytest
 
 from harness.cli.arguments import given_spec
 from harness.cli.parser import parser
-from harness.config.recorded import run_id, versions
+from harness.config.recorded import identity, run_id, versions
 from harness.config.run import read_spec
 from harness.report.folder import command_of
 from harness.report.html.board import Entry, task_id, task_title, write_board
@@ -190,7 +190,7 @@ def test_the_command_of_a_run_repeats_that_run(fields):
     """Attacks were missing in it, so that it made another run."""
     one = record(**fields)
     again = given_spec(parser().parse_args(shlex.split(command_of(one))[3:]))
-    assert again.identity("0" * 64) == one.id
+    assert identity(again, "0" * 64) == one.id
 
 
 def test_a_board_without_a_readable_submission_says_why(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.config.recorded import SPECIAL, versions
+from harness.config.recorded import SPECIAL, identity, versions
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.core.clients.sampling import draw_poisson_batches
@@ -139,7 +139,7 @@ def test_only_secret_draws_have_the_version_and_the_setting(data):
     assert versions(secret.model_dump(mode="json"))["draws"] == SPECIAL["draws"].version
     assert "draws" not in versions(public.model_dump(mode="json"))
     assert "draws" not in versions(spec(draws="shared").model_dump(mode="json"))
-    assert spec(draws="shared").identity("d") != secret.identity("d")
+    assert identity(spec(draws="shared"), "d") != identity(secret, "d")
     assert spec(sampling="fixed", draws="shared") == public, "they are shared in any case"
     with pytest.raises(UserError, match=r"privacy\.draws: with secure_rng"):
         spec(draws="shared", secure_rng=True)

@@ -7,6 +7,7 @@ import torch
 
 from compression import Codec
 from datasets.errors import DataError
+from harness.config.recorded import identity
 from harness.config.run import read_spec
 from harness.config.sweep import Combination
 from harness.core.settings.compression import Compression
@@ -321,7 +322,7 @@ def test_more_seeds_than_are_planned_take_over_figures_in_turn(data, monkeypatch
     assert [row["seed"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row.get("seed_planned") for row in rows] == [None, None, 0, 1, 0]
     assert [row["id"] for row in rows] == [
-        cell.spec.identity(prepare(cell.spec).federation.digest) for cell in cells
+        identity(cell.spec, prepare(cell.spec).federation.digest) for cell in cells
     ]
     assert rows[4]["bytes_up"] == rows[0]["bytes_up"]
     assert told == [1, 2, 3, 4, 5]

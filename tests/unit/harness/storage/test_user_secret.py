@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.config.recorded import identity
 from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.executors.local import run_one
@@ -50,9 +51,9 @@ def test_nothing_of_a_strict_run_confirms_a_guess_of_its_data(cache, tmp_path) -
     digest = prepare(free).federation.digest
     assert run_one(spec, tmp_path / "out", Execution()).status == "done"
     folder = Store(tmp_path / "out").folder(identify(spec))
-    assert folder.path.name != spec.identity(digest)
+    assert folder.path.name != identity(spec, digest)
     for path in folder.path.iterdir():
-        assert digest not in path.read_text() and spec.identity(digest) not in path.read_text()
+        assert digest not in path.read_text() and identity(spec, digest) not in path.read_text()
     assert json.loads((folder.path / "spec.json").read_text())["digest"] == salted(digest)
     assert replay(Store(tmp_path / "out"), folder.path.name).state == "identical"
     with pytest.raises(UserError, match="nobody else can repeat it"):
