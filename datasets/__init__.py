@@ -6,8 +6,6 @@ The names are imported on first use, as most parts need torch, and what reads re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from datasets.cache import source_digest
-
 if TYPE_CHECKING:
     from datasets.catalog import describe, fetch, load, names
     from datasets.dataset import Dataset
@@ -17,10 +15,6 @@ __all__ = ["DataError", "Dataset", "describe", "fetch", "load", "names"]
 
 #: The module of every name that is not in `datasets.catalog`.
 _ELSEWHERE = {"DataError": "errors", "Dataset": "dataset"}
-
-
-#: Digest of the code before any of it that reads tables is imported; see `datasets.kept`.
-SOURCE = source_digest(__path__)
 
 
 def __getattr__(name: str) -> Any:

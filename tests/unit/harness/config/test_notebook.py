@@ -132,7 +132,7 @@ def test_runs_of_a_notebooks_parts_are_not_stored(cells, tmp_path):
     ):
         harness.run(RUN, tmp_path / "out")
     with pytest.raises(UserError, match="codec 'halves' is defined in a notebook"):
-        harness.sweep(RUN | {"algorithm": "fedavg"}, {"seed": [0, 1]}, tmp_path / "out", progress=False)
+        harness.sweep(RUN | {"algorithm": "fedavg"}, {"seed": [0, 1]}, tmp_path / "swept", progress=False)
     assert not (tmp_path / "out").exists()
 
 
