@@ -126,7 +126,7 @@ class Setup:
     ----------
     spec : RunSpec
         The run.
-    id, name : str
+    id, noise_key : str
         Identity of the run, and the key of its noise and of its own draws: made of the id and ``code``, or a secret
         from the system's entropy.
     privacy, compression : Privacy or None, Compression
@@ -152,7 +152,7 @@ class Setup:
 
     spec: RunSpec
     id: str
-    name: str
+    noise_key: str
     privacy: Privacy | None
     compression: Compression
     algorithm: Algorithm
@@ -285,7 +285,7 @@ def prepare(
     made = Setup(
         spec=spec,
         id=id,
-        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
+        noise_key=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
         privacy=privacy,
         compression=spec.compression,
         algorithm=algorithm,
@@ -309,7 +309,7 @@ def keyed(setup: Setup, code: str) -> Setup:
     unattacked = setup.spec.model_copy(update={"attacks": None}).identity(setup.federation.digest)
     if setup.spec.privacy is not None and setup.spec.privacy.strict:
         unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
-    return replace(setup, name=noise_name(unattacked, code), code=code)
+    return replace(setup, noise_key=noise_name(unattacked, code), code=code)
 
 
 def draft(spec: RunSpec, federation: Federation) -> Privacy | None:

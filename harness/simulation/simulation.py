@@ -46,7 +46,7 @@ from harness.simulation.evaluation import (
     applied_together,
     measure,
 )
-from harness.simulation.names import default_names, is_told_apart
+from harness.simulation.noise_keys import default_noise_keys, is_identified
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from privacy import Ledger
@@ -78,8 +78,8 @@ class Simulation:
         Public probability of each client to take part; default: ``cohort`` over the number of clients.
     balanced : bool
         Whether public cohorts take turns instead of being drawn.
-    names : sequence of str or None
-        Name of each run, the key of its noise; for noise from the system's entropy, a secret. Default: a
+    noise_keys : sequence of str or None
+        Key of the noise of each run; for noise from the system's entropy, a secret. Default: a
         digest of the arguments.
     mixing : Tensor or None
         Mixing matrix of a gossip algorithm, ``(..., total, total)``.
@@ -142,7 +142,7 @@ class Simulation:
         cohort: float | None = None,
         rate: float | None = None,
         balanced: bool = False,
-        names: Sequence[str] | None = None,
+        noise_keys: Sequence[str] | None = None,
         mixing: Tensor | None = None,
         start: Mapping[str, Tensor] | None = None,
         rows: Rows | None = None,
@@ -187,8 +187,10 @@ class Simulation:
         if pooled or not self.stacked:
             self._training = stack(self._each_training) if self.stacked else self._each_training[0]
         self.start = self._draw_start() if start is None else dict(start)
-        self.names = tuple(names or self._default_names(compressions, (cohort, rate), balanced))
-        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names, rate)
+        self.noise_keys = tuple(
+            noise_keys or self._default_noise_keys(compressions, (cohort, rate), balanced)
+        )
+        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
         persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
         units = int(self._training.counts().max()) if persons else self.total
         self.ledger = Ledger(units, self._runs)
@@ -214,7 +216,7 @@ class Simulation:
             "cohort": setup.spec.cohort and setup.spec.cohort.expected,
             "rate": setup.spec.cohort and setup.spec.cohort.rate,
             "balanced": setup.spec.cohort is not None and setup.spec.cohort.kind == "balanced",
-            "names": [one.name for one in setup.each],
+            "noise_keys": [one.noise_key for one in setup.each],
             "mixing": setup.mixing,
             "start": setup.start,
             "rows": setup.rows,
@@ -322,7 +324,7 @@ class Simulation:
             round=self.round,
             ids=torch.arange(training.clients),
             cost=Cost(),
-            names=self.names[number : number + 1],
+            noise_keys=self.noise_keys[number : number + 1],
             privacy=self.privacies[number] if self.privacies else None,
         )
         model = self.algorithms[number].at(self.round).personal(self._state_of(number), clients)
@@ -413,7 +415,7 @@ class Simulation:
             participation_mask=participation_mask,
             expected=expected,
             ledger=self.ledger,
-            names=self.names,
+            noise_keys=self.noise_keys,
             privacy=self.privacy,
             pruned=self.pruned,
             alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
@@ -477,18 +479,18 @@ class Simulation:
         found = {number: group for group in groups for number in group}
         return [found[number] for number in range(self.num_runs)]
 
-    def _default_names(
+    def _default_noise_keys(
         self, compressions: Sequence[Compression], cohort: tuple[float | None, float | None], balanced: bool
     ) -> list[str]:
-        """Return a name for each run that tells it from all others."""
+        """Return a noise key for each run that no other run has."""
         problem = self.problem
-        if self.privacies and not is_told_apart(problem):  # from a problem that looks alike
+        if self.privacies and not is_identified(problem):  # from a problem that looks alike
             return [secrets.token_hex(32) for _ in self.seeds]
         model = problem.kind, repr(problem.module), problem.constants, problem.settings
         fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model
         settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
         shared = [*self.start.values(), *([] if self._mixing is None else [self._mixing])]
-        return default_names(settings, self.privacies, self.seeds, self.federations, shared)
+        return default_noise_keys(settings, self.privacies, self.seeds, self.federations, shared)
 
     @property
     def _runs(self) -> tuple[int, ...]:

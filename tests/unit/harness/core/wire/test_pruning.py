@@ -259,7 +259,7 @@ def test_equal_ratios_of_clients_are_one_common_ratio(data, algorithm, mechanism
     fields = {"model": MLP, "privacy": mechanism}
     one, each = (
         finished(
-            replace(ready(data, algorithm, compression={"alpha": alpha}, **fields), name="one")
+            replace(ready(data, algorithm, compression={"alpha": alpha}, **fields), noise_key="one")
         )  # one noise
         for alpha in (0.5, [0.5] * 7)
     )
