@@ -95,8 +95,9 @@ class Simulation:
     diagnostics : bool
         Whether figures of private data that no noise protects are computed for the researcher: of training samples,
         and of messages before their noise.
-    clients, channel : Callable
-        Replacements for tests, audits and dry runs: the classes of clients and channel.
+    clients, evaluated_clients, channel : Callable
+        Replacements for tests, audits and dry runs: what makes the clients of a round, those of an evaluation, and
+        the channel.
 
     Attributes
     ----------
@@ -128,8 +129,6 @@ class Simulation:
     True
     """
 
-    evaluated_clients: type[Clients] = EvaluatedClients
-
     def __init__(
         self,
         problem: Problem,
@@ -149,7 +148,8 @@ class Simulation:
         in_parts: bool | None = None,
         federations: Sequence[Federation] = (),
         diagnostics: bool = True,
-        clients: type[Clients] = Clients,
+        clients: Callable[..., Clients] = Clients,
+        evaluated_clients: Callable[..., Clients] = EvaluatedClients,
         channel: Callable[..., Channel] = Channel,
     ) -> None:
         self.algorithms = for_each(algorithm, len(seeds))
@@ -175,7 +175,7 @@ class Simulation:
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
-        self._clients, self._channel = clients, channel
+        self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
         private = self.privacy is not None
         self.unprotected: Unprotected = "all" if diagnostics or not private else "needed"
         if self.privacy is not None and self.privacy.strict:
@@ -316,7 +316,7 @@ class Simulation:
     def personal(self, number: int = 0) -> Any:
         """Return the models that the clients of one run use, after any local personalization."""
         training = self._each_training[number]
-        clients = self.evaluated_clients(
+        clients = self._evaluated_clients(
             training,
             self.problem,
             self.rows,
