@@ -27,7 +27,6 @@ from compression.select import row_counts
 from compression.sparse_index import (
     bitmap_bytes,
     expected_bytes,
-    largest_bytes,
     position_bytes,
     read_positions,
     write_positions,
@@ -252,25 +251,6 @@ class Codec:
         if kept is None:
             return float(self._value_bytes(n))
         return expected_bytes(n, kept) + self._value_bytes(kept)
-
-    def largest_size(self, n: int, kept: int | None = None) -> int:
-        """Return a number of bytes that no message exceeds.
-
-        Parameters
-        ----------
-        n : int
-            Number of entries in play (the shared ones).
-        kept : int, optional
-            How many of them the sender chooses at most; None for all, without a header.
-
-        Returns
-        -------
-        int
-            Bytes.
-        """
-        if kept is None:
-            return self._value_bytes(n)
-        return largest_bytes(n, kept) + self._value_bytes(kept)
 
     def _value_bytes(self, count: Count) -> Count:
         return (self.values.bits * count + 7) // 8 + self.values.overhead

@@ -193,27 +193,6 @@ def expected_bytes(n: int, kept: int) -> float:
     return HEADER_BYTES + min(bitmap_bytes(n), gaps)
 
 
-def largest_bytes(n: int, kept: int) -> int:
-    """Return a length that is never exceeded.
-
-    All gaps together skip fewer than ``n`` entries, so at most ``n // g`` of them reach ``g``.
-
-    Parameters
-    ----------
-    n : int
-        Number of entries in play.
-    kept : int
-        How many of them are kept at most.
-
-    Returns
-    -------
-    int
-        Bytes.
-    """
-    gaps = kept + sum(min(kept, n // bound) for bound in _LONGER_FROM)
-    return HEADER_BYTES + min(bitmap_bytes(n), gaps)
-
-
 def _log_choices(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 

@@ -127,7 +127,7 @@ class Setup:
     ----------
     spec : RunSpec
         The run.
-    id, name : str
+    id, noise_key : str
         Identity of the run, and the key of its noise and of its own draws: made of the id and ``code``, or a secret
         from the system's entropy.
     privacy, compression : Privacy or None, Compression
@@ -153,7 +153,7 @@ class Setup:
 
     spec: RunSpec
     id: str
-    name: str
+    noise_key: str
     privacy: Privacy | None
     compression: Compression
     algorithm: Algorithm
@@ -286,7 +286,7 @@ def prepare(
     made = Setup(
         spec=spec,
         id=id,
-        name=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
+        noise_key=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
         privacy=privacy,
         compression=spec.compression,
         algorithm=algorithm,
@@ -310,7 +310,7 @@ def keyed(setup: Setup, code: str) -> Setup:
     unattacked = identity(setup.spec.model_copy(update={"attacks": None}), setup.federation.digest)
     if setup.spec.privacy is not None and setup.spec.privacy.strict:
         unattacked = salted(unattacked)  # the name of a folder must not be the key of its noise
-    return replace(setup, name=noise_name(unattacked, code), code=code)
+    return replace(setup, noise_key=noise_name(unattacked, code), code=code)
 
 
 def draft(spec: RunSpec, federation: Federation) -> Privacy | None:

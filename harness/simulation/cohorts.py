@@ -32,9 +32,9 @@ class Cohorts:
     rate : float or None
         Public probability of each client to take part; None: ``size / total``. Then ``size`` is the public number
         that stands for the expected one.
-    seeds, names : tuple
-        Seed and name of each run. Secret cohorts are keyed by the names, so that those of two runs are independent,
-        unless the runs of a seed share them (``privacy.draws``).
+    seeds, noise_keys : tuple
+        Seed and noise key of each run. Secret cohorts follow from the key, so that those of two runs are
+        independent, unless the runs of a seed share them (``privacy.draws``).
 
     Raises
     ------
@@ -48,7 +48,7 @@ class Cohorts:
     balanced: bool
     privacy: Privacy | None
     seeds: tuple[int, ...]
-    names: tuple[str, ...]
+    noise_keys: tuple[str, ...]
     rate: float | None = None
 
     def __post_init__(self) -> None:
@@ -134,4 +134,6 @@ class Cohorts:
 
     def _keys(self, round: int) -> Tensor:
         own = self.secret and self.privacy is not None and self.privacy.own_draws
-        return torch.tensor([rng.key(one, "cohort", round) for one in (self.names if own else self.seeds)])
+        return torch.tensor(
+            [rng.key(one, "cohort", round) for one in (self.noise_keys if own else self.seeds)]
+        )

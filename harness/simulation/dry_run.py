@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +26,6 @@ from harness.simulation.hollow import by_shapes
 from harness.simulation.simulation import Simulation
 from privacy import Ledger
 
-Count = Literal["expected", "largest"]
 BLOCK_ENTRIES = 2**24  # of the models of clients that are run at once
 
 
@@ -45,8 +45,6 @@ class DryRun(NamedTuple):
         Lengths of stretches of rounds, and the cost of one round of each.
     tossed : bool
         Whether public coins were tossed, so that the run with another seed may send something else.
-    exact : bool
-        Whether the costs are those of the run: they depend neither on who takes part nor on what messages hold.
     everybody : bool
         Whether the rounds were made with all clients.
     """
@@ -56,7 +54,6 @@ class DryRun(NamedTuple):
     begun: dict[str, Tensor]
     stretches: list[tuple[int, dict[str, Tensor]]]
     tossed: bool
-    exact: bool
     everybody: bool
 
     @property
@@ -73,20 +70,18 @@ class DryRun(NamedTuple):
         return {name: part.round().long() for name, part in total.items()}
 
 
-def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False) -> DryRun:
+def dry_run(setup: Setup, *, everybody: bool = False) -> DryRun:
     """Go through the rounds of a run without computing anything.
 
     One round is made for every stretch of equal stage and pruning ratios. If persons are charged by appearance, all
-    rounds are made. Under central placement expected costs are those of all clients, times the rate of the cohort.
-    So they tell nothing about who took part, or about messages. The largest costs of secret cohorts are those of
-    all clients.
+    rounds are made. Bytes are expected values where they depend on what a message holds. Under central placement
+    costs are those of all clients, times the rate of the cohort. So they tell nothing about who took part, or
+    about messages.
 
     Parameters
     ----------
     setup : Setup
         A run or a stack of runs.
-    count : {"expected", "largest"}
-        Whether to count the expected or the largest possible number of bytes, where chance decides.
     everybody : bool
         Whether all clients take part in the rounds that are made, as their releases differ. Each is still
         charged only for the rounds it takes part in.
@@ -96,23 +91,17 @@ def dry_run(setup: Setup, count: Count = "expected", *, everybody: bool = False)
     Incompatible
         If parts of the run are incompatible.
     """
-    return by_shapes(setup, lambda setup, _: _gone_through(setup, count, everybody))
+    return by_shapes(setup, lambda setup, _: _gone_through(setup, everybody))
 
 
-def _gone_through(setup: Setup, count: Count, everybody: bool) -> DryRun:
-    class ClientsOfRun(DryClients):
-        tossed = False
-        resized = False
-
-    class StagesOfRun(LargestStages if count == "largest" else DryStages):  # type: ignore[misc]
-        varying = False
-
-    run = Simulation.from_setup(setup, clients=ClientsOfRun, channel=partial(DryChannel, stages=StagesOfRun))
+def _gone_through(setup: Setup, everybody: bool) -> DryRun:
+    tally = Tally()
+    run = Simulation.from_setup(setup, clients=partial(DryClients, tally=tally), channel=DryChannel)
     privacy, begun, most = setup.privacy, run.cost.state(), 0
     record = privacy is not None and privacy.by_gradient
     by_appearance = record and setup.problem.kind == "vertical"
     secret = privacy is not None and privacy.secret_cohorts
-    averaged = privacy is not None and privacy.costs_expected and count == "expected"
+    averaged = privacy is not None and privacy.costs_expected
     share = run.cohorts.expected_share if averaged else 1.0
     if averaged and run.everybody_counts is not None:  # the public number stands for all clients here too
         begun = {name: part * (run.everybody_counts / run.total) for name, part in begun.items()}
@@ -137,8 +126,7 @@ def _gone_through(setup: Setup, count: Count, everybody: bool) -> DryRun:
         run.round = first + length
     if record and setup.problem.predict is not None:
         run.personal()  # refuses models that would train on records for an evaluation
-    exact = not (averaged or StagesOfRun.varying or ClientsOfRun.resized)
-    return DryRun(run.ledger, most, begun, stretches, ClientsOfRun.tossed, exact, everybody)
+    return DryRun(run.ledger, most, begun, stretches, tally.tossed, everybody)
 
 
 def expected_cost(setup: Setup, made: DryRun | None = None) -> Callable[[int, int], dict[str, int]] | None:
@@ -177,15 +165,35 @@ def _stretches(setup: Setup) -> list[int]:
     return [len(list(same)) for _, same in groupby(zip(alphas, betas, pruning, stages, strict=True))]
 
 
-class DryClients(Clients):
-    """Clients that send messages of the right shape without computing them; the work is still counted."""
+@dataclass
+class Tally:
+    """Facts that the clients of a dry run note.
 
-    tossed = False
-    resized = False
+    Attributes
+    ----------
+    tossed : bool
+        Whether public coins were tossed.
+    """
+
+    tossed: bool = False
+
+
+class DryClients(Clients):
+    """Clients that send messages of the right shape without computing them; the work is still counted.
+
+    Parameters
+    ----------
+    tally : Tally, optional
+        Where they note what they do.
+    """
+
+    def __init__(self, *arguments: Any, tally: Tally | None = None, **options: Any) -> None:
+        self._tally = tally or Tally()
+        super().__init__(*arguments, **options)
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
         """Toss a public coin, and note that one was tossed."""
-        type(self).tossed = True
+        self._tally.tossed = True
         return super().coin(p, name, each=each)
 
     def _gradients(
@@ -212,16 +220,6 @@ class DryClients(Clients):
             own = points if model is None else tuple(map(model.take, points))
             self._rows.layout(objective(problem), self.axes, own, batch, places)
 
-    def restrict(self, kept: Tensor | None) -> None:
-        """Restrict the model, and note that sizes depend on what was released."""
-        type(self).resized = True
-        super().restrict(kept)
-
-    def shrink(self, x: Tensor, ratio: Tensor) -> Tensor:
-        """Shrink the models, and note that sizes depend on what was released."""
-        type(self).resized = True
-        return super().shrink(x, ratio)
-
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""
         lead, one = self.ids.shape, self._rows.measured(fn, self.axes, *arguments).result
@@ -238,9 +236,6 @@ class DryClients(Clients):
 
 class DryStages(Stages):
     """Stages that draw no noise and derive encoded sizes from the shape of a message."""
-
-    largest = False  # or expected sizes
-    varying = False  # whether a size depends on what a message holds
 
     def add_noise(self, message: Message) -> None:
         """Draw nothing."""
@@ -295,27 +290,10 @@ class DryStages(Stages):
         return [None] * count
 
     def _size(self, codec: Codec, entries: int, ratio: float | None) -> int:
-        kept = None if ratio is None else kept_count(entries, ratio)
-        expected, largest = round(codec.expected_size(entries, kept)), codec.largest_size(entries, kept)
-        type(self).varying |= expected != largest or not codec.fixed
-        return largest if self.largest else expected
-
-
-class LargestStages(DryStages):
-    """Dry stages with the largest possible sizes."""
-
-    largest = True
+        return round(codec.expected_size(entries, None if ratio is None else kept_count(entries, ratio)))
 
 
 class DryChannel(Channel):
-    """A channel that counts bytes from the shapes of messages alone.
+    """A channel that counts bytes from the shapes of messages alone."""
 
-    Parameters
-    ----------
-    stages : type
-        Whether sizes are expected or the largest.
-    """
-
-    def __init__(self, *arguments: Any, stages: type[DryStages], **options: Any) -> None:
-        self.stages = stages  # type: ignore[misc]
-        super().__init__(*arguments, **options)
+    stages = DryStages

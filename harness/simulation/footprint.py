@@ -103,18 +103,13 @@ def footprint(setup: Setup) -> Footprint:
 def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
     assert mode is not None
     count = Count(mode)
-
-    class ClientsOfRun(CountedClients):
-        noted = count
-
-    class EvaluatedOfRun(ClientsOfRun, EvaluatedClients):
-        pass
-
-    class Gone(Simulation):
-        evaluated_clients = EvaluatedOfRun
-
-    channel, rows = partial(DryChannel, stages=NoisyStages), Rows(setup.rows.mode)
-    run = Gone.from_setup(setup, clients=ClientsOfRun, channel=channel, rows=rows)
+    run = Simulation.from_setup(
+        setup,
+        clients=partial(CountedClients, count=count),
+        evaluated_clients=partial(CountedAtEvaluation, count=count),
+        channel=NoisyChannel,
+        rows=Rows(setup.rows.mode),
+    )
     for _ in range(min(2, setup.spec.rounds)):  # the second has states before and after
         run.step()
     kept = _kept(run, setup.spec.rounds)
@@ -225,9 +220,17 @@ class Count:
 
 
 class CountedClients(DryClients):
-    """Clients that count what their gradients take, of which they compute one row."""
+    """Clients that count what their gradients take, of which they compute one row.
 
-    noted: Count
+    Parameters
+    ----------
+    count : Count
+        Where they note it.
+    """
+
+    def __init__(self, *arguments: Any, count: Count, **options: Any) -> None:
+        self._count = count
+        super().__init__(*arguments, **options)
 
     def batches(self, *arguments: Any, **options: Any) -> Batches:
         """Draw the batches of the first steps."""
@@ -245,18 +248,18 @@ class CountedClients(DryClients):
         if own[0].is_meta:
             sample = tree_map(lambda part: as_hollow(part) if part.is_floating_point() else part, sample)
         key = loss, places, *((part.shape, part.dtype) for part in (*own, *sample))
-        one = self.noted.row(key, lambda: self._row(loss, own, sample, places))
-        self.noted.batches = max(self.noted.batches, sum(part.nbytes for part in samples))
+        one = self._count.row(key, lambda: self._row(loss, own, sample, places))
+        self._count.batches = max(self._count.batches, sum(part.nbytes for part in samples))
         count, moved = batch.weight.shape[:axes].numel(), sum(own[place].nbytes for place in places)
         self._needs(count, one, moved)
         if self._records is not None:
-            self.noted.mode.needs(NOISED * count * moved)
+            self._count.mode.needs(NOISED * count * moved)
         return super()._nothing(loss, axes, points, batch, by)
 
     def _needs(self, count: int, one: int, result: int) -> None:
         """Note what a function takes on many rows, if it takes ``one`` on a single one."""
         loop = max(2 * count * result, (count - 1) * result + one)
-        self.noted.mode.needs(count * one if self._rows.mode == "vmap" else loop)
+        self._count.mode.needs(count * one if self._rows.mode == "vmap" else loop)
 
     def _row(
         self, loss: Callable[..., Tensor], points: Sequence[Tensor], batch: Batch, places: Points
@@ -276,11 +279,15 @@ class CountedClients(DryClients):
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         first = tree_map(lambda t: t[(0,) * self.axes], arguments)
         leaves = [(part.shape, part.dtype) for part in tree_leaves(first)]
-        one = self.noted.row((fn, *leaves), lambda: fn(*first))
+        one = self._count.row((fn, *leaves), lambda: fn(*first))
         result = super()._mapped(fn, arguments)
         count = self.ids.numel()
         self._needs(count, one, sum(part.nbytes for part in tree_leaves(result)) // count)
         return result
+
+
+class CountedAtEvaluation(CountedClients, EvaluatedClients):
+    """Counted clients that may train their models further before an evaluation."""
 
 
 class NoisyStages(DryStages):
@@ -296,3 +303,9 @@ class NoisyStages(DryStages):
         """Add zeros."""
         if self.mechanism is not None:
             message.joint = message.joint + torch.zeros_like(message.joint)
+
+
+class NoisyChannel(DryChannel):
+    """A dry channel with noise of zero."""
+
+    stages = NoisyStages

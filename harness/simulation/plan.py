@@ -49,10 +49,10 @@ def plan(
     """Return one row per combination.
 
     Releases and epsilon are exact (for unit record: upper bounds if clients differ in their local steps). Bytes,
-    operations and oracle calls are exact if they do not depend on chance. If they do (largest entries, Poisson
-    cohorts), ``bytes_up`` and ``bytes_down`` are expected values, ``bytes_up_most`` and ``bytes_down_most`` upper
-    bounds. Seconds are estimated for a single run from two real rounds and an evaluation on this machine, and the
-    ratio of noise to signal is that of the second; runs that differ in their seed only share these estimates.
+    operations and oracle calls are exact if they do not depend on chance, and expected values if they do (largest
+    entries, Poisson cohorts). Seconds are estimated for a single run from two real rounds and an evaluation on this
+    machine, and the ratio of noise to signal is that of the second; runs that differ in their seed only share
+    these estimates.
     ``attacks`` names the attacks on a run, whose time is not among the seconds.
     ``memory`` is the number of bytes that a run takes at its peak in a process of its own, ``memory_by_part`` says
     what for, and ``memory_stack`` is the peak of as many such runs as are stacked. Where a run takes more than
@@ -103,8 +103,7 @@ class _Known(NamedTuple):
 class Counts(NamedTuple):
     """What dry runs tell of a run: costs, its privacy statement, its memory, and the most such runs in a stack."""
 
-    expected: dict[str, Tensor]
-    largest: dict[str, Tensor]
+    cost: dict[str, Tensor]
     privacy: dict[str, Any]
     footprint: Footprint
     stack: int
@@ -303,9 +302,8 @@ def _sizes(spec: RunSpec, federation: Federation, as_dealt: bool) -> Hashable:
 def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
     """Return what dry runs tell, also that of its calibration, and whether another seed may change it."""
     expected = dry_run(setup) if made is None or made.everybody else made
-    most = expected if expected.exact else dry_run(setup, "largest")
     privacy = {} if setup.privacy is None else statement(setup.privacy, (made or expected).ledger)
-    return Counts(expected.cost, most.cost, privacy, footprint(setup), largest_stack(setup)), expected.tossed
+    return Counts(expected.cost, privacy, footprint(setup), largest_stack(setup)), expected.tossed
 
 
 def _told(spec: RunSpec, known: _Known) -> tuple[int, str, Counts]:
@@ -382,12 +380,10 @@ def _row(cell: Combination, known: _Known) -> dict[str, Any]:
         **{name: privacy.get(name) for name in columns},
         # 1 where nothing is drawn in secret; of records that of the most exposed client
         "sampling_rate": rate if (rate := privacy.get("sampling_rate", 1.0)) < 1 else None,
-        "bytes_up": int(counts.expected["up"]),
-        "bytes_up_most": int(counts.largest["up"]),
-        "bytes_down": int(counts.expected["down"]),
-        "bytes_down_most": int(counts.largest["down"]),
-        "flops": int(counts.expected["flops"]),
-        "oracle_calls": int(counts.expected["oracle_calls"]),
+        "bytes_up": int(counts.cost["up"]),
+        "bytes_down": int(counts.cost["down"]),
+        "flops": int(counts.cost["flops"]),
+        "oracle_calls": int(counts.cost["oracle_calls"]),
         "noise_to_signal": measured and measured.noise_to_signal,
         "seconds": measured and round(measured.seconds, 3),
         "memory": counts.footprint.total,

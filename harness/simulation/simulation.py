@@ -46,7 +46,7 @@ from harness.simulation.evaluation import (
     applied_together,
     measure,
 )
-from harness.simulation.names import default_names, is_told_apart
+from harness.simulation.noise_keys import default_noise_keys, is_identified
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
 from privacy import Ledger
@@ -78,8 +78,8 @@ class Simulation:
         Public probability of each client to take part; default: ``cohort`` over the number of clients.
     balanced : bool
         Whether public cohorts take turns instead of being drawn.
-    names : sequence of str or None
-        Name of each run, the key of its noise; for noise from the system's entropy, a secret. Default: a
+    noise_keys : sequence of str or None
+        Key of the noise of each run; for noise from the system's entropy, a secret. Default: a
         digest of the arguments.
     mixing : Tensor or None
         Mixing matrix of a gossip algorithm, ``(..., total, total)``.
@@ -95,8 +95,9 @@ class Simulation:
     diagnostics : bool
         Whether figures of private data that no noise protects are computed for the researcher: of training samples,
         and of messages before their noise.
-    clients, channel : Callable
-        Replacements for tests, audits and dry runs: the classes of clients and channel.
+    clients, evaluated_clients, channel : Callable
+        Replacements for tests, audits and dry runs: what makes the clients of a round, those of an evaluation, and
+        the channel.
 
     Attributes
     ----------
@@ -128,8 +129,6 @@ class Simulation:
     True
     """
 
-    evaluated_clients: type[Clients] = EvaluatedClients
-
     def __init__(
         self,
         problem: Problem,
@@ -142,14 +141,15 @@ class Simulation:
         cohort: float | None = None,
         rate: float | None = None,
         balanced: bool = False,
-        names: Sequence[str] | None = None,
+        noise_keys: Sequence[str] | None = None,
         mixing: Tensor | None = None,
         start: Mapping[str, Tensor] | None = None,
         rows: Rows | None = None,
         in_parts: bool | None = None,
         federations: Sequence[Federation] = (),
         diagnostics: bool = True,
-        clients: type[Clients] = Clients,
+        clients: Callable[..., Clients] = Clients,
+        evaluated_clients: Callable[..., Clients] = EvaluatedClients,
         channel: Callable[..., Channel] = Channel,
     ) -> None:
         self.algorithms = for_each(algorithm, len(seeds))
@@ -175,7 +175,7 @@ class Simulation:
         if mixing is not None and self.stacked and mixing.ndim == 2:
             mixing = mixing.expand(self.num_runs, -1, -1)
         self._mixing, self._in_parts = mixing, in_parts
-        self._clients, self._channel = clients, channel
+        self._clients, self._evaluated_clients, self._channel = clients, evaluated_clients, channel
         private = self.privacy is not None
         self.unprotected: Unprotected = "all" if diagnostics or not private else "needed"
         if self.privacy is not None and self.privacy.strict:
@@ -187,8 +187,10 @@ class Simulation:
         if pooled or not self.stacked:
             self._training = stack(self._each_training) if self.stacked else self._each_training[0]
         self.start = self._draw_start() if start is None else dict(start)
-        self.names = tuple(names or self._default_names(compressions, (cohort, rate), balanced))
-        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.names, rate)
+        self.noise_keys = tuple(
+            noise_keys or self._default_noise_keys(compressions, (cohort, rate), balanced)
+        )
+        self.cohorts = Cohorts(self.total, cohort, balanced, self.privacy, self.seeds, self.noise_keys, rate)
         persons = self._vertical and self.privacy is not None and self.privacy.by_gradient
         units = int(self._training.counts().max()) if persons else self.total
         self.ledger = Ledger(units, self._runs)
@@ -214,7 +216,7 @@ class Simulation:
             "cohort": setup.spec.cohort and setup.spec.cohort.expected,
             "rate": setup.spec.cohort and setup.spec.cohort.rate,
             "balanced": setup.spec.cohort is not None and setup.spec.cohort.kind == "balanced",
-            "names": [one.name for one in setup.each],
+            "noise_keys": [one.noise_key for one in setup.each],
             "mixing": setup.mixing,
             "start": setup.start,
             "rows": setup.rows,
@@ -314,7 +316,7 @@ class Simulation:
     def personal(self, number: int = 0) -> Any:
         """Return the models that the clients of one run use, after any local personalization."""
         training = self._each_training[number]
-        clients = self.evaluated_clients(
+        clients = self._evaluated_clients(
             training,
             self.problem,
             self.rows,
@@ -322,7 +324,7 @@ class Simulation:
             round=self.round,
             ids=torch.arange(training.clients),
             cost=Cost(),
-            names=self.names[number : number + 1],
+            noise_keys=self.noise_keys[number : number + 1],
             privacy=self.privacies[number] if self.privacies else None,
         )
         model = self.algorithms[number].at(self.round).personal(self._state_of(number), clients)
@@ -413,7 +415,7 @@ class Simulation:
             participation_mask=participation_mask,
             expected=expected,
             ledger=self.ledger,
-            names=self.names,
+            noise_keys=self.noise_keys,
             privacy=self.privacy,
             pruned=self.pruned,
             alpha=ratio_at(self.compression.alpha, round) if self._vertical and round >= 0 else 0.0,
@@ -477,18 +479,18 @@ class Simulation:
         found = {number: group for group in groups for number in group}
         return [found[number] for number in range(self.num_runs)]
 
-    def _default_names(
+    def _default_noise_keys(
         self, compressions: Sequence[Compression], cohort: tuple[float | None, float | None], balanced: bool
     ) -> list[str]:
-        """Return a name for each run that tells it from all others."""
+        """Return a noise key for each run that no other run has."""
         problem = self.problem
-        if self.privacies and not is_told_apart(problem):  # from a problem that looks alike
+        if self.privacies and not is_identified(problem):  # from a problem that looks alike
             return [secrets.token_hex(32) for _ in self.seeds]
         model = problem.kind, repr(problem.module), problem.constants, problem.settings
         fixed = cohort if cohort[1] else cohort[0], balanced, problem.name, *model
         settings: list[Sequence[object]] = [self.algorithms, compressions, *([one] for one in fixed)]
         shared = [*self.start.values(), *([] if self._mixing is None else [self._mixing])]
-        return default_names(settings, self.privacies, self.seeds, self.federations, shared)
+        return default_noise_keys(settings, self.privacies, self.seeds, self.federations, shared)
 
     @property
     def _runs(self) -> tuple[int, ...]:

@@ -104,9 +104,9 @@ def noise_growth(cls: type[Algorithm], **settings: Any) -> list[Growth]:
     def begin(noise: float, runs: Sequence[int]) -> Simulation:
         Still.shapes.clear()
         data = stack([federation] * len(runs)) if len(runs) > 1 else federation
-        names, seeds = tuple(f"run {number}" for number in runs), (0,) * len(runs)
+        keys, seeds = tuple(f"run {number}" for number in runs), (0,) * len(runs)
         privacy = Privacy.of(noise, **given)
-        return simulate(algorithm, (moved, data), privacy=privacy, names=names, seeds=seeds, **options)
+        return simulate(algorithm, (moved, data), privacy=privacy, noise_keys=keys, seeds=seeds, **options)
 
     found: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     try:

@@ -253,7 +253,7 @@ def test_a_codec_of_a_plugin_carries_the_messages_of_a_run(tmp_path, capsys):
         (planned,) = json.loads(capsys.readouterr().out)
         assert main(["run", "--spec", spec, "--out", str(tmp_path / "out"), "--json", *mine]) == 0
         told[codec] = json.loads(capsys.readouterr().out)
-        assert planned["bytes_up"] <= told[codec]["bytes_up"] <= planned["bytes_up_most"]
+        assert planned["bytes_up"] <= told[codec]["bytes_up"]
         kept = json.loads((tmp_path / "out" / "runs" / told[codec]["id"] / "spec.json").read_text())
         plugged = {"compression": plugins.loaded()[-1].version} if source else None
         assert kept["versions"].get("plugins") == plugged

@@ -101,7 +101,7 @@ def run_algorithm(
         "start": start,
         "rows": rows or Rows("vmap"),
         "in_parts": parts,
-        "names": list(map(str, seeds)),
+        "noise_keys": list(map(str, seeds)),
     }
     run = Simulation(problem, federation, algorithm, privacy, compression, seeds, **options)
     watch(run.state)

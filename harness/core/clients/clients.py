@@ -56,7 +56,7 @@ class Clients(Cohort):
 
     Parameters
     ----------
-    federation, seeds, round, ids, cost, participation_mask, expected, ledger, names, pruned
+    federation, seeds, round, ids, cost, participation_mask, expected, ledger, noise_keys, pruned
         As in `Cohort`.
     problem : Problem
         What the clients optimize.
@@ -93,7 +93,7 @@ class Clients(Cohort):
         participation_mask: Tensor | None = None,
         expected: float | None = None,
         ledger: Ledger | None = None,
-        names: tuple[str, ...] | None = None,
+        noise_keys: tuple[str, ...] | None = None,
         privacy: Privacy | None = None,
         pruned: PrunedModels | None = None,
         alpha: float | Tensor = 0.0,
@@ -102,7 +102,7 @@ class Clients(Cohort):
     ) -> None:
         counts_private = privacy is not None and privacy.counts_private
         super().__init__(
-            *(federation, seeds, round, ids, cost, participation_mask, expected, ledger, names, pruned),
+            *(federation, seeds, round, ids, cost, participation_mask, expected, ledger, noise_keys, pruned),
             counts_private,
             share,
         )
@@ -158,7 +158,7 @@ class Clients(Cohort):
         records = self._records
         own = records is not None and not records.public and records.privacy.own_draws
         ids, counts, held = self.ids, self._samples(split), self.federation.splits[split]
-        entropy, runs = self.names if own else self.seeds, None
+        entropy, runs = self.noise_keys if own else self.seeds, None
         alike = self._alike and not isinstance(steps, Tensor)
         if self.axes > 1 and not (alike and self.federation.repeats == len(self.seeds)):
             self.mismatched_batches |= self._mismatched(counts, split, batch_size)
@@ -423,7 +423,9 @@ class Clients(Cohort):
         clipped = partial(self._rows.clipped_sums, group=records.each, **options)
         sums = self._of_models(clipped, points, samples, by, objective, self._times(batch))
         mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)
-        return records.noised(sums, batch, call, names=self.names, round=self.round, ids=self.ids, mask=mask)
+        return records.noised(
+            sums, batch, call, noise_keys=self.noise_keys, round=self.round, ids=self.ids, mask=mask
+        )
 
     def embed(self, y: Tensor, batch: Batch) -> Tensor:
         """Return the parties' embeddings of their samples, ``(..., C, B, d)``, for `Channel.gather`."""

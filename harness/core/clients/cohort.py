@@ -41,7 +41,7 @@ class Cohort:
         Expected size of a Poisson cohort, or the public number that stands for it.
     ledger : Ledger, optional
         Record of the run's releases.
-    names : tuple[str, ...], optional
+    noise_keys : tuple[str, ...], optional
         One per run: the key of its noise, and of secret draws of its own.
     pruned : PrunedModels, optional
         The pruned models: gradients are computed on them and are zero elsewhere.
@@ -72,7 +72,7 @@ class Cohort:
         participation_mask: Tensor | None,
         expected: float | None,
         ledger: Ledger | None,
-        names: tuple[str, ...] | None,
+        noise_keys: tuple[str, ...] | None,
         pruned: PrunedModels | None,
         counts_private: bool,
         share: float | None = None,
@@ -90,7 +90,7 @@ class Cohort:
         self.axes = ids.ndim
         self.cost = cost
         self.ledger = ledger or Ledger(federation.clients)
-        self.names = names or tuple(map(str, seeds))
+        self.noise_keys = noise_keys or tuple(map(str, seeds))
         self.pruned = pruned
         self.counts_private = counts_private
         self.chosen = False

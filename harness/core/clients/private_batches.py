@@ -224,7 +224,7 @@ class Records:
         batch: Batch,
         call: int,
         *,
-        names: Sequence[str],
+        noise_keys: Sequence[str],
         round: int,
         ids: Tensor,
         mask: Tensor | None,
@@ -237,10 +237,10 @@ class Records:
         privacy, drawn, joint = self.privacy, self.of(batch), torch.cat(list(sums), -1)
         each = torch.as_tensor(privacy.noise)  # for all clients, or (total,)
         if bool((each > 0).any()):
-            own = zip(names, ids.view(len(names), -1).tolist(), strict=True)
+            own = zip(noise_keys, ids.view(len(noise_keys), -1).tolist(), strict=True)
             streams = [
-                rng.noise_stream(name, "record noise", drawn.stream, round, drawn.step, call, client)
-                for name, clients in own
+                rng.noise_stream(key, "record noise", drawn.stream, round, drawn.step, call, client)
+                for key, clients in own
                 for client in clients
             ]
             noise = gaussian_noise(joint, privacy.deviation(each[ids] if each.ndim else float(each)), streams)

@@ -457,7 +457,7 @@ class Privacy:
 
     @property
     def own_draws(self) -> bool:
-        """Whether secret draws are keyed by the run's name, as noise is, instead of by its seed."""
+        """Whether secret draws are keyed by the run's noise key, instead of by its seed."""
         return self.sampling in SECRET and self.spec.draws == "own"
 
     @property

@@ -139,7 +139,9 @@ class Mechanism:
         return self._rule().update_multiplier(z, replaced=self.privacy.count_replaced)
 
     def _streams(self, purpose: str, slot: int, rows: Tensor, sender: str) -> list[rng.NoiseStream]:
-        return generators(self._clients, rng.noise_stream, self._clients.names, purpose, slot, rows, sender)
+        return generators(
+            self._clients, rng.noise_stream, self._clients.noise_keys, purpose, slot, rows, sender
+        )
 
     def book(self, samples: Batch | None = None) -> None:
         """Book one release of this round's draw."""

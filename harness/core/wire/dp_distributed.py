@@ -51,7 +51,7 @@ class DistributedMechanism(Mechanism):
         Tensor
             ``(..., C, N)``, int64 from 0 to ``2^bits - 1``, N being the next power of two.
         """
-        length, runs = rows.shape[-1], len(self._clients.names)
+        length, runs = rows.shape[-1], len(self._clients.noise_keys)
         turned = rotate(
             pad(rows.double().cpu(), (0, padded_length(length) - length)), self._signs(rows, slot)
         )
@@ -73,7 +73,7 @@ class DistributedMechanism(Mechanism):
 
     def average(self, sums: Tensor, like: Tensor, slot: int) -> Tensor:
         """Turn sums of integers ``(..., N)`` into averages with the length, type and place of ``like (..., n)``."""
-        length, runs = like.shape[-1], len(self._clients.names)
+        length, runs = like.shape[-1], len(self._clients.noise_keys)
         flat, grids = sums.view(runs, -1), self.grids(length)
         size = torch.tensor([[2**one.bits] for one in grids])
         scale = [one.step * clip for one, clip in zip(grids, self._each(self.privacy.bound()), strict=True)]
@@ -97,7 +97,7 @@ class DistributedMechanism(Mechanism):
         """Return a setting of each run."""
         if isinstance(setting, PerRun):
             return list(setting.values)
-        return [float(setting)] * len(self._clients.names)
+        return [float(setting)] * len(self._clients.noise_keys)
 
     def _signs(self, rows: Tensor, slot: int) -> Tensor:
         """Return the public signs of the rotation of messages, ``(N,)``, or ``(R, 1, N)`` when stacked."""

@@ -192,7 +192,7 @@ def shadow(setup: Setup, pairs: Pairs, number: int) -> tuple[Setup, Tensor]:
         replace(
             setup,
             spec=spec,
-            name=f"{setup.name} shadow {number}",
+            noise_key=f"{setup.noise_key} shadow {number}",
             federation=replace(federation, splits=splits),
         ),
         coin,

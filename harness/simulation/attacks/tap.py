@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -130,9 +130,17 @@ class TapChannel(Channel):
 
 
 class TapClients(Clients):
-    """Clients that record which samples they draw."""
+    """Clients that record which samples they draw.
 
-    tape: Tape
+    Parameters
+    ----------
+    tape : Tape
+        Where they record them.
+    """
+
+    def __init__(self, *arguments: Any, tape: Tape, **options: Any) -> None:
+        self.tape = tape
+        super().__init__(*arguments, **options)
 
     def batches(self, *arguments: Any, **options: Any) -> Batches:
         """Draw batches."""
@@ -145,9 +153,8 @@ class TapClients(Clients):
 def tapped(setup: Setup) -> tuple[Simulation, Tape]:
     """Return a repetition of a run that records messages as long as its model."""
     tape = Tape(len(setup.start["x"]))
-    kind = type("Tapped", (TapClients,), {"tape": tape})
-    channel: Callable[..., Channel] = partial(TapChannel, tape=tape)
-    run = Simulation.from_setup(setup, clients=kind, channel=channel, in_parts=False)
+    clients, channel = partial(TapClients, tape=tape), partial(TapChannel, tape=tape)
+    run = Simulation.from_setup(setup, clients=clients, channel=channel, in_parts=False)
     if (model := shared_model(run)) is not None:
         tape.length = len(model)
     tape.clear()

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from compression import CompressionError
 from compression.sparse_index import (
     expected_bytes,
-    largest_bytes,
     position_bytes,
     read_positions,
     write_positions,
@@ -68,7 +67,6 @@ def test_lengths_of_a_stack_are_those_of_the_written_bytes(kept):
         places, rest = read_positions(data + b"rest", row.numel(), lambda count: 4)
         assert places.tolist() == row.nonzero().flatten().tolist()
         assert rest == b"rest"
-        assert len(data) <= largest_bytes(row.numel(), int(row.sum()))
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,22 +78,6 @@ def test_positions_are_counted_among_the_public_entries_only(kept, seed, one_for
     sent = kept & public
     lengths = [len(write_positions(row[open_])) for row, open_ in zip(kept, public, strict=True)]
     assert position_bytes(sent, public, sent.sum(-1)).tolist() == lengths
-
-
-def test_the_worst_spacing_reaches_the_bound():
-    """Every entry behind 128 skipped ones: 2 bytes a gap, 31 gaps in 4000 entries."""
-    kept = mask(4000, *range(128, 4000, 129))
-    count = int(kept.sum())
-    assert (count, len(write_positions(kept))) == (31, 5 + 62)
-    assert largest_bytes(4000, count) == 5 + 62
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 60_000), st.floats(0, 1))
-def test_the_bound_grows_with_the_number_of_entries(n, share):
-    """So it also holds for messages that keep fewer entries than planned."""
-    kept = int(share * (n - 1))
-    assert largest_bytes(n, kept) <= largest_bytes(n, kept + 1)
 
 
 @pytest.mark.parametrize(("n", "kept"), [(5000, 50), (5000, 400), (40_000, 40), (40_000, 2)])

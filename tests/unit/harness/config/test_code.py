@@ -171,7 +171,7 @@ plugins.load([sys.argv[1]])
 from harness.config.run import read_spec
 from harness.simulation.build import prepare
 made = [prepare(read_spec(json.loads(sys.argv[2]) | {"algorithm": name})) for name in ("mine", "fedavg")]
-print(json.dumps([[one.id, one.name, one.code] for one in made]))
+print(json.dumps([[one.id, one.noise_key, one.code] for one in made]))
 """
 
 

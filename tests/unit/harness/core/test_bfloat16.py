@@ -89,7 +89,7 @@ def test_a_private_pruned_run_learns_in_it_and_is_another_run(data):
     fields |= {"compression": {"alpha": 0.5, "beta": 0.5}, "rounds": 6}
     plain, narrow = (ready(data, "fedavg", **fields, **more) for more in ({}, NARROW))
     assert plain.id != narrow.id
-    ends = [finished(replace(setup, name="one")) for setup in (plain, narrow)]  # the same noise
+    ends = [finished(replace(setup, noise_key="one")) for setup in (plain, narrow)]  # the same noise
     assert {part.dtype for end in ends for part in end.state} == {torch.float32}
     apart = (ends[0].state.x - ends[1].state.x).norm() / ends[0].state.x.norm()
     assert 0 < apart < 0.05

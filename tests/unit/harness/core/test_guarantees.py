@@ -53,7 +53,7 @@ def test_scaffold_does_not_tell_whether_a_large_client_takes_part() -> None:
 
     def statistic(trial: int, clients: int) -> float:
         name = (f"{trial} of {clients}",)
-        run = Simulation(logistic(), federation, algorithm, mechanism, cohort=4, names=name)
+        run = Simulation(logistic(), federation, algorithm, mechanism, cohort=4, noise_keys=name)
         moved = []
         for _ in range(6):
             before, ids = run.state.c, torch.empty(0)
@@ -197,7 +197,7 @@ def test_with_noise_of_its_own_no_client_goes_without(data) -> None:
     """In three rounds of two of seven clients one has no release at all; the others must still get their noise."""
     setup = ready(data, privacy=OWN, cohort={"size": 2}, rounds=3)
     assert len(setup.privacy.multipliers) == 7 and min(setup.privacy.multipliers) > 0
-    states = [finished(replace(setup, name=name)).state.x for name in ("one", "two")]
+    states = [finished(replace(setup, noise_key=name)).state.x for name in ("one", "two")]
     assert not torch.equal(*states)
     claims = finished(setup).statement()
     assert claims["epsilon_total"] <= 0.5 and claims["noise_multiplier"] == min(setup.privacy.multipliers)
@@ -270,8 +270,8 @@ def test_simulations_without_names_share_no_noise() -> None:
         *(Simulation(replace(logistic(), settings=own), federation, work, mechanism) for own in ("1", "2")),
         *(Simulation(replace(logistic(), constants=None), federation, work, mechanism) for _ in range(2)),
     ]
-    assert len({run.names for run in runs}) == len(runs)
-    assert Simulation(logistic(), federation, work, mechanism).names == runs[0].names
+    assert len({run.noise_keys for run in runs}) == len(runs)
+    assert Simulation(logistic(), federation, work, mechanism).noise_keys == runs[0].noise_keys
 
 
 def test_problems_tell_their_settings() -> None:
@@ -292,7 +292,7 @@ def test_one_graph_for_all_runs_is_no_stack_of_graphs() -> None:
         )
         for graph in (mixing, other)
     ]
-    assert not set(runs[0].names) & set(runs[1].names)
+    assert not set(runs[0].noise_keys) & set(runs[1].noise_keys)
 
 
 def test_stacked_runs_share_neither_evaluations_of_other_data_nor_entropy() -> None:

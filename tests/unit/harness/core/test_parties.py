@@ -86,7 +86,7 @@ def test_alpha_saves_operations_and_beta_saves_bytes(data):
         for _ in range(3):
             run.step()
         costs[name] = run.cost
-        assert dry_run(setup, "largest").cost == run.cost.state()  # the plan is exact
+        assert dry_run(setup).cost == run.cost.state()  # the plan is exact
     up, flops = ({name: int(getattr(cost, what)) for name, cost in costs.items()} for what in ("up", "flops"))
     assert up["NL"] == up["PL"] > up["ML"] == up["L"]
     assert flops["NL"] == flops["ML"] > flops["PL"] == flops["L"]

@@ -157,10 +157,10 @@ def test_the_statement_says_whose_the_draws_are(data, draws, said):
 
 def test_own_draws_change_with_the_code_as_noise_does(data):
     spec = read_spec(given(data, cohort={"size": 3}, privacy=CENTRAL))
-    names = [prepare(spec, Execution(noise_code=code * 32)).name for code in "ab"]
+    names = [prepare(spec, Execution(noise_code=code * 32)).noise_key for code in "ab"]
     draws = [[cohorts("own", (name,), 0).draw(n)[0].tolist() for n in range(30)] for name in names]
     assert draws[0] != draws[1]
-    shared = replace(cohorts("shared", (names[0],), 0), names=(names[1],))
+    shared = replace(cohorts("shared", (names[0],), 0), noise_keys=(names[1],))
     assert all(
         torch.equal(shared.draw(n)[0], cohorts("shared", (names[0],), 0).draw(n)[0]) for n in range(30)
     )

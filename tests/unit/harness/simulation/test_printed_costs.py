@@ -122,11 +122,11 @@ def test_epochs_over_private_numbers_of_samples_are_refused_everywhere(data) -> 
         Simulation(*parts).step()
 
 
-def test_default_names_tell_models_apart(data) -> None:
+def test_default_noise_keys_tell_models_apart(data) -> None:
     """Two models of equal size, which would share their noise."""
     names = []
     for activation in ("relu", "tanh"):
         setup = ready(data, model={"name": "mlp", "hidden": [4], "activation": activation}, **RAW)
         mechanism = Privacy.of(1.0, clip=1.0, placement="central")
-        names.append(Simulation(setup.problem, setup.federation, setup.algorithm, mechanism).names)
+        names.append(Simulation(setup.problem, setup.federation, setup.algorithm, mechanism).noise_keys)
     assert names[0] != names[1]

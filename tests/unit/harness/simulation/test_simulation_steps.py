@@ -73,7 +73,11 @@ def test_one_mechanism_for_all_seeds_is_each_run_s_own():
     given = (setup.problem, federation, setup.algorithm)
     one = Simulation(*given, Privacy.of(1.0, clip=1.0), Compression(beta=0.5), seeds=(0, 1, 2))
     three = Simulation(
-        *given, [Privacy.of(1.0, clip=1.0)] * 3, [Compression(beta=0.5)] * 3, seeds=(0, 1, 2), names=one.names
+        *given,
+        [Privacy.of(1.0, clip=1.0)] * 3,
+        [Compression(beta=0.5)] * 3,
+        seeds=(0, 1, 2),
+        noise_keys=one.noise_keys,
     )
     for run in (one, three):
         run.step()

@@ -68,7 +68,7 @@ def test_noise_of_a_strict_run_follows_from_its_data_and_not_from_its_folder(cac
         prepare(read_spec(given(table(tmp_path / name, count), **STRICT)))
         for name, count in (("a", 140), ("b", 139))
     )
-    assert one.name != other.name and one.id != other.id and one.name != one.id
-    assert prepare(one.spec).name == one.name
+    assert one.noise_key != other.noise_key and one.id != other.id and one.noise_key != one.id
+    assert prepare(one.spec).noise_key == one.noise_key
     with pytest.raises(UserError, match="remove --diagnostics"):
         prepare(one.spec, replace(Execution(), diagnostics=True))

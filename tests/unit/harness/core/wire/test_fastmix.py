@@ -14,7 +14,7 @@ from harness.core.settings.compression import Compression
 from harness.core.wire import gossip
 from harness.core.wire.message import Message
 from harness.core.wire.pipeline import PUBLIC
-from harness.simulation.dry_run import DryChannel, DryStages
+from harness.simulation.dry_run import DryChannel
 from tests.support.wire import booked, channel, clipped, cohort, largest, privacy, rows
 from tests.support.worlds import EXACT
 
@@ -193,7 +193,7 @@ def test_nothing_to_send_and_no_hop_to_go_are_mistakes() -> None:
 @pytest.mark.parametrize("codec", ["float32", "float16", "q4"])
 def test_the_counting_channel_books_and_counts_the_same(codec) -> None:
     ways = []
-    for kind in (lambda clients, **o: DryChannel(clients, stages=DryStages, **o), None):
+    for kind in (lambda clients, **o: DryChannel(clients, **o), None):
         way = channel(privacy(z=1.0), Compression(codec=codec), mixing=RING4)
         if kind is not None:
             options = {"privacy": privacy(z=1.0), "compression": Compression(codec=codec)}

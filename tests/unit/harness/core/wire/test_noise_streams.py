@@ -126,7 +126,7 @@ SECRETS = {
 def test_what_protects_comes_from_the_system_if_asked(data, keys, name: str) -> None:
     """Noise, and cohorts and batches whose secrecy is claimed; with noise 0 the batches alone."""
     setups = [ready(data, "fedavg", **SECRETS[name], rounds=2) for _ in range(2)]
-    assert setups[0].id == setups[1].id and setups[0].name != setups[1].name
+    assert setups[0].id == setups[1].id and setups[0].noise_key != setups[1].noise_key
     keys.clear()
     one, two = (finished(setup) for setup in setups)
     assert not torch.equal(one.state.x, two.state.x)

@@ -82,7 +82,7 @@ def test_shadow_runs_exchange_samples_within_clients_and_keep_counts():
     train, test = (setup.federation.splits[name] for name in ("train", "test"))
     (one, coin), (other, opposite) = shadow(setup, pairs, 0), shadow(setup, pairs, 1)
     assert torch.equal(coin, ~opposite) and 5 < int(coin.sum()) < 35
-    assert one.spec.seed != other.spec.seed != setup.spec.seed and one.name != setup.name
+    assert one.spec.seed != other.spec.seed != setup.spec.seed and one.noise_key != setup.noise_key
     for made, which in ((one, coin), (other, opposite)):
         own = made.federation.splits["train"]
         assert torch.equal((own >= 0).sum(-1), (train >= 0).sum(-1))
@@ -228,7 +228,7 @@ def test_shadow_runs_that_diverge_leave_with_their_twins(monkeypatch):
     usual = Simulation.step
 
     def step(self, *given, **options):
-        if any(name.endswith("shadow 3") for name in self.names):
+        if any(name.endswith("shadow 3") for name in self.noise_keys):
             raise Diverged(0, (0,))
         usual(self, *given, **options)
 
@@ -255,7 +255,7 @@ def test_attacks_do_not_change_the_noise_of_a_run():
     setups = [
         prepare(read_spec(TASK | {"privacy": privacy} | more)) for more in ({}, {"attacks": ["inversion"]})
     ]
-    assert setups[0].name == setups[1].name and setups[0].id != setups[1].id
+    assert setups[0].noise_key == setups[1].noise_key and setups[0].id != setups[1].id
 
 
 def test_ceilings_are_those_of_an_exchange():

@@ -1,4 +1,4 @@
-"""Names of runs that have no id: keys of their noise."""
+"""Noise keys of runs that have no id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.core.problem import Problem
 from harness.core.settings.privacy import Privacy
 
 
-def default_names(
+def default_noise_keys(
     settings: Sequence[Sequence[object]],
     privacies: Sequence[Privacy],
     seeds: Sequence[int],
@@ -33,22 +33,22 @@ def default_names(
         return list(map(str, seeds))  # nothing is noised
     if privacies[0].spec.secure_rng:
         return [secrets.token_hex(32) for _ in seeds]
-    names = []
+    keys = []
     for number, (seed, federation) in enumerate(zip(seeds, federations, strict=True)):
         own_settings = tuple(each[number % len(each)] for each in settings)
         if (code := code_of_class(type(own_settings[0]))) is None:
-            names.append(secrets.token_hex(32))
+            keys.append(secrets.token_hex(32))
             continue
         text = repr((own_settings, privacies[number % len(privacies)], seed, code))
         found = hashlib.blake2b(text.encode(), digest_size=16)
         own = [value[number] if len(seeds) > 1 and len(value) == len(seeds) else value for value in values]
         for part in (*own, *_content(federation)):
             found.update(part.detach().cpu().contiguous().numpy().tobytes())
-        names.append(found.hexdigest())
-    return names
+        keys.append(found.hexdigest())
+    return keys
 
 
-def is_told_apart(problem: Problem) -> bool:
+def is_identified(problem: Problem) -> bool:
     """Whether nothing but its constants, its settings and the text of its module tells a problem from others.
 
     Functions and modules of users may be others of the same text.
