@@ -24,8 +24,8 @@ from harness.core.units import count, duration, size, work
 from harness.executors import local_ray
 from harness.executors.scheduler import check_locks, run_one
 from harness.executors.suites import Work, run_suite, within_limit
-from harness.simulation.build import identify, prepare
-from harness.simulation.calibration import calibrated
+from harness.simulation.build import prepare
+from harness.simulation.calibration import calibrate
 from harness.simulation.callbacks import Callback
 from harness.simulation.footprint import Footprint
 from harness.simulation.plan import plan
@@ -94,13 +94,14 @@ EXPENDABLE = (
 def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
     spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
-    setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    calibrated = calibrate(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    setup = calibrated.setup
     fitted = fit(setup, execution)
     if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
         log.print(needs, markup=False)
     if given.save_model:
         check_savable(setup)
-    store, id = Store(given.out).open(), identify(spec)
+    store, id = Store(given.out).open(), setup.id
     check_locks(store.root, alone=True)
     with progress_bar() as bar:
         task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
@@ -119,6 +120,7 @@ def run_command(given: argparse.Namespace) -> int:
                 for name, wanted in zip(EXTRAS, (given.save_predictions, given.save_model), strict=True)
                 if wanted
             ],
+            calibrated=calibrated,
         )
     for one in trackers:
         one.on_run_end(store.record(id, spec.model_dump(mode="json")))
