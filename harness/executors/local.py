@@ -32,6 +32,8 @@ from harness.storage.store import Busy, RunFolder, Store
 
 log = logging.getLogger(__name__)
 
+Unit = Sequence[int]  # numbers of runs that a worker carries out at a time
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -59,6 +61,11 @@ class Outcome:
         """The reason, and how to repeat a run whose end was on record before; empty without a reason."""
         again = " (recorded earlier; --retry runs it again)" if self.earlier else ""
         return f"{self.reason}{again}" if self.reason else ""
+
+
+Ended = list[
+    tuple[Unit, list[Outcome] | None]
+]  # units with the outcomes of their runs, None if the worker died
 
 
 def run_one(

@@ -20,7 +20,7 @@ from harness.config.recorded import versions as versions_of
 from harness.config.registered import own_version
 from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError
-from harness.executors.forkserver import cores
+from harness.executors import cores
 from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
 from harness.simulation.snapshot import DIGITS
