@@ -10,7 +10,6 @@ from pathlib import Path
 from harness.cli.console import log, out, print_rows
 from harness.cli.names import ROOT
 from harness.config.recorded import results_folder
-from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted, unknown
 from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
 from harness.report.data.evidence import gather
@@ -23,7 +22,6 @@ from harness.report.tables import paper_claims as table
 REFERENCE = ROOT / "results" / "reference"  # of the checkout
 
 
-@last_work()
 def claims_command(given: argparse.Namespace) -> int:
     """Print the verdicts; 1 if one differs from the written one, or the evidence is stale."""
     if given.update and given.runs is None:

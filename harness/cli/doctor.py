@@ -16,7 +16,7 @@ import torch
 import datasets.catalog
 from harness.cli.console import out, print_rows
 from harness.cli.names import shadowed, shared
-from harness.executors.forkserver import cores
+from harness.executors import cores
 from harness.storage.environment import machine, versions
 from harness.storage.files import has_locks
 from harness.storage.store import Store

@@ -9,7 +9,6 @@ from harness.cli.run import exit_code, given_work
 from harness.config.recorded import misnamed, results_folder
 from harness.config.report import read_stored
 from harness.core.registry import counted
-from harness.executors import local_ray
 from harness.executors.suites import carry_on
 from harness.storage.merge import merge
 
@@ -17,7 +16,6 @@ from harness.storage.merge import merge
 def resume_command(given: argparse.Namespace) -> int:
     """Finish the runs of a folder that were interrupted or never begun, and write the reports anew."""
     ends, suites = carry_on(given_work(given), given.suite)
-    local_ray.end()
     if not ends.keys() - {"left"}:
         what = "failed" if given.retry else "is unfinished"
         log.print(f"nothing in {given.out} {what} that can be run", markup=False)

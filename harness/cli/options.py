@@ -123,7 +123,7 @@ def jobs_options(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="address of a running Ray cluster (default: start Ray on this machine)",
+        help="address of the Ray cluster, for --executor ray: that of its head, or auto",
     )
     to.add_argument(
         "--stack",

@@ -33,7 +33,6 @@ from harness.cli.options import (
     where_option,
 )
 from harness.cli.visible import Visible
-from harness.core.garbage import first_imports
 from harness.core.registry import PLUGINS, Interrupted, UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -96,13 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _carry_out(given: argparse.Namespace) -> int:
     """Import the command that was given, and run it."""
-    with first_imports():
-        module, name = given.do
-        if module not in READERS or given.plugin or entry_points(group=PLUGINS):
-            from harness.config import plugins
+    module, name = given.do
+    if module not in READERS or given.plugin or entry_points(group=PLUGINS):
+        from harness.config import plugins
 
-            plugins.load(given.plugin)
-        command = getattr(import_module(f"harness.cli.{module}"), name)
+        plugins.load(given.plugin)
+    command = getattr(import_module(f"harness.cli.{module}"), name)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
     code: int = command(given)

@@ -15,7 +15,6 @@ from harness.config.conditions import read_conditions
 from harness.config.recorded import results_folder
 from harness.config.report import Pivot, ReportSpec, known, read_stored, read_target
 from harness.config.system import read_system
-from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted
 from harness.report import (
     Results,
@@ -47,7 +46,6 @@ from harness.storage.store import Store
 Made = TypeVar("Made")
 
 
-@last_work()
 def leaderboard_command(given: argparse.Namespace) -> int:
     """Print and write the leaderboard."""
     results = Results(results_folder(given.dir).some_records(given.suite))
@@ -118,7 +116,6 @@ def _why_none(results: Results, measures: Sequence[str]) -> str:
     return text
 
 
-@last_work()
 def recommend_command(given: argparse.Namespace) -> int:
     """Print what satisfies bounds; 1 if nothing does."""
     results = Results(results_folder(given.dir).some_records(given.suite))
@@ -144,7 +141,6 @@ def recommend_command(given: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
-@last_work()
 def report_command(given: argparse.Namespace) -> int:
     """Write the tables, figures and page."""
     if not given.dir.exists():

@@ -8,8 +8,6 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from harness.cli.arguments import given_execution, given_spec, given_suite
@@ -21,11 +19,10 @@ from harness.config.run import RunSpec
 from harness.config.tune import runs_of
 from harness.core.registry import Incompatible, counted
 from harness.core.units import count, duration, size, work
-from harness.executors import local_ray
 from harness.executors.scheduler import check_locks, run_one
 from harness.executors.suites import Work, run_suite, within_limit
-from harness.simulation.build import identify, prepare
-from harness.simulation.calibration import calibrated
+from harness.simulation.build import prepare
+from harness.simulation.calibration import calibrate
 from harness.simulation.callbacks import Callback
 from harness.simulation.footprint import Footprint
 from harness.simulation.plan import plan
@@ -69,11 +66,6 @@ UNITS = {
     "seconds": duration,
 }
 NAMES = {"epsilon_total": "ε total", "epsilon_median": "ε median", "flops": "work", "seconds": "time"}
-#: Parts of a report that are imported at their first use.
-REPORT_IMPORTS = (
-    *("harness.cli.report", "matplotlib.figure", "jinja2", "scipy.special"),
-    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
-)
 MEANS = ("memory", "bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
 # Columns of a plan that a narrow terminal may lack, the most dispensable first.
 EXPENDABLE = (
@@ -94,13 +86,14 @@ EXPENDABLE = (
 def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
     spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
-    setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    calibrated = calibrate(prepare(spec, execution))  # refuse incompatible parts before anything is written
+    setup = calibrated.setup
     fitted = fit(setup, execution)
     if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
         log.print(needs, markup=False)
     if given.save_model:
         check_savable(setup)
-    store, id = Store(given.out).open(), identify(spec)
+    store, id = Store(given.out).open(), setup.id
     check_locks(store.root, alone=True)
     with progress_bar() as bar:
         task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
@@ -119,6 +112,7 @@ def run_command(given: argparse.Namespace) -> int:
                 for name, wanted in zip(EXTRAS, (given.save_predictions, given.save_model), strict=True)
                 if wanted
             ],
+            calibrated=calibrated,
         )
     for one in trackers:
         one.on_run_end(store.record(id, spec.model_dump(mode="json")))
@@ -155,7 +149,6 @@ def suite_command(given: argparse.Namespace) -> int:
         trim=given.trim,
         command=_suite_command(given),
     )
-    local_ray.end()
     from harness.cli.report import write_all  # slow to import
 
     ends["damaged"] += write_all(results_folder(given.out), suite.name, suite.report, as_json=given.json)
@@ -175,15 +168,7 @@ def given_work(given: argparse.Namespace) -> Work:
         execution=given_execution(given),
         callbacks=given_trackers(given),
         retry=getattr(given, "retry", False),
-        meanwhile=_import_reports,
     )
-
-
-def _import_reports() -> None:
-    """Import what a report needs: half of the time of a small suite's report."""
-    with suppress(ImportError):  # the report itself says what is missing
-        for name in REPORT_IMPORTS:
-            import_module(name)
 
 
 def given_trackers(given: argparse.Namespace) -> tuple[Callback, ...]:

@@ -10,14 +10,12 @@ from typing import Any
 
 from harness.cli.console import ago, amount, figures, print_rows
 from harness.config.recorded import results_folder
-from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted
 from harness.simulation.status import overview
 
 MAX_ROWS = 60  # more runs are counted by algorithm
 
 
-@last_work()
 def status_command(given: argparse.Namespace) -> int:
     """Print the progress of the runs of a folder."""
     if not given.dir.exists():

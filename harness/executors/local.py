@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets.federation import Federation, standardizes
 from harness.config.code import NONE
@@ -18,6 +19,7 @@ from harness.config.run import RunSpec
 from harness.core.interruption import remembered
 from harness.core.registry import UserError
 from harness.simulation.build import Execution, data_key, identify, keyed, load_once, prepare, task
+from harness.simulation.calibration import Calibrated
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
@@ -29,6 +31,8 @@ from harness.storage.files import Unwritable
 from harness.storage.store import Busy, RunFolder, Store
 
 log = logging.getLogger(__name__)
+
+Unit = Sequence[int]  # numbers of runs that a worker carries out at a time
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,11 @@ class Outcome:
         return f"{self.reason}{again}" if self.reason else ""
 
 
+Ended = list[
+    tuple[Unit, list[Outcome] | None]
+]  # units with the outcomes of their runs, None if the worker died
+
+
 def run_one(
     spec: RunSpec,
     root: Path,
@@ -67,13 +76,18 @@ def run_one(
     retry: bool = False,
     progress: Observe | None = None,
     save: Collection[str] = (),
+    calibrated: Calibrated | None = None,
 ) -> Outcome:
-    """Carry out a run unless it is done already; errors are recorded in its folder."""
-    (outcome,) = run_together([spec], root, execution, retry=retry, progress=progress, save=save)
+    """Carry out a run unless it is done already; errors are recorded in its folder.
+
+    ``calibrated`` is the run as `harness.simulation.calibration.calibrate` returns it, if it has been prepared with
+    this execution; the other parameters are those of `run_together`.
+    """
+    options = Options(execution or Execution(), retry, progress, save, calibrated=calibrated)
+    (outcome,) = _run([spec], root, options)
     return outcome
 
 
-@remembered()
 def run_together(
     specs: Sequence[RunSpec],
     root: Path,
@@ -96,11 +110,16 @@ def run_together(
 
     What ``progress`` raises is raised, unless it is `StopEarly`; interrupted runs keep their checkpoints.
     """
+    return _run(specs, root, Options(execution or Execution(), retry, progress, save, patience))
+
+
+@remembered()
+def _run(specs: Sequence[RunSpec], root: Path, options: Options) -> list[Outcome]:
+    """Carry out runs in groups whose samples fit into memory; see `run_together`."""
     outcomes: dict[int, Outcome] = {}
     for numbers in fitting(specs):
-        some = [specs[number] for number in numbers]
         try:
-            ended = _run_group(*(some, root, execution or Execution()), retry, progress, save, patience)
+            ended = Group([specs[number] for number in numbers], root, options).carry_out()
         except CallbackError as error:
             raise (error.__cause__ or error) from None
         outcomes |= zip(numbers, ended, strict=True)
@@ -126,121 +145,188 @@ def fitting(specs: Sequence[RunSpec]) -> list[list[int]]:
     return [sorted(chain(*groups[first : first + most])) for first in range(0, len(groups), most)]
 
 
-def _run_group(
-    specs: Sequence[RunSpec],
-    root: Path,
-    execution: Execution,
-    retry: bool,
-    progress: Observe | None,
-    save: Collection[str],
-    patience: float,
-) -> list[Outcome]:
-    """Carry out runs whose samples fit into memory together; see `run_together`."""
-    store = Store(root).open()
-    ids = [identify(spec) for spec in specs]
-    folders = [store.folder(id) for id in ids]
-    outcomes: dict[int, Outcome] = {}
-    ready: dict[int, Recorder] = {}
-    federations: dict[str, Federation] = {}
+class Options(NamedTuple):
+    """How runs are carried out; see `run_together`."""
 
-    def recorder(number: int) -> Recorder:
-        spec, folder = specs[number], folders[number]
-        observe = partial(progress, spec) if progress else None
-        setup = prepare(spec, execution, federations)
-        earlier = folder.code or NONE  # of the noise on record, which is repeated or continued
+    execution: Execution = Execution()
+    retry: bool = False
+    progress: Observe | None = None
+    save: Collection[str] = ()
+    patience: float = 0.0
+    calibrated: Calibrated | None = None
+
+
+class Group:
+    """Runs whose samples fit into memory together, from their claims to their outcomes.
+
+    Parameters
+    ----------
+    specs, root, options : sequence of RunSpec, Path, Options
+        The runs, the results folder, and how they are carried out.
+
+    Attributes
+    ----------
+    ready : dict[int, Recorder]
+        Runs to carry out, by their numbers.
+    outcomes : dict[int, Outcome]
+        Ends of runs so far, by their numbers.
+    """
+
+    def __init__(self, specs: Sequence[RunSpec], root: Path, options: Options) -> None:
+        store, prepared = Store(root).open(), options.calibrated
+        self._specs, self._options = specs, options
+        self._folders = [store.folder(prepared.setup.id if prepared else identify(spec)) for spec in specs]
+        self._federations: dict[str, Federation] = {}
+        self.ready: dict[int, Recorder] = {}
+        self.outcomes: dict[int, Outcome] = {}
+
+    def carry_out(self) -> list[Outcome]:
+        """Carry out the runs that nobody else holds, and return the outcomes of all."""
+        with ExitStack() as claims:
+            for number, folder in enumerate(self._folders):
+                try:
+                    claims.enter_context(folder.claim(self._options.patience))
+                except Busy:
+                    self.outcomes[number] = Outcome(folder.path.name, "running")
+                else:
+                    self._look_up(number)
+            stacks = deque(self._stacks(list(self.ready)))
+            try:
+                while stacks:
+                    stacks.extendleft(reversed(self._simulate(stacks.popleft())))
+            finally:
+                test_samples.cache_clear()  # room for the samples of the next runs
+        return [self.outcomes[number] for number in range(len(self._specs))]
+
+    def _look_up(self, number: int) -> None:
+        """Make a run ready, or take its outcome from what is on record."""
+        spec, folder = self._specs[number], self._folders[number]
+        id, how = folder.path.name, _how(self._options.execution)
+        status, reason, end = folder.read()
+        _refuse_other_noise(self._options.execution.noise_code, spec, folder, status)
+        again = self._options.retry or end.get("timing", {}).get("execution", how) != how
+        spent, lacking = _spent(spec, folder), self._lacking(folder) if status == "done" else []
+        if status == "done" and not lacking:
+            self.outcomes[number] = Outcome(id, "done")
+        elif status == "done" and spent:
+            options = " ".join(f"--save-{Path(name).stem}" for name in lacking)
+            raise UserError(f"{options}: {folder.path} is finished and has none. {spent}")
+        elif status in ("failed", "stopped") and (spent or not again):
+            why = f"{reason}. {spent}" if again else reason
+            self.outcomes[number] = Outcome(id, status, why, earlier=not spent)
+        elif status == "damaged" and spent:
+            self.outcomes[number] = Outcome(id, status, f"{reason}. {spent}")
+        else:
+            if status == "damaged":
+                log.warning("%s is damaged and begins again: %s", folder.path, reason)
+                folder.set_aside()
+            folder.retry()
+            self._make_ready(number, spent)
+
+    def _make_ready(self, number: int, spent: str | None) -> None:
+        """Prepare a run; one that is ``spent`` can only go on from a checkpoint."""
+        try:
+            recorder = self._recorder(number)
+        except Unwritable:
+            raise
+        except Exception as error:
+            self._fail(number, error)
+        else:
+            if spent and recorder.checkpoint is None:
+                id = self._folders[number].path.name
+                self.outcomes[number] = Outcome(id, "damaged", f"it has no checkpoint. {spent}")
+            else:
+                self.ready[number] = recorder
+
+    def _recorder(self, number: int) -> Recorder:
+        """Return the recorder of a run, prepared with the noise that is on record."""
+        spec, folder, options = self._specs[number], self._folders[number], self._options
+        observe = partial(options.progress, spec) if options.progress else None
+        if options.calibrated:
+            setup = options.calibrated.setup
+        else:
+            setup = prepare(spec, options.execution, self._federations)
+        earlier = folder.code or NONE
         if folder.status == "done":
-            wanted = {name: folder.path / name for name in lacking(folder)}
+            wanted = {name: folder.path / name for name in self._lacking(folder)}
             again = keyed(setup, earlier) if setup.code else setup
             return Recorder(again, None, observe, wanted, finished=folder)
-        made = Recorder(setup, folder, observe, {name: folder.path / name for name in save})
-        if made.checkpoint is not None and setup.code not in ("", earlier):
+        recorder = Recorder(setup, folder, observe, {name: folder.path / name for name in options.save})
+        if recorder.checkpoint is not None and setup.code not in ("", earlier):
             log.warning(
                 "%s began with other code: it goes on with the noise of code %s", folder.path, earlier
             )
-            made.setup = keyed(setup, earlier)
-        return made
+            recorder.setup = keyed(setup, earlier)
+        return recorder
 
-    def lacking(folder: RunFolder) -> list[str]:
-        return [name for name in save if not folder.has(name)]
+    def _lacking(self, folder: RunFolder) -> list[str]:
+        """Return the files that are to be saved and that a finished run does not have."""
+        return [name for name in self._options.save if not folder.has(name)]
 
-    def failed(number: int, error: Exception) -> Outcome:
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "  # such messages say all
-        reason = kind + " ".join(str(error).split())
-        how = {"execution": _how(execution), "traceback": traceback.format_exc()}
-        folders[number].fail({"reason": reason, "timing": how})
-        return Outcome(ids[number], "failed", reason)
+    def _stacks(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Part runs that are ready into stacks that fit into memory; runs that cannot be stacked are alone."""
+        groups: dict[Hashable, list[int]] = {}
+        for number in numbers:
+            recorder = self.ready[number]
+            why = obstacle(recorder.setup)
+            if why is not None and len(numbers) > 1:
+                log.info("%s runs alone: %s", recorder.setup.id, why)
+            key = number if why is not None else (signature(recorder.setup), stack_point(recorder.checkpoint))
+            groups.setdefault(key, []).append(number)
+        return [stack for group in groups.values() for stack in self._fitting(group)]
 
-    def refused(numbers: Sequence[int], error: UserError) -> None:
-        outcomes.update((number, failed(number, error)) for number in numbers)
+    def _fitting(self, group: Sequence[int]) -> list[list[int]]:
+        """Cut runs that can be stacked into stacks that fit into memory; if not even one fits, all fail."""
+        ready, execution = self.ready, self._options.execution
+        try:
+            room = fit(ready[group[0]].setup, execution, len(group))
+        except UserError as error:
+            for number in group:
+                self._fail(number, error)
+            return []
+        if room.setup.in_parts:
+            log.warning("%s: %s", room.setup.id, room)
+            for number in group:
+                ready[number].setup = replace(ready[number].setup, in_parts=True)
+        pieces = cut([ready[number].setup for number in group], execution.stack, room.most)
+        return [[group[place] for place in piece] for piece in pieces]
 
-    def carry_out(numbers: Sequence[int]) -> None:
+    def _simulate(self, stack: Sequence[int]) -> list[list[int]]:
+        """Carry out runs as one stack; return the smaller stacks in which those that an error has left go on."""
         left: list[int] = []
         try:
-            simulate_all([ready[number] for number in numbers])
+            prepared = self._options.calibrated
+            simulate_all([self.ready[number] for number in stack], prepared and prepared.dry)
         except (Unwritable, CallbackError):
             raise
         except Exception as error:
-            left = [number for number in numbers if ready[number].end is None]
-            if not left:
-                log.warning("after the end of %d runs: %s", len(numbers), error)
-            elif len(numbers) == 1:
-                outcomes.update((number, failed(number, error)) for number in left)
-                left = []
-            else:
-                how = "unstacked" if len(_apart(left, specs)) == len(left) else "seed by seed"
-                log.info("%d runs continue %s from their checkpoints: %s", len(left), how, error)
-        for number in numbers:
-            if (end := ready[number].end) is not None:
-                outcomes[number] = _outcome(ids[number], end)
-        for some in _apart(left, specs):
-            ready.update((number, recorder(number)) for number in some)
-            for stack in _stacks({number: ready[number] for number in some}, execution, refused):
-                carry_out(stack)
+            left = self._left(stack, error)
+        for number in stack:
+            if (end := self.ready[number].end) is not None:
+                self.outcomes[number] = _outcome(self._folders[number].path.name, end)
+        self.ready |= {number: self._recorder(number) for number in left}
+        return [smaller for part in _apart(left, self._specs) for smaller in self._stacks(part)]
 
-    with ExitStack() as claims:
-        for number, folder in enumerate(folders):
-            try:
-                claims.enter_context(folder.claim(patience))
-            except Busy:
-                outcomes[number] = Outcome(ids[number], "running")
-                continue
-            status, reason, end = folder.read()
-            _refuse_other_noise(execution.noise_code, specs[number], folder, status)
-            again = retry or end.get("timing", {}).get("execution", _how(execution)) != _how(execution)
-            spent = _spent(specs[number], folder)
-            if status == "done" and not lacking(folder):
-                outcomes[number] = Outcome(ids[number], "done")
-            elif status == "done" and spent:
-                options = " ".join(f"--save-{Path(name).stem}" for name in lacking(folder))
-                raise UserError(f"{options}: {folder.path} is finished and has none. {spent}")
-            elif status in ("failed", "stopped") and not (again and not spent):
-                why = f"{reason}. {spent}" if again else reason
-                outcomes[number] = Outcome(ids[number], status, why, earlier=not spent)
-            elif status == "damaged" and spent:
-                outcomes[number] = Outcome(ids[number], status, f"{reason}. {spent}")
-            else:
-                if status == "damaged":
-                    log.warning("%s is damaged and begins again: %s", folder.path, reason)
-                    folder.set_aside()
-                folder.retry()
-                try:
-                    made = recorder(number)
-                    if spent and made.checkpoint is None:
-                        outcomes[number] = Outcome(ids[number], "damaged", f"it has no checkpoint. {spent}")
-                    else:
-                        ready[number] = made
-                except Unwritable:
-                    raise
-                except Exception as error:
-                    outcomes[number] = failed(number, error)
-        try:
-            for numbers in _stacks(ready, execution, refused):
-                carry_out(numbers)
-        finally:  # free the samples before the next runs: carry_out refers to itself, so what it refers to stays
-            test_samples.cache_clear()
-            ready.clear()
-            federations.clear()
-    return [outcomes[number] for number in range(len(specs))]
+    def _left(self, stack: Sequence[int], error: Exception) -> list[int]:
+        """Return the runs of a stack that go on after an error; one that was alone has failed."""
+        left = [number for number in stack if self.ready[number].end is None]
+        if not left:
+            log.warning("after the end of %d runs: %s", len(stack), error)
+        elif len(stack) == 1:
+            self._fail(stack[0], error)
+            return []
+        else:
+            how = "unstacked" if len(_apart(left, self._specs)) == len(left) else "seed by seed"
+            log.info("%d runs continue %s from their checkpoints: %s", len(left), how, error)
+        return left
+
+    def _fail(self, number: int, error: Exception) -> None:
+        """Record that a run has failed."""
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "  # such messages say all
+        reason, folder = kind + " ".join(str(error).split()), self._folders[number]
+        how = {"execution": _how(self._options.execution), "traceback": traceback.format_exc()}
+        folder.fail({"reason": reason, "timing": how})
+        self.outcomes[number] = Outcome(folder.path.name, "failed", reason)
 
 
 def _how(execution: Execution) -> dict[str, Any]:
@@ -281,33 +367,3 @@ def _apart(numbers: Sequence[int], specs: Sequence[RunSpec]) -> list[list[int]]:
     for number in numbers:
         seeds.setdefault(specs[number].seed, []).append(number)
     return list(seeds.values()) if len(seeds) > 1 else [[number] for number in numbers]
-
-
-def _stacks(
-    ready: Mapping[int, Recorder], execution: Execution, refused: Callable[[Sequence[int], UserError], None]
-) -> list[list[int]]:
-    """Group runs into stacks that fit into memory; runs that cannot be stacked are alone.
-
-    Those of which not even one fits are ``refused``.
-    """
-    groups: dict[Hashable, list[int]] = {}
-    for number, recorder in ready.items():
-        why = obstacle(recorder.setup)
-        if why is not None and len(ready) > 1:
-            log.info("%s runs alone: %s", recorder.setup.id, why)
-        key = number if why is not None else (signature(recorder.setup), stack_point(recorder.checkpoint))
-        groups.setdefault(key, []).append(number)
-    stacks = []
-    for group in groups.values():
-        try:
-            found = fit(ready[group[0]].setup, execution, len(group))
-        except UserError as error:
-            refused(group, error)
-            continue
-        if found.setup.in_parts:
-            log.warning("%s: %s", found.setup.id, found)
-            for number in group:
-                ready[number].setup = replace(ready[number].setup, in_parts=True)
-        pieces = cut([ready[number].setup for number in group], execution.stack, found.most)
-        stacks += [[group[place] for place in piece] for piece in pieces]
-    return stacks

@@ -6,11 +6,13 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from pathlib import Path
 from types import TracebackType
 
@@ -18,12 +20,16 @@ import torch
 
 from harness.config import plugins
 from harness.config.run import RunSpec
-from harness.executors.forkserver import METHOD, start_server
-from harness.executors.local import Outcome, run_together
+from harness.executors.local import Ended, Outcome, Unit, run_together
 from harness.simulation.build import Execution
 
-Unit = Sequence[int]
-
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+PRELOADED = (
+    "pandas",
+    "scipy.special",
+    "datasets.readers",
+    "harness.executors.processes",
+)  # once for all workers
 STARTS = 5  # of a new worker, at most
 PAUSE = 0.2  # seconds between them: a killed server counts as running until its memory is freed
 
@@ -50,7 +56,7 @@ class Processes:
         self._busy: dict[Future[list[Outcome]], tuple[Unit, ProcessPoolExecutor]] = {}
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        """Start a unit; at most ``size`` may be running."""
+        """Start a unit, if fewer than ``size`` are running."""
         for left in reversed(range(len(self._idle) + STARTS)):
             pool = self._idle.pop() if self._idle else self._pool()
             try:
@@ -69,9 +75,9 @@ class Processes:
         context = multiprocessing.get_context(METHOD)
         return ProcessPoolExecutor(1, context, _prepare, (plugins.loaded(), dict(os.environ)))
 
-    def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
+    def ended(self) -> Ended:
         """Wait for units to end and return their outcomes, None if the worker died; raise a worker's error."""
-        ended: list[tuple[Unit, list[Outcome] | None]] = []
+        ended: Ended = []
         for future in wait(self._busy, return_when=FIRST_COMPLETED).done:
             unit, pool = self._busy.pop(future)
             try:
@@ -101,6 +107,29 @@ class Processes:
             pool.shutdown(wait=True)
 
 
+def start_server() -> None:
+    """Start the server of which workers are copies, if the system has one and it is not running.
+
+    It imports what workers need, from the places where this process finds modules, and leaves Ctrl-C to it.
+    """
+    if METHOD != "forkserver":
+        return
+    multiprocessing.set_forkserver_preload(list(PRELOADED))
+    variables, mask = dict(os.environ), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    places = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    os.environ.update(PYTHONPATH=places, PYTHONSAFEPATH="1")
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _replace_environment(variables)
+
+
+def _replace_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
 def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> None:
     """Set up a worker: the parent's plugins and current environment, and its end with the parent.
 
@@ -109,8 +138,7 @@ def _prepare(given: Sequence[plugins.Plugin], variables: Mapping[str, str]) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("datasets").setLevel(logging.ERROR)  # the parent has read the data, and warned
     torch.set_num_threads(1)
-    os.environ.clear()
-    os.environ.update(variables)
+    _replace_environment(variables)
     plugins.restore(given)
     threading.Thread(target=_follow_parent, daemon=True).start()
 

@@ -19,7 +19,7 @@ from harness.config.recorded import named_parts, own_version, run_id
 from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec, read_spec
 from harness.core.registry import UserError
-from harness.executors.forkserver import cores
+from harness.executors import cores
 from harness.executors.local import run_one
 from harness.simulation.build import Execution, identify
 from harness.simulation.snapshot import DIGITS

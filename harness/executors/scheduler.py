@@ -7,7 +7,6 @@ report the outcomes.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -21,9 +20,8 @@ from harness.config.recorded import named_parts
 from harness.config.run import RunSpec
 from harness.core.execution.memory import room
 from harness.core.registry import UserError, unknown
-from harness.executors import EXECUTORS
-from harness.executors.forkserver import cores
-from harness.executors.local import Outcome, run_one, run_together
+from harness.executors import EXECUTORS, cores
+from harness.executors.local import Ended, Outcome, Unit, run_one, run_together
 from harness.executors.processes import Processes
 from harness.executors.ray import Cluster
 from harness.metrics import METRICS
@@ -39,7 +37,6 @@ __all__ = [
     "Outcome",
     "check_locks",
     "choose",
-    "cores",
     "run_all",
     "run_one",
     "run_together",
@@ -51,8 +48,6 @@ PATIENCE_SECONDS = 60.0  # for the claim of a dead worker, which may outlive it 
 Report = Callable[[Outcome], None]
 Begin = Callable[[Sequence[int]], None]
 T = TypeVar("T")
-
-Unit = Sequence[int]
 
 
 class Workers(Protocol):
@@ -67,9 +62,9 @@ class Workers(Protocol):
     size: int
 
     def start(self, unit: Unit, specs: Sequence[RunSpec], patience: float) -> None:
-        """Start a unit; at most ``size`` may be running."""
+        """Start a unit, if fewer than ``size`` are running."""
 
-    def ended(self) -> list[tuple[Unit, list[Outcome] | None]]:
+    def ended(self) -> Ended:
         """Wait for units to end and return their outcomes, None if the worker died; raise a worker's error."""
 
 
@@ -85,7 +80,6 @@ def run_all(
     begin: Begin | None = None,
     report: Report | None = None,
     progress: Observe | None = None,
-    meanwhile: Callable[[], object] | None = None,
 ) -> list[Outcome]:
     """Carry out all runs.
 
@@ -101,7 +95,7 @@ def run_all(
     executor : {"serial", "processes", "ray"}, optional
         Default: processes if there is more than one worker, else serial.
     address : str, optional
-        Address of a Ray cluster; default: start Ray on this machine.
+        Address of a running Ray cluster, for executor ray: ``host:port`` of its head, or ``auto``.
     execution : Execution, optional
         Execution options.
     retry : bool
@@ -112,11 +106,8 @@ def run_all(
         Called with each outcome.
     progress : Callable, optional
         Called after every round; serial executor only.
-    meanwhile : Callable, optional
-        Called once, in a thread, while workers compute; not with the serial executor.
     """
     chosen, execution = choose(executor, jobs, address, len(specs)), execution or Execution()
-    size = None if jobs is None else min(jobs, len(specs))
     ended: dict[int, Outcome] = {}
 
     def end(numbers: Unit, outcomes: Sequence[Outcome]) -> None:
@@ -133,18 +124,17 @@ def run_all(
             these = [specs[number] for number in unit]
             end(unit, run_together(these, root, execution, retry=retry, progress=progress))
     elif specs:
-        count = size or min(cores(), len(specs))
         parts = {part for spec in specs for part in named_parts(spec.model_dump()).items()}
         notebook.require_files(parts | {("metric", name) for name in METRICS})
         check_locks(Store(root).open().root, alone=False)
-        workers: AbstractContextManager[Workers] = (
-            Cluster(address, size, root, execution, retry)
-            if chosen == "ray"
-            else Processes(count, root, _shared(execution, count), retry)
-        )
+        size = None if jobs is None else min(jobs, len(specs))
+        workers: AbstractContextManager[Workers]
+        if address is not None:
+            workers = Cluster(address, size, root, execution, retry)
+        else:
+            count = size or min(cores(), len(specs))
+            workers = Processes(count, root, _shared(execution, count), retry)
         with workers as running:
-            if meanwhile:
-                threading.Thread(target=meanwhile).start()  # waited for at exit: imports must not be cut off
             _distribute(specs, root, running, execution, begin, end)
     return [ended[number] for number in range(len(specs))]
 
@@ -160,16 +150,25 @@ def check_locks(root: Path, *, alone: bool) -> None:
 
 
 def choose(executor: str | None, jobs: int | None, address: str | None, runs: int) -> str:
-    """Return the executor for a number of runs; raise UserError if options are incompatible."""
+    """Return the executor for a number of runs.
+
+    Raises
+    ------
+    UserError
+        If there is no such executor, or the options are incompatible.
+    """
+    if executor is not None and executor not in EXECUTORS:
+        raise unknown("executor", executor, EXECUTORS)
     if address is not None and executor != "ray":
         raise UserError(f"address: needs executor ray, given {address!r}")
+    if executor == "ray" and address is None:
+        raise UserError(
+            "executor ray: give the address of a running cluster, --address HOST:PORT; on one machine processes "
+            "are faster: --jobs N"
+        )
     if executor == "serial" and jobs is not None and jobs > 1:
         raise UserError(f"jobs: executor serial has one job, given {jobs}")
-    if executor is None:
-        return "processes" if min(jobs or cores(), runs) > 1 else "serial"
-    if executor not in EXECUTORS:
-        raise unknown("executor", executor, EXECUTORS)
-    return executor
+    return executor or ("processes" if min(jobs or cores(), runs) > 1 else "serial")
 
 
 def _shared(execution: Execution, workers: int) -> Execution:

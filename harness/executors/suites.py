@@ -18,7 +18,8 @@ from harness.config.suite import Suite
 from harness.config.sweep import Combination
 from harness.config.tune import Search, TuneSpec, runs_of, searches, step_sizes
 from harness.core.registry import UserError, counted, unknown
-from harness.executors.scheduler import Outcome, choose, cores, run_all
+from harness.executors import cores
+from harness.executors.scheduler import Outcome, choose, run_all
 from harness.executors.tuning import report_of, tune_all
 from harness.metrics import written_down
 from harness.simulation.build import Execution, data_digest, identify
@@ -62,7 +63,7 @@ class Work:
         Called with sentences for the user; the second returns a context that lasts while it is true.
     callbacks : sequence of Callback
         What users have called; at rounds and evaluations with the serial executor only.
-    jobs, executor, address, execution, retry, meanwhile
+    jobs, executor, address, execution, retry
         As in `harness.executors.scheduler.run_all`.
     """
 
@@ -76,7 +77,6 @@ class Work:
     address: str | None = None
     execution: Execution = field(default_factory=Execution)
     retry: bool = False
-    meanwhile: Callable[[], object] | None = None
 
     def carry_out(self, title: str, runs: Mapping[str, RunSpec]) -> Counter[str]:
         """Carry out runs, given by id, and return how many ended in which way."""
@@ -103,7 +103,6 @@ class Work:
                 begin=follower.begin,
                 report=report,
                 progress=observed(self.callbacks),
-                meanwhile=self.meanwhile,
             )
         return ends
 

@@ -13,7 +13,7 @@ from harness.core import interruption
 from harness.simulation.build import Setup
 from harness.simulation.calibration import calibrate
 from harness.simulation.callbacks import CallbackError
-from harness.simulation.dry_run import expected_cost
+from harness.simulation.dry_run import DryRun, expected_cost
 from harness.simulation.recorder import End, PendingCheckpoint, Progress, Recorder
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
@@ -59,8 +59,10 @@ def simulate(
 
 
 @interruption.remembered()
-def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
+def simulate_all(recorders: Sequence[Recorder], dry: DryRun | None = None) -> list[End]:
     """Carry out one run or a stack of runs, which must have one signature and one `stack_point`.
+
+    ``dry`` is the dry run of `calibrate`, if it has been called for them and their noise is known.
 
     A run that diverges or is stopped is removed from the stack, and the others continue. Whatever else is raised
     ends all of them, which keep checkpoints of the last complete round.
@@ -75,7 +77,9 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     CallbackError
         If a progress function raises something other than `StopEarly`.
     """
-    setup, dry = calibrate(stack_setups([recorder.setup for recorder in recorders]))
+    setup = stack_setups([recorder.setup for recorder in recorders])
+    if dry is None:
+        setup, dry = calibrate(setup)
     live, run, spec, rows = tuple(recorders), Simulation.from_setup(setup), setup.spec, setup.rows
     expected = expected_cost(setup, dry)
     for number, (recorder, single) in enumerate(zip(live, setup.each, strict=True)):

@@ -13,16 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 from killing import CANCER, OFTEN, tiny
 
 from harness.config import plugins
 from harness.config.run import read_spec
-from harness.core.registry import PLUGGED, UserError
-from harness.executors import forkserver, scheduler
+from harness.core.registry import PLUGGED, Interrupted, UserError
 from harness.executors import ray as on_ray
-from harness.executors.forkserver import start_server
-from harness.executors.processes import Processes
-from harness.executors.ray_task import work
+from harness.executors import scheduler
+from harness.executors.processes import METHOD, Processes, start_server
+from harness.executors.ray import work
 from harness.executors.scheduler import Outcome, run_all
 from harness.simulation import loop
 from harness.simulation.build import Execution, identify
@@ -101,6 +101,10 @@ def test_a_run_that_kills_its_worker_is_given_up_alone(tmp_path):
         ({"executor": "rays"}, "unknown executor 'rays'. Did you mean 'ray'"),
         ({"address": "10.0.0.1:6379"}, "needs executor ray, given '10.0.0.1:6379'"),
         ({"executor": "serial", "jobs": 3}, "executor serial has one job, given 3"),
+        (
+            {"executor": "ray", "jobs": 2},
+            "--address HOST:PORT; on one machine processes are faster: --jobs N",
+        ),
     ],
 )
 def test_impossible_executions_are_refused_before_writing(given, said, tmp_path):
@@ -141,7 +145,7 @@ def kill_the_server():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(forkserver.METHOD != "forkserver", reason="Linux has a fork server")
+@pytest.mark.skipif(METHOD != "forkserver", reason="Linux has a fork server")
 @pytest.mark.parametrize(
     "moment", ["before workers", "as a worker starts", "while workers import", "in a run"]
 )
@@ -211,39 +215,29 @@ def test_workers_know_the_environment_as_it_is_when_they_start(tmp_path, monkeyp
         assert workers._pool().submit(os.getenv, "FEDFRONTIER_DATA").result() == str(tmp_path / "elsewhere")
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("suite quickstart", True),
-        ("sweep --jobs 16 --sweep seed=0..3", True),
-        ("suite quickstart --jobs 1", False),
-        ("suite quickstart --jobs=1", False),
-        ("suite quickstart --executor ray --address auto", False),
-        ("suite --help", False),
-        ("report results", False),
-        ("", False),
-    ],
-)
-def test_the_server_begins_early_where_workers_will_be_wanted(line, expected, monkeypatch):
-    monkeypatch.setattr(forkserver, "cores", lambda: 2)
-    assert forkserver.likely(line.split()) is expected
-    monkeypatch.setattr(forkserver, "cores", lambda: 1)
-    assert not forkserver.likely(line.split())
+WORKER = """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from harness.executors.processes import METHOD, start_server
+
+start_server()
+with ProcessPoolExecutor(1, get_context(METHOD)) as pool:
+    print(pool.submit(eval, "sorted({'algorithms', 'pandas', 'torch'} & {*__import__('sys').modules})").result())
+"""
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_import_errors_of_the_server_are_left_to_the_command(broken, tmp_path):
-    if broken:
-        (tmp_path / "algorithms.py").write_text("raise RuntimeError('broken')")
-    places = os.pathsep.join([str(tmp_path), str(ROOT)])
-    script = "import harness.executors.preload, sys; print('harness.executors.processes' in sys.modules)"
+@pytest.mark.slow
+@pytest.mark.skipif(METHOD != "forkserver", reason="Linux has a fork server")
+def test_workers_begin_with_the_modules_of_the_command_not_of_its_folder(tmp_path):
+    (tmp_path / "algorithms.py").write_text("raise RuntimeError('not ours')")
     done = subprocess.run(
-        [sys.executable, "-P", "-c", script],
-        env=os.environ | {"PYTHONPATH": places},
+        [sys.executable, "-P", "-c", WORKER],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-    assert (done.stdout, done.stderr, done.returncode) == (f"{not broken}\n", "", 0)
+    assert (done.stdout, done.stderr) == ("['algorithms', 'pandas', 'torch']\n", "")
 
 
 @pytest.fixture(scope="module")
@@ -333,6 +327,39 @@ def test_an_interrupted_suite_on_a_cluster_resumes(cluster, tmp_path, alone):
 
 @quiet
 @pytest.mark.slow
+def test_a_command_on_a_cluster_writes_what_others_write(cluster, tmp_path):
+    base = {key: value for key, value in CANCER.items() if key != "seed"} | {"rounds": 20}
+    sweep = {"algorithm.batch_size": [8, 16], "seed": "0..1"}
+    suite, there, here = tmp_path / "four.yaml", tmp_path / "there", tmp_path / "here"
+    suite.write_text(yaml.safe_dump({"suite": "four", "base": base, "sweep": sweep}))
+    line = [sys.executable, "-m", "harness", "suite", str(suite), "--out"]
+    joined = [*line, str(there), "--executor", "ray", "--address", cluster.address]
+    done = subprocess.run(joined, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    subprocess.run([*line, str(here), "--jobs", "1"], check=True, capture_output=True)
+    assert written(there) == written(here) != {}
+
+
+@quiet
+@pytest.mark.slow
+def test_a_lost_cluster_is_told_and_what_has_ended_is_kept(cluster, tmp_path, monkeypatch):
+    """Ray keeps tasks for a node to come; the command waited for it without end."""
+    specs = [read_spec(CANCER | {"rounds": 2, "seed": seed}) for seed in range(2)]
+    monkeypatch.setattr(on_ray, "ALIVE_SECONDS", 0.1)
+    with on_ray.Cluster(cluster.address, 1, tmp_path, ALONE, False) as joined:
+        joined.start([0], specs[:1], 0.0)
+        assert [outcome.status for _, ended in joined.ended() for outcome in ended] == ["done"]
+        joined.start([1], [specs[1].model_copy(update={"rounds": 10**6})], 0.0)
+        monkeypatch.setattr(joined._ray, "nodes", lambda: [{"Alive": False}, {"Alive": False}])
+        with pytest.raises(
+            Interrupted, match=r"cluster is lost \(no node is alive\); what has ended is kept"
+        ):
+            joined.ended()
+    assert Store(tmp_path).folder(identify(specs[0])).status == "done"
+
+
+@quiet
+@pytest.mark.slow
 def test_a_task_that_sees_another_folder_says_so(cluster, tmp_path, monkeypatch):
     """As on a node with a folder of that name of its own: nothing is computed there."""
     monkeypatch.setattr(on_ray.Store, "made", 12345)
@@ -368,19 +395,4 @@ def test_an_address_at_which_no_cluster_answers_is_refused(address, said, tmp_pa
 def test_without_the_extra_ray_is_refused_with_its_name(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"needs the extra 'ray': pip install 'fedfrontier\[ray\]'"):
-        run_all(LONG, tmp_path, executor="ray")
-
-
-def test_what_is_done_meanwhile_is_not_cut_off_when_a_command_ends(tmp_path):
-    """Imports in a daemon thread ended an interrupted suite with a crash of the interpreter."""
-    called = []
-    specs = [read_spec(CANCER | {"rounds": 2, "seed": seed}) for seed in range(2)]
-    run_all(specs, tmp_path, jobs=1, meanwhile=lambda: called.append(None))
-    assert called == [], "nobody waits for workers"
-    run_all(
-        [one.model_copy(update={"seed": 5 + one.seed}) for one in specs],
-        tmp_path,
-        jobs=2,
-        meanwhile=lambda: called.append(threading.current_thread().daemon),
-    )
-    assert called == [False]
+        run_all(LONG, tmp_path, executor="ray", address="auto")

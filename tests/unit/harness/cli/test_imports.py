@@ -66,18 +66,6 @@ def test_the_search_for_imports_finds_them():
     assert "numpy" in imported("epsilon --help")
 
 
-def test_what_a_start_imports_is_not_searched_for_garbage():
-    """Where torch is there already, somebody else decides about it."""
-    script = (
-        "import gc, sys\n"
-        "from harness.cli.parser import main\n"
-        f"ended = main(['list', 'data', '--plugin', {PLUGIN!r}])\n"
-        "print(ended, gc.isenabled(), gc.get_freeze_count() > 100_000, 'scipy.special' in sys.modules)"
-    )
-    assert last_line(script) == "0 True True False"
-    assert last_line(f"import torch\n{script}") == "0 True False False"
-
-
 @pytest.mark.slow
 def test_a_data_set_of_a_plugin_is_listed():
     command = [sys.executable, "-m", "harness", "list", "data", "--json", "--plugin", PLUGIN]
