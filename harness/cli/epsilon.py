@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.cli.console import out, print_rows
 from harness.cli.statement import statement_command
-from harness.cli.verdicts import MOST_DRAWS, claims_command, number
 from harness.config.yaml import shown
 from harness.core.registry import UserError, counted
 from privacy.accounting import account, calibrate
@@ -18,6 +17,7 @@ from privacy.attacker import FALSE_POSITIVE_RATES, Attack, attack_bound
 from privacy.event import Event
 from privacy.gaussian import check_budget, check_delta
 from privacy.trade_off import accuracy_bound
+from studies.systems.command import MOST_DRAWS, claims_command, number
 
 MOST_ROUNDS = 10**12
 SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")

@@ -102,7 +102,7 @@ def _carry_out(given: argparse.Namespace) -> int:
             from harness.config import plugins
 
             plugins.load(given.plugin)
-        command = getattr(import_module(f"harness.cli.{module}"), name)
+        command = getattr(import_module(module if "." in module else f"harness.cli.{module}"), name)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # more only on request: torch threads that share a busy core are slow
     code: int = command(given)
@@ -237,7 +237,7 @@ def parser() -> argparse.ArgumentParser:
 
     judged = command(
         "claims",
-        "claims",
+        "studies.papers.command",
         "say whether runs show what papers claim, and with which power; 1 if not as written",
     )
     judged.add_argument(
@@ -311,7 +311,9 @@ def parser() -> argparse.ArgumentParser:
     archived.add_argument("file", type=path, metavar="FILE.tar.gz")
 
     submitted = command(
-        "submit", "board", "make a folder of a suite's results for a board, with a signed manifest"
+        "submit",
+        "studies.board.command",
+        "make a folder of a suite's results for a board, with a signed manifest",
     )
     submitted.add_argument("dir", type=path, metavar="DIR")
     submitted.add_argument("--suite", required=True, metavar="NAME", help="the suite")
@@ -323,7 +325,7 @@ def parser() -> argparse.ArgumentParser:
         "--key", type=path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest"
     )
 
-    shown = command("board", "board", "check submissions, and make static pages of them")
+    shown = command("board", "studies.board.command", "check submissions, and make static pages of them")
     step = shown.add_subparsers(dest="what", required=True, metavar="build|check")
     built = step.add_parser(
         "build",

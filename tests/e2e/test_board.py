@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import board
 from harness.cli.parser import main
 from harness.config.recorded import run_id
 from harness.config.run import read_spec
@@ -17,11 +16,12 @@ from harness.executors.replay import Replay, caught
 from harness.executors.scheduler import run_one
 from harness.simulation.build import Execution
 from harness.storage import seals
-from harness.storage.first_seen import SEEN
 from harness.storage.manifest import MANIFEST, SIGNATURE, manifest
-from harness.storage.signature import sign
 from harness.storage.store import Store
-from harness.storage.submission import write_submission
+from studies.board import command as board
+from studies.board.first_seen import SEEN
+from studies.board.signature import sign
+from studies.board.submission import write_submission
 from tests.support.submitted import SPEC, forge, resealed, results
 
 RUNS = 6

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.parser import main
-from harness.report.data.paper_claims import read_claims
-from tests.unit.harness.cli.test_claims_command import write
+from studies.papers.claims import read_claims
+from tests.unit.studies.papers.test_command import write
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

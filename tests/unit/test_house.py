@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("harness", "privacy", "compression", "datasets", "algorithms")
+PACKAGES = ("harness", "privacy", "compression", "datasets", "algorithms", "studies")
 
 
 def module_name(file: Path) -> str:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from harness.core.registry import UserError
-from harness.report.data.paper_claims import read_claims
+from studies.papers.claims import read_claims
 
 GOOD = {
     "says": "A helps",

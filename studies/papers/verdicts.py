@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from harness.core.registry import UserError
-from harness.report.data.claim_figures import Figure
-from harness.report.data.paper_claims import Claim, Expectation
 from harness.report.data.statistics import FEWEST, detectable, paired
+from studies.papers.claims import Claim, Expectation
+from studies.papers.figures import Figure
 
 HELD, NOT_SEEN, REFUTED, OPEN = "held", "not seen", "refuted", "cannot be judged"
 

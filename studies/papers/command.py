@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli.console import log, out, print_rows
-from harness.cli.names import ROOT
 from harness.config.recorded import results_folder
 from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted, unknown
-from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
-from harness.report.data.evidence import gather
-from harness.report.data.paper_claims import FILE as CLAIMS
-from harness.report.data.paper_claims import Claims, read_claims
 from harness.report.data.results import Results
-from harness.report.data.verdicts import Finding, judge
-from harness.report.tables import paper_claims as table
+from studies.papers import table
+from studies.papers.claims import FILE as CLAIMS
+from studies.papers.claims import Claims, read_claims
+from studies.papers.evidence import gather
+from studies.papers.figures import FILE, Figure, differing, read_figures, stale, write_figures
+from studies.papers.verdicts import Finding, judge
 
-REFERENCE = ROOT / "results" / "reference"  # of the checkout
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
 @last_work()

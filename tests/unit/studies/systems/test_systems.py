@@ -7,9 +7,9 @@ import pytest
 
 from harness.cli.parser import main
 from privacy import Event, account, gaussian_epsilon
-from privacy.claims import CLAIMS, judge
+from studies.systems.claims import CLAIMS, judge
 
-PAGE = Path(__file__).parents[3] / "docs" / "claims.md"
+PAGE = Path(__file__).parents[4] / "docs" / "claims.md"
 
 
 def _epsilons(name, **settings):

@@ -14,9 +14,9 @@ from harness.config.code import NONE, code_of
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
 from harness.executors.replay import Replay, caught, checked_record, chosen, replay
-from harness.storage.first_seen import add_seen, read_seen
 from harness.storage.store import RunRecord, Store
-from harness.storage.submission import Submission, read_submission, submissions, write_submission
+from studies.board.first_seen import add_seen, read_seen
+from studies.board.submission import Submission, read_submission, submissions, write_submission
 
 UNSIGNED = (
     "not signed: nothing ties it to anybody; --key FILE signs it with an Ed25519 key (ssh-keygen -t ed25519)"
@@ -141,7 +141,7 @@ def assurance(runs: int, sample: int, seed: int) -> str:
 def build(given: argparse.Namespace) -> int:
     """Write the pages of a board; return 2 if a submission is left out."""
     from harness.report.folder import command_of  # tables and figures
-    from harness.report.html.board import Entry, write_board
+    from studies.board.pages import Entry, write_board
 
     read, refused = read_all(given.dir)
     entries: dict[str, Entry] = {}

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from privacy import compositions
-from privacy.compositions import Row, Values
+from studies.systems import compositions
+from studies.systems.compositions import Row, Values
 
 GITHUB = "https://github.com/"
 FLOWER = f"{GITHUB}adap/flower/blob/fdef7afb1dca3030553be302366cfd285ed6632c/framework/py/flwr/"

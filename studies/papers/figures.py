@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from harness.config.recorded import NAMES, SPECIAL, versions
 from harness.core.registry import UserError
-from harness.report.data.paper_claims import Claims
 from harness.storage.cells import as_csv, from_csv
 from harness.storage.files import write_text
+from studies.papers.claims import Claims
 
 FILE = "claims.csv"
 BOUND = ">="

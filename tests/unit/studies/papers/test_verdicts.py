@@ -7,9 +7,9 @@ import yaml
 from scipy.stats import nct
 
 from harness.core.registry import UserError
-from harness.report.data.claim_figures import Figure
-from harness.report.data.paper_claims import read_claims
-from harness.report.data.verdicts import judge
+from studies.papers.claims import read_claims
+from studies.papers.figures import Figure
+from studies.papers.verdicts import judge
 
 
 def claim_of(folder, **fields):

@@ -16,7 +16,7 @@
         expect: {ratio_below: 1.5, least_ratio: 1.1}
         verdict: held
 
-docs/comparing.md explains every field. Privacy claims of other systems are in `privacy.claims`.
+docs/comparing.md explains every field. Privacy claims of other systems are in `studies.systems.claims`.
 """
 
 from __future__ import annotations

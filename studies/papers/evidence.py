@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from harness.config.recorded import completed, named_parts
 from harness.config.report import COSTS
 from harness.core.registry import UserError, unknown
-from harness.report.data.claim_figures import Figure, versions_text
 from harness.report.data.identity import origin, plugged
-from harness.report.data.paper_claims import REACHED, Choice, Claim, Claims, Measure, settings_text
 from harness.report.data.results import Results, Run
 from harness.report.data.tidy import COUNTS, flat_spec
+from studies.papers.claims import REACHED, Choice, Claim, Claims, Measure, settings_text
+from studies.papers.figures import Figure, versions_text
 
 ENDED = ("done", "failed", "stopped")  # runs that had the rounds they had
 PLACES = 4  # values named in a message

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from harness.cli.console import out, print_rows
 from harness.core.registry import UserError, unknown
-from privacy.claims import CLAIMS, Verdict, judge
+from studies.systems.claims import CLAIMS, Verdict, judge
 
 MOST_DRAWS = 1_000_000  # of secret cohorts, also the most rounds of a run
 

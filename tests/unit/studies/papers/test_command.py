@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from harness.api import making
-from harness.cli import claims as command
 from harness.cli.parser import main
-from harness.report.data.claim_figures import Figure, read_figures, write_figures
-from harness.report.data.paper_claims import read_claims
+from studies.papers import command
+from studies.papers.claims import read_claims
+from studies.papers.figures import Figure, read_figures, write_figures
 
 CLAIM = {
     "says": "A helps",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.core.registry import counted
-from harness.report.data.claim_figures import Figure
-from harness.report.data.verdicts import Finding
 from harness.report.tables.text import quantity
+from studies.papers.figures import Figure
+from studies.papers.verdicts import Finding
 
 DIGITS = 3  # of figures in the table
 COLUMNS = ("claim", "says", "expected", "found", "95 % interval", "seeds", "detectable", "paper", "verdict")
