@@ -1,4 +1,4 @@
-"""Command ``claims``: whether the runs of a results folder show what papers claim."""
+"""Command ``papers``: whether the runs of a results folder confirm what papers claim."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cli import grammar
 from harness.cli.console import log, out, print_rows
 from harness.config.recorded import results_folder
-from harness.core.garbage import last_work
 from harness.core.registry import UserError, counted, unknown
 from harness.report.data.results import Results
 from studies.papers import table
@@ -22,8 +22,27 @@ from studies.papers.verdicts import Finding, judge
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
-@last_work()
-def claims_command(given: argparse.Namespace) -> int:
+def papers_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    to.add_argument(
+        "folders",
+        nargs="*",
+        metavar="FOLDER",
+        help="folders with claims.yaml, or with such folders in them (default: results/reference)",
+    )
+    to.add_argument(
+        "--from",
+        dest="runs",
+        type=grammar.path,
+        metavar="DIR",
+        help="results folder whose runs are read anew",
+    )
+    to.add_argument("--update", action="store_true", help="with --from: write claims.csv of every folder")
+    to.add_argument("--markdown", action="store_true", help="print the table of the pages in docs/papers")
+    to.add_argument("--json", action="store_true", help="print JSON")
+
+
+def papers_command(given: argparse.Namespace) -> int:
     """Print the verdicts; 1 if one differs from the written one, or the evidence is stale."""
     if given.update and given.runs is None:
         raise UserError("--update: goes with --from DIR, whose runs are the evidence")

@@ -1,4 +1,4 @@
-"""``epsilon --claim``: what privacy settings of other systems compose to."""
+"""Command ``systems``: the epsilon that privacy settings of other systems compose to."""
 
 from __future__ import annotations
 
@@ -7,110 +7,107 @@ import json
 from collections.abc import Sequence
 
 from harness.cli.console import out, print_rows
+from harness.cli.epsilon import MOST_DRAWS, number
 from harness.core.registry import UserError, unknown
-from studies.systems.claims import CLAIMS, Verdict, judge
+from studies.systems.compositions import Row
+from studies.systems.settings import SETTINGS, Evaluation, evaluate
 
-MOST_DRAWS = 1_000_000  # of secret cohorts, also the most rounds of a run
-
-
-def number(value: float) -> str:
-    """Write an epsilon."""
-    return f"{value:,.0f}" if 1e4 <= value < 1e7 else f"{value:.4g}"
+COLUMNS = ("what it composes to", "adjacency", "epsilon", "delta", "by")
 
 
-def claims_command(given: argparse.Namespace) -> int:
-    """Print what one setting, or all that are known, compose to."""
-    if given.claims:
-        verdicts = [judge(name, {}) for name in CLAIMS]
-    else:
-        name, _, settings = given.claim.partition(":")
-        if name not in CLAIMS:
-            raise unknown("claim", name, CLAIMS)
-        try:
-            verdicts = [judge(name, _settings(name, settings))]
-        except ValueError as problem:
-            raise UserError(f"epsilon: {problem}") from problem
+def systems_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    to.add_argument(
+        "settings",
+        nargs="*",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="settings of other systems (default: all, at their defaults)",
+    )
+    to.add_argument("--json", action="store_true", help="print JSON")
+    to.add_argument("--markdown", action="store_true", help="print the table of docs/systems.md")
+
+
+def systems_command(given: argparse.Namespace) -> int:
+    """Print what settings compose to."""
+    try:
+        evaluations = [evaluate(*_parsed(text)) for text in given.settings or SETTINGS]
+    except ValueError as problem:
+        raise UserError(f"systems: {problem}") from problem
     if given.json:
-        print(json.dumps([verdict.as_json() for verdict in verdicts], indent=1))
+        print(json.dumps([evaluation.as_json() for evaluation in evaluations], indent=1))
     elif given.markdown:
-        print(markdown(verdicts))
+        print(markdown(evaluations))
     else:
-        for verdict in verdicts:
-            _print_verdict(verdict)
+        for evaluation in evaluations:
+            _print(evaluation)
     return 0
 
 
-def markdown(verdicts: Sequence[Verdict]) -> str:
-    """Return a table of claims, and below it what is said of each."""
+def markdown(evaluations: Sequence[Evaluation]) -> str:
+    """Return a table of settings, and below it what is known about each."""
     lines = [
-        "| claim | printed | what it composes to | adjacency | epsilon | delta | by |",
+        f"| {' | '.join(('setting', 'printed', *COLUMNS))} |",
         "| :-- | --: | :-- | :-- | --: | --: | :-- |",
     ]
-    for verdict in verdicts:
-        name, said = f"`{verdict.claim.name}`", _said(verdict)
-        for row in verdict.rows:
-            cells = (
-                name,
-                said,
-                row.what,
-                row.adjacency,
-                number(row.epsilon),
-                f"{row.delta:g}",
-                row.accountant,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
-            name = said = ""
-    for verdict in verdicts:
-        claim = verdict.claim
-        settings = ", ".join(f"{key} {value:g}" for key, value in verdict.values.items())
-        links = ", ".join(f"[{source.rsplit('/', 1)[-1]}]({source})" for source in claim.sources)
+    for evaluation in evaluations:
+        first = f"`{evaluation.setting.name}`", _printed(evaluation)
+        for row in evaluation.rows:
+            lines.append(f"| {' | '.join((*first, *_cells(row)))} |")
+            first = "", ""
+    for evaluation in evaluations:
+        setting = evaluation.setting
+        links = ", ".join(f"[{source.rsplit('/', 1)[-1]}]({source})" for source in setting.sources)
         lines += [
             "",
-            f"### {claim.name}",
+            f"### {setting.name}",
             "",
-            f"{claim.title}; {settings}. Version: {claim.version}.",
-            f"Printed: {_said(verdict)}, {claim.says}.",
+            f"{setting.title}; {_values(evaluation)}. Version: {setting.version}.",
+            f"Printed: {_printed(evaluation)}, {setting.meaning}.",
+            "",
+            setting.why,
+            "",
+            f"Sources: {links}.",
         ]
-        lines += ["", claim.why, "", f"Sources: {links}."]
     return "\n".join(lines)
 
 
-def _said(verdict: Verdict) -> str:
-    return "no epsilon" if verdict.claimed is None else number(verdict.claimed)
-
-
-def _settings(name: str, text: str) -> dict[str, float]:
-    found = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
-        if key.strip() not in CLAIMS[name].settings:
-            raise unknown(f"setting of {name}", key.strip(), CLAIMS[name].settings)
-        try:
-            found[key.strip()] = float(value)
-        except ValueError:
-            raise UserError(f"epsilon: {name}: {key.strip()}{equals}{value}: not a number") from None
-        if key.strip() in ("rounds", "epochs", "updates") and found[key.strip()] > MOST_DRAWS:
-            raise UserError(f"epsilon: {name}: {key.strip()} is at most {MOST_DRAWS:,}; given {value}")
-    return found
-
-
-def _print_verdict(verdict: Verdict) -> None:
-    claim = verdict.claim
-    settings = ", ".join(f"{key} {value:g}" for key, value in verdict.values.items())
-    out.print(f"{claim.name}: {claim.title}, {claim.version} ({settings})", markup=False)
-    out.print(f"Printed: {_said(verdict)}, {claim.says}", markup=False)
-    rows = [
-        {
-            "what it composes to": row.what,
-            "adjacency": row.adjacency,
-            "epsilon": number(row.epsilon),
-            "delta": f"{row.delta:g}",
-            "by": row.accountant,
-        }
-        for row in verdict.rows
-    ]
-    print_rows(rows, "")
-    out.print(f"Why: {claim.why}", markup=False)
-    for source in claim.sources:
+def _print(evaluation: Evaluation) -> None:
+    setting = evaluation.setting
+    out.print(f"{setting.name}: {setting.title}, {setting.version} ({_values(evaluation)})", markup=False)
+    out.print(f"Printed: {_printed(evaluation)}, {setting.meaning}", markup=False)
+    print_rows([dict(zip(COLUMNS, _cells(row), strict=True)) for row in evaluation.rows], "")
+    out.print(f"Why: {setting.why}", markup=False)
+    for source in setting.sources:
         out.print(f"  {source}", markup=False)
     out.print("")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return row.what, row.adjacency, number(row.epsilon), f"{row.delta:g}", row.accountant
+
+
+def _printed(evaluation: Evaluation) -> str:
+    return "no epsilon" if evaluation.printed is None else number(evaluation.printed)
+
+
+def _values(evaluation: Evaluation) -> str:
+    return ", ".join(f"{key} {value:g}" for key, value in evaluation.values.items())
+
+
+def _parsed(text: str) -> tuple[str, dict[str, float]]:
+    """Return the name and the values of a setting on the command line."""
+    name, _, assignments = text.partition(":")
+    if name not in SETTINGS:
+        raise unknown("setting", name, SETTINGS)
+    values = {}
+    for part in filter(None, assignments.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in SETTINGS[name].defaults:
+            raise unknown(f"value of {name}", key, SETTINGS[name].defaults)
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise UserError(f"systems: {name}: {key}{equals}{value}: not a number") from None
+        if key in ("rounds", "epochs", "updates") and values[key] > MOST_DRAWS:
+            raise UserError(f"systems: {name}: {key} is at most {MOST_DRAWS:,}; given {value}")
+    return name, values
