@@ -1,1 +1,1 @@
-"""Claims of papers, and whether recorded runs confirm them."""
+"""PaperClaims of papers, and whether recorded runs confirm them."""

@@ -14,7 +14,7 @@ from harness.core.registry import UserError, counted, unknown
 from harness.report.data.results import Results
 from studies.papers import table
 from studies.papers.claims import FILE as CLAIMS
-from studies.papers.claims import Claims, read_claims
+from studies.papers.claims import PaperClaims, read_claims
 from studies.papers.evidence import gather
 from studies.papers.figures import FILE, Figure, differing, read_figures, stale, write_figures
 from studies.papers.verdicts import Finding, judge
@@ -82,7 +82,7 @@ def _folders(names: Sequence[str]) -> list[Path]:
     return found
 
 
-def _evidence(claims: Claims, runs: Path | None, update: bool, wrong: list[str]) -> list[Figure]:
+def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[str]) -> list[Figure]:
     """Return the figures of the runs, or those written down, and note where these two differ."""
     path = claims.folder / FILE
     if runs is None:
@@ -103,9 +103,9 @@ def _differences(findings: Sequence[Finding]) -> list[str]:
     found = []
     for finding in findings:
         written = finding.claim.verdict
-        if finding.verdict != written:
+        if finding.decision.verdict != written:
             told = f"not {written!r}, as written" if written else f"and none is written in {CLAIMS}"
-            found.append(f"{finding.claim.id}: the verdict is {finding.verdict!r}, {told}")
+            found.append(f"{finding.claim.id}: the verdict is {finding.decision.verdict!r}, {told}")
     return found
 
 

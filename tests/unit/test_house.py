@@ -59,7 +59,7 @@ def test_no_lazy_name_is_that_of_a_module(package):
     assert all(getattr(module, name) is not None for name in module.__all__)
 
 
-#: Those that write a folder of their own and read nothing else in it. Records of submissions are checked one by one.
+#: Those that write a folder of their own and read nothing else; records of submissions are checked one by one.
 WRITERS = {"harness.cli.doctor", "harness.cli.run", "harness.api.making", "studies.board.submission"}
 
 
