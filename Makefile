@@ -51,12 +51,12 @@ format: .venv/ready-to-test
 
 # The golden rows have the same tolerance.
 board: .venv/ready
-	$(BIN)/python -m harness board check board/submissions --tolerance 1e-6
-	$(BIN)/python -m harness board build board/submissions --out board/site
+	$(BIN)/python -m studies board check board/submissions --tolerance 1e-6
+	$(BIN)/python -m studies board build board/submissions --out board/site
 
 # Verdicts on the papers are those that the committed evidence gives, and that evidence is of today's versions.
 claims: .venv/ready
-	$(BIN)/python -m harness claims
+	$(BIN)/python -m studies papers
 
 clean:
 	rm -rf results/runs results/quickstart board/site .pytest_cache .mypy_cache .ruff_cache

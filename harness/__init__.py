@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness.api import (
         Callback,
         Execution,
+        Hypothesis,
         Report,
         RunRecord,
         RunSpec,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         UserError,
         aggregator,
         flower_strategy,
+        judge,
         leaderboard,
         load_plugin,
         load_results,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Callback",
     "Execution",
+    "Hypothesis",
     "Report",
     "RunRecord",
     "RunSpec",
@@ -53,6 +56,7 @@ __all__ = [
     "UserError",
     "aggregator",
     "flower_strategy",
+    "judge",
     "leaderboard",
     "load_plugin",
     "load_results",

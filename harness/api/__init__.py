@@ -10,6 +10,7 @@ from harness.config.run import RunSpec
 from harness.core.registry import UserError
 from harness.report.folder import Report
 from harness.report.trackers import track
+from harness.report.verdict import Hypothesis, judge
 from harness.simulation.build import Execution, Setup
 from harness.simulation.callbacks import Callback, StopEarly
 from harness.simulation.simulation import Simulation
@@ -18,6 +19,7 @@ from harness.storage.store import RunRecord
 __all__ = [
     "Callback",
     "Execution",
+    "Hypothesis",
     "Report",
     "RunRecord",
     "RunSpec",
@@ -28,6 +30,7 @@ __all__ = [
     "UserError",
     "aggregator",
     "flower_strategy",
+    "judge",
     "leaderboard",
     "load_plugin",
     "load_results",

@@ -1,4 +1,4 @@
-"""``epsilon``: privacy of a mechanism, or the noise for a budget, without a run; and claims of others."""
+"""``epsilon``: privacy of a mechanism, or the noise for a budget, without a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.cli.console import out, print_rows
 from harness.cli.statement import statement_command
-from harness.cli.verdicts import MOST_DRAWS, claims_command, number
 from harness.config.yaml import shown
 from harness.core.registry import UserError, counted
 from privacy.accounting import account, calibrate
@@ -19,6 +18,7 @@ from privacy.event import Event
 from privacy.gaussian import check_budget, check_delta
 from privacy.trade_off import accuracy_bound
 
+MOST_DRAWS = 1_000_000  # of secret cohorts
 MOST_ROUNDS = 10**12
 SAMPLINGS = ("poisson", "without-replacement", "fixed", "full")
 SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message over its clip norm
@@ -85,6 +85,11 @@ class Mechanism:
         )
 
 
+def number(value: float) -> str:
+    """Write an epsilon."""
+    return f"{value:,.0f}" if 1e4 <= value < 1e7 else f"{value:.4g}"
+
+
 def epsilon_options(to: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     asked = to.add_mutually_exclusive_group()
@@ -96,15 +101,11 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
     )
     asked.add_argument("--for-epsilon", type=float, metavar="E", help="print the noise multiplier instead")
     asked.add_argument(
-        "--claim", metavar="NAME[:KEY=VALUE,...]", help="what a setting of another system holds"
-    )
-    asked.add_argument(
         "--statement",
         metavar="PATH",
         help="compute the epsilon of a run again from what its statement prints: a run's folder, its done.json, or "
         "the output of run --json",
     )
-    asked.add_argument("--claims", action="store_true", help="all claims that are known, at their defaults")
     to.add_argument("--clip", type=float, default=1.0, metavar="C", help="clip norm (default: 1)")
     to.add_argument(
         "--cohort",
@@ -138,13 +139,10 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         help="who adds the noise",
     )
     to.add_argument("--json", action="store_true", help="print JSON")
-    to.add_argument("--markdown", action="store_true", help="print claims as Markdown")
 
 
 def epsilon_command(given: argparse.Namespace) -> int:
     """Answer from the numbers on the command line."""
-    if given.claims or given.claim is not None:
-        return claims_command(given)
     if given.statement is not None:
         return statement_command(given)
     if (given.noise_multiplier is None) == (given.for_epsilon is None):

@@ -1,5 +1,7 @@
 """Examples at the end of every ``--help``; a test parses each. The first are those of the command line itself."""
 
+from collections.abc import Sequence
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": (
         "run --algorithm fedavg --data breast-cancer --rounds 20 --out results",
@@ -41,18 +43,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "report results --pivot algorithm.name,privacy.epsilon,auroc",
     ),
     "recommend": ("recommend results --where 'epsilon_total <= 2' --where 'auroc >= 0.8'",),
-    "claims": ("claims", "claims my_claims --from results --update"),
     "export": ("export results --csv all.csv", "export results --tensorboard board"),
     "predict": ("predict results/runs/ID patients.csv --csv predictions.csv",),
     "doctor": ("doctor", "doctor --out /shared/results --json"),
     "verify": ("verify results", "verify results.tar.gz --sample 5"),
     "archive": ("archive results results.tar.gz",),
-    "submit": (
-        "submit results --suite mine --to submissions/ada --submitter 'Ada L.' --key ~/.ssh/id_ed25519",
-    ),
-    "board": ("board check submissions", "board build submissions --out site"),
-    "board build": ("board build submissions --out site",),
-    "board check": ("board check submissions --sample 20 --tolerance 1e-6",),
     "list": ("list algorithms", "list suites"),
     "data": ("data list", "data fetch adult", "data draw clients.png --data digits --partition dirichlet"),
     "data list": ("data list --json",),
@@ -72,7 +67,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 
-def epilog(command: str) -> str:
-    """Return the examples of a command as its help shows them."""
-    lines = (line if line.startswith("eval") else f"python -m harness {line}" for line in EXAMPLES[command])
+def epilog(program: str, examples: Sequence[str]) -> str:
+    """Return examples as a help shows them."""
+    lines = (line if line.startswith("eval") else f"{program} {line}" for line in examples)
     return "\n".join(["examples:", *(f"  {line}" for line in lines)])

@@ -10,13 +10,13 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from harness.cli.examples import epilog
+from harness.cli.examples import EXAMPLES, epilog
 from harness.cli.grammar import Parser, Version, path
 from harness.cli.names import shadowed
 from harness.cli.options import (
@@ -35,6 +35,7 @@ from harness.cli.options import (
 from harness.cli.visible import Visible
 from harness.core.registry import PLUGINS, Interrupted, UserError
 
+PROGRAM = "python -m harness"
 SHELLS = ("bash", "zsh", "tcsh")
 LISTS = (
     "algorithms",
@@ -66,14 +67,23 @@ def refusals() -> tuple[type[Exception], ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    return exit_code(parser(), arguments, _carry_out)
+
+
+def exit_code(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    carry_out: Callable[[argparse.Namespace], int],
+) -> int:
+    """Parse arguments, carry them out, and return the exit code; errors of a user become one line."""
     try:
-        given = parser().parse_args(arguments)
+        given = parser.parse_args(arguments)
         if hidden := shadowed():
             return _refused("; ".join(hidden))
         screen = logging.StreamHandler()
         screen.setFormatter(Visible())
         logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, handlers=[screen])
-        return _carry_out(given)
+        return carry_out(given)
     except UserError as error:
         _refused(str(error))
         return 130 if isinstance(error, Interrupted) else 2
@@ -118,7 +128,7 @@ def _refused(message: str) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     top = Parser(
-        prog="python -m harness",
+        prog=PROGRAM,
         description="Measure what privacy and compression cost in federated learning.",
         **_with_examples(""),
     )
@@ -233,24 +243,6 @@ def parser() -> argparse.ArgumentParser:
     system_options(advised)
     advised.add_argument("--json", action="store_true", help="print JSON")
 
-    judged = command(
-        "claims",
-        "claims",
-        "say whether runs show what papers claim, and with which power; 1 if not as written",
-    )
-    judged.add_argument(
-        "folders",
-        nargs="*",
-        metavar="FOLDER",
-        help="folders with claims.yaml, or with such folders in them (default: results/reference of the checkout)",
-    )
-    judged.add_argument(
-        "--from", dest="runs", type=path, metavar="DIR", help="results folder whose runs are read anew"
-    )
-    judged.add_argument("--update", action="store_true", help="with --from: write claims.csv of every folder")
-    judged.add_argument("--markdown", action="store_true", help="print the table of the pages in docs/papers")
-    judged.add_argument("--json", action="store_true", help="print JSON")
-
     export = command("export", "report", "write every evaluation of a results folder for other tools")
     export.add_argument("dir", type=path, metavar="DIR")
     export.add_argument("--suite", help="only this suite's runs")
@@ -308,36 +300,6 @@ def parser() -> argparse.ArgumentParser:
     archived.add_argument("dir", type=path, metavar="DIR")
     archived.add_argument("file", type=path, metavar="FILE.tar.gz")
 
-    submitted = command(
-        "submit", "board", "make a folder of a suite's results for a board, with a signed manifest"
-    )
-    submitted.add_argument("dir", type=path, metavar="DIR")
-    submitted.add_argument("--suite", required=True, metavar="NAME", help="the suite")
-    submitted.add_argument("--to", required=True, type=path, metavar="FOLDER", help="the new folder")
-    submitted.add_argument(
-        "--submitter", required=True, metavar="NAME", help="who submits, as the board shows it"
-    )
-    submitted.add_argument(
-        "--key", type=path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest"
-    )
-
-    shown = command("board", "board", "check submissions, and make static pages of them")
-    step = shown.add_subparsers(dest="what", required=True, metavar="build|check")
-    built = step.add_parser(
-        "build",
-        help="write a page for every task, method and submission",
-        **_with_examples("board build"),
-    )
-    built.add_argument("dir", type=path, metavar="SUBMISSIONS")
-    built.add_argument("--out", required=True, type=path, metavar="FOLDER", help="folder of the pages")
-    proved = step.add_parser(
-        "check",
-        help="check manifests and signatures, and repeat a sample of the runs",
-        **_with_examples("board check"),
-    )
-    proved.add_argument("dir", type=path, metavar="SUBMISSIONS")
-    sample_options(proved, 5)
-
     listing = command("list", "listing", "list algorithms, data sets, metrics, models, ...")
     listing.add_argument("what", choices=LISTS)
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -376,26 +338,35 @@ def parser() -> argparse.ArgumentParser:
     completed = command("completion", "completion", "print the script that completes commands in a shell")
     completed.add_argument("shell", choices=SHELLS)
 
-    computed = command("epsilon", "epsilon", "privacy of a mechanism without a run, and of others' claims")
+    computed = command("epsilon", "epsilon", "privacy of a mechanism without a run")
     computed.later = _epsilon_options
 
-    for one in (*commands.choices.values(), *what.choices.values(), *step.choices.values()):
-        if one not in (data, shown):  # they have subcommands
-            one.add_argument(
-                "--plugin",
-                action="append",
-                default=[],
-                type=path,
-                metavar="FILE.py",
-                help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
-            )
-            one.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
+    for one in (*commands.choices.values(), *what.choices.values()):
+        if one is not data:  # which has subcommands
+            common_options(one)
     return top
 
 
-def _with_examples(command: str) -> dict[str, Any]:
+def common_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of every command."""
+    to.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        type=path,
+        metavar="FILE.py",
+        help="file that registers algorithms, models, codecs, mechanisms, metrics or data (repeatable)",
+    )
+    to.add_argument("--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
+
+
+def with_examples(program: str, examples: Sequence[str]) -> dict[str, Any]:
     """Return the arguments that end a parser's help with examples, line by line."""
-    return {"epilog": epilog(command), "formatter_class": argparse.RawDescriptionHelpFormatter}
+    return {"epilog": epilog(program, examples), "formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
+def _with_examples(command: str) -> dict[str, Any]:
+    return with_examples(PROGRAM, EXAMPLES[command])
 
 
 def filled() -> argparse.ArgumentParser:

@@ -27,7 +27,7 @@ METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 PRELOADED = (
     "pandas",
     "scipy.special",
-    "datasets.readers",
+    "datasets.catalog",
     "harness.executors.processes",
 )  # once for all workers
 STARTS = 5  # of a new worker, at most

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import board
 from harness.cli.parser import main
 from harness.config.recorded import run_id
 from harness.config.run import read_spec
@@ -17,11 +16,13 @@ from harness.executors.replay import Replay, caught
 from harness.executors.scheduler import run_one
 from harness.simulation.build import Execution
 from harness.storage import seals
-from harness.storage.first_seen import SEEN
 from harness.storage.manifest import MANIFEST, SIGNATURE, manifest
-from harness.storage.signature import sign
 from harness.storage.store import Store
-from harness.storage.submission import write_submission
+from studies.__main__ import main as studies
+from studies.board import command as board
+from studies.board.first_seen import SEEN
+from studies.board.signature import sign
+from studies.board.submission import write_submission
 from tests.support.submitted import SPEC, forge, resealed, results
 
 RUNS = 6
@@ -49,14 +50,14 @@ def test_a_signed_submission_goes_from_runs_to_pages(made, tmp_path, capsys):
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     to = tmp_path / "subs" / "ada"
-    given = ["submit", str(made.root), "--suite", "mine", "--to", str(to), "--submitter", "Ada"]
-    assert main([*given, "--key", str(key)]) == 0
+    given = ["board", "submit", str(made.root), "--suite", "mine", "--to", str(to), "--submitter", "Ada"]
+    assert studies([*given, "--key", str(key)]) == 0
     assert "signed by SHA256:" in said(capsys)
-    assert main(["board", "check", str(tmp_path / "subs"), "--sample", "2"]) == 0
+    assert studies(["board", "check", str(tmp_path / "subs"), "--sample", "2"]) == 0
     told = said(capsys)
     assert told.count(": identical") == 2 and "6 runs of Ada, signed by SHA256:" in told
     assert f"F = 1 with {100 * caught(6, 1, 2):.3g} %" in told
-    assert main(["board", "build", str(tmp_path / "subs"), "--out", str(tmp_path / "site")]) == 0
+    assert studies(["board", "build", str(tmp_path / "subs"), "--out", str(tmp_path / "site")]) == 0
     (page,) = (tmp_path / "site" / "tasks").glob("*.html")
     seeds = " ".join(map(str, range(RUNS)))
     assert f"for seed in {seeds}; do python -m harness run --algorithm" in page.read_text()
@@ -68,7 +69,7 @@ def test_a_forged_record_is_found_by_computing_it_again(folder, capsys):
     forge(run)
     resealed(folder / "ada")
     assert main(["verify", str(folder / "ada")]) == 0  # all checksums agree
-    assert main(["board", "check", str(folder), "--sample", str(RUNS)]) == 2
+    assert studies(["board", "check", str(folder), "--sample", str(RUNS)]) == 2
     told = said(capsys)
     assert told.count(": identical") == RUNS - 1
     assert re.search(rf"{run.path.name}: different, largest difference 0\.\d+: .*accuracy: 0\.999", told)
@@ -91,7 +92,7 @@ def test_a_run_that_looks_foreign_is_not_let_through(folder, capsys):
         str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != MANIFEST
     ]
     (root / MANIFEST).write_text(manifest(root, names))
-    assert main(["board", "check", str(folder), "--sample", str(RUNS)]) == 2
+    assert studies(["board", "check", str(folder), "--sample", str(RUNS)]) == 2
     assert f"not compared: it was made by other versions: algorithm 99, here {here}" in said(capsys)
 
 
@@ -111,7 +112,7 @@ def test_forged_runs_are_caught_as_often_as_stated(forged, folder, monkeypatch):
     times, found = 1000, 0
     for seed in range(times):
         given.seed = seed
-        found += board.check(given, stub) == 2
+        found += board.check_command(given, stub) == 2
     p = caught(RUNS, forged, 2)
     assert abs(found / times - p) < 4 * (p * (1 - p) / times) ** 0.5
 
@@ -119,7 +120,7 @@ def test_forged_runs_are_caught_as_often_as_stated(forged, folder, monkeypatch):
 def test_the_example_of_this_repository_can_be_repeated(capsys):
     """Where it cannot, board/README.md says how to make it again."""
     folder = Path(__file__).parents[2] / "board" / "submissions"
-    assert main(["board", "check", str(folder), "--sample", "2", "--tolerance", "1e-6"]) == 0, said(capsys)
+    assert studies(["board", "check", str(folder), "--sample", "2", "--tolerance", "1e-6"]) == 0, said(capsys)
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 200_000
 
 
@@ -127,18 +128,18 @@ def test_one_bad_submission_does_not_hide_the_others(folder, tmp_path, capsys):
     shutil.copytree(folder / "ada", folder / "eve")
     (folder / "eve" / "extra.pt").write_bytes(b"0")
     site = tmp_path / "site"
-    assert main(["board", "build", str(folder), "--out", str(site)]) == 2
+    assert studies(["board", "build", str(folder), "--out", str(site)]) == 2
     assert "eve: left out: 'extra.pt' is no result" in said(capsys)
     index = (site / "index.html").read_text()
     assert "Ada" in index and "Left out" in index and "extra.pt" in index
-    assert main(["board", "check", str(folder), "--sample", "0"]) == 2
+    assert studies(["board", "check", str(folder), "--sample", "0"]) == 2
     assert "eve: refused" in said(capsys)
 
 
 def test_a_copy_of_a_submission_does_not_count_twice(folder, tmp_path, capsys):
     """Copies of sound runs would make forged ones rarer in a sample."""
     shutil.copytree(folder / "ada", folder / "bob")
-    assert main(["board", "check", str(folder), "--sample", "1"]) == 2
+    assert studies(["board", "check", str(folder), "--sample", "1"]) == 2
     told = said(capsys)
     assert "bob: refused: it is a copy of ada" in told and f"1 of {RUNS} finished runs" in told
 
@@ -154,18 +155,18 @@ def test_a_copy_displaces_no_original(made, tmp_path, capsys):
     write_submission(made, "mine", subs / "b-ada", "Ada", tmp_path / "ada")
     shutil.copytree(subs / "b-ada", subs / "a-copy", ignore=shutil.ignore_patterns(SIGNATURE))
     build = ["board", "build", str(subs), "--out", str(tmp_path / "site")]
-    assert main(build) == 2
+    assert studies(build) == 2
     assert "a-copy: left out: it is a copy of b-ada" in said(capsys)
     assert [json.loads(line)["folder"] for line in (subs / SEEN).read_text().splitlines()] == ["b-ada"]
     before = (subs / SEEN).read_bytes()
     sign(subs / "a-copy" / MANIFEST, tmp_path / "eve")  # by another key: the first seen counts
-    assert main(build) == 2
+    assert studies(build) == 2
     assert "a-copy: left out: it is a copy of b-ada" in said(capsys)
     assert (subs / SEEN).read_bytes() == before
-    assert main(["board", "check", str(subs), "--sample", "0"]) == 2
+    assert studies(["board", "check", str(subs), "--sample", "0"]) == 2
     assert "a-copy: refused: it is a copy of b-ada" in said(capsys)
     (subs / SEEN).write_text("no list")
-    assert main(build) == 2
+    assert studies(build) == 2
     assert "seen.jsonl is damaged in line 1" in said(capsys)
 
 
@@ -180,7 +181,7 @@ def test_a_check_says_which_noise_may_have_been_chosen(tmp_path, capsys):
         cells = [{"id": ended.id, "spec": spec.model_dump(mode="json")}]
         Store(tmp_path / name).write_suite("mine", {"suite": "mine", "profile": "", "cells": cells})
         write_submission(Store(tmp_path / name), "mine", subs / name, name)
-    main(["board", "check", str(subs), "--sample", "2"])
+    studies(["board", "check", str(subs), "--sample", "2"])
     told = said(capsys)
     assert "lucky: 1 private run with the noise of other code than here" in told
     assert "usual: 1 private run" not in told
@@ -193,7 +194,7 @@ def test_a_record_that_breaks_tables_is_left_out(folder, tmp_path, capsys):
     final["timing"]["seconds"] = ["soon"]
     seals.write_sealed(run.path / "done.json", final, seal)
     resealed(folder / "ada")
-    assert main(["board", "build", str(folder), "--out", str(tmp_path / "site")]) == 2
+    assert studies(["board", "build", str(folder), "--out", str(tmp_path / "site")]) == 2
     assert f"ada: left out: run {run.path.name} is damaged: done.json is damaged: timing.seconds" in said(
         capsys
     )
@@ -208,8 +209,8 @@ def test_a_record_that_breaks_tables_is_left_out(folder, tmp_path, capsys):
     ],
 )
 def test_samples_and_tolerances_have_bounds(options, why, made, folder, capsys):
-    for command in (["verify", str(made.root)], ["board", "check", str(folder)]):
-        assert main([*command, *options]) == 2
+    for program, command in ((main, ["verify", str(made.root)]), (studies, ["board", "check", str(folder)])):
+        assert program([*command, *options]) == 2
         assert why in said(capsys)
 
 
@@ -236,9 +237,9 @@ def test_submit_refuses_what_a_check_refuses(privacy, data, why, tmp_path, capsy
         fields["privacy"] = {"placement": "local", "noise_multiplier": 1.0, "clip": 1.0, **privacy}
     store = results(tmp_path / "made", seeds=1, **fields)
     to = tmp_path / "subs" / "ada"
-    given = ["submit", str(store.root), "--suite", "mine", "--to", str(to), "--submitter", "Ada"]
-    assert main(given) == 2 and not to.exists()
+    given = ["board", "submit", str(store.root), "--suite", "mine", "--to", str(to), "--submitter", "Ada"]
+    assert studies(given) == 2 and not to.exists()
     assert why in said(capsys)
     write_submission(store, "mine", to, "Ada")
-    assert main(["board", "check", str(to), "--sample", "0"]) == 2
+    assert studies(["board", "check", str(to), "--sample", "0"]) == 2
     assert why in said(capsys)

@@ -2,7 +2,8 @@
 
 A page is run from top to bottom in a folder of its own that holds `docs/`:
 
-- every line ``python -m harness ...`` of a fenced block without a language, or of console, sh or bash;
+- every line ``python -m harness ...`` or ``python -m studies ...`` of a fenced block without a language, or of
+  console, sh or bash;
 - every block of Python that begins with ``import harness``;
 - a block of Python or YAML whose first line is the comment ``# NAME.py`` or ``# NAME.yaml`` becomes that file.
 
@@ -19,8 +20,11 @@ from typing import NamedTuple
 import pytest
 
 from harness.cli.parser import main, parser
+from studies import __main__ as studies
 
 ROOT = Path(__file__).parents[2]
+PARSERS = {"harness": parser, "studies": studies.parser}
+MAINS = {"harness": main, "studies": studies.main}
 READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^(<!-- slow -->\n+)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
@@ -35,12 +39,12 @@ class Block(NamedTuple):
 
     @property
     def commands(self):
-        """Return the arguments of every command of ours."""
+        """Return the program and the arguments of every command of ours."""
         if self.language not in ("", "console", "sh", "bash"):
             return []
         lines = self.body.replace("\\\n", " ").splitlines()
-        ours = [re.match(r"(?:\$ )?(?:\.venv/bin/)?python -m harness (.*)", line) for line in lines]
-        return [shlex.split(found[1], comments=True) for found in ours if found]
+        ours = [re.match(r"(?:\$ )?(?:\.venv/bin/)?python -m (harness|studies) (.*)", line) for line in lines]
+        return [(found[1], shlex.split(found[2], comments=True)) for found in ours if found]
 
 
 def blocks(text):
@@ -61,7 +65,7 @@ make test
 
 <!-- slow -->
 ```
-.venv/bin/python -m harness status results
+.venv/bin/python -m studies papers mine
 ```
 
 ```yaml
@@ -69,21 +73,25 @@ python -m harness nothing
 ```
 """
     first, second, third = blocks(text)
-    assert first.commands == [["run", "--set", "a={b: 1}", "--seed", "1"]] and not first.slow
-    assert second.commands == [["status", "results"]] and second.slow
+    assert first.commands == [("harness", ["run", "--set", "a={b: 1}", "--seed", "1"])] and not first.slow
+    assert second.commands == [("studies", ["papers", "mine"])] and second.slow
     assert third.commands == []
 
 
-def test_the_reference_names_every_command_and_every_option():
+def subcommands(parser, above=""):
+    """Yield name and parser of every command, with those inside of it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                command.fill()
+                yield f"{above}{name}", command
+                yield from subcommands(command, f"{above}{name} ")
+
+
+@pytest.mark.parametrize("top", [parser, studies.parser])
+def test_the_reference_names_every_command_and_every_option(top):
     page = (ROOT / "docs" / "commands.md").read_text()
-    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
-    every = dict(commands.choices)
-    for command in commands.choices.values():
-        command.fill()
-    for name, command in list(every.items()):
-        for action in command._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                every |= {f"{name} {choice}": inner for choice, inner in action.choices.items()}
+    every = dict(subcommands(top()))
     assert [name for name in every if name not in page] == []
     options = {o for one in every.values() for action in one._actions for o in action.option_strings}
     assert sorted(o for o in options - {"-h", "--help"} if o not in page) == []
@@ -91,9 +99,9 @@ def test_the_reference_names_every_command_and_every_option():
 
 @pytest.mark.parametrize("page", READ, ids=lambda path: path.name)
 def test_every_command_is_one_of_ours(page, capsys):
-    for command in [command for block in blocks(page.read_text()) for command in block.commands]:
+    for program, command in [command for block in blocks(page.read_text()) for command in block.commands]:
         try:
-            parser().parse_args(command)
+            PARSERS[program]().parse_args(command)
         except SystemExit as stop:  # --help ends well
             assert stop.code == 0, f"{shlex.join(command)}: {capsys.readouterr().err}"
 
@@ -109,9 +117,9 @@ def test_every_command_and_example_of_a_page_runs(page, tmp_path, monkeypatch, c
             continue
         if block.language == "python" and block.body.startswith("import harness"):
             exec(compile(block.body, page.name, "exec"), {})
-        for command in block.commands:
-            code = main(command)
-            assert code == 0, f"python -m harness {shlex.join(command)}: {capsys.readouterr().err}"
+        for program, command in block.commands:
+            code = MAINS[program](command)
+            assert code == 0, f"python -m {program} {shlex.join(command)}: {capsys.readouterr().err}"
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda path: path.name)

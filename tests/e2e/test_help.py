@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 def commands():
     """Return the parsers of all commands by name."""
     top = filled()._subparsers._group_actions[0].choices
-    inner = {outer: top[outer]._subparsers._group_actions[0].choices for outer in ("data", "board")}
-    return {**top, **{f"{outer} {name}": one for outer in inner for name, one in inner[outer].items()}}
+    inner = top["data"]._subparsers._group_actions[0].choices
+    return {**top, **{f"data {name}": one for name, one in inner.items()}}
 
 
 def test_every_command_has_examples_that_parse():
@@ -32,7 +32,7 @@ def test_every_command_has_examples_that_parse():
     for name, examples in EXAMPLES.items():
         for example in examples:
             line = example if example.startswith("eval") else f"python -m harness {example}"
-            for arguments in Block("", line.split(">")[0] if " > " in line else line, False).commands:
+            for _, arguments in Block("", line.split(">")[0] if " > " in line else line, False).commands:
                 assert arguments[: len(name.split())] == name.split()
                 filled().parse_args(arguments)
 

@@ -1,6 +1,6 @@
-"""What the pages on papers show is what the command `claims` prints from the committed evidence.
+"""What the pages on papers show is what the command `papers` prints from the committed evidence.
 
-A page holds the output of a command between ``<!-- claims SUITE --markdown -->`` and ``<!-- end -->``.
+A page holds the output of a command between ``<!-- papers SUITE --markdown -->`` and ``<!-- end -->``.
 """
 
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.parser import main
-from harness.report.data.paper_claims import read_claims
-from tests.unit.harness.cli.test_claims_command import write
+from studies.__main__ import main
+from studies.papers.claims import read_claims
+from tests.unit.studies.papers.test_command import write
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -20,14 +20,14 @@ PAGES = [
     ROOT / "docs" / "papers.md",
     *sorted((ROOT / "docs" / "papers").glob("*.md")),
 ]
-BLOCK = re.compile(r"^<!-- (claims .*?--markdown) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^<!-- (papers .*?--markdown) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
 def outdated(page, capsys):
     """Return the commands of a page whose blocks show something else than they print."""
     text = page.read_text()
     found = BLOCK.findall(text)
-    assert len(found) == text.count("<!-- claims "), f"{page.name}: a block has no end, or no --markdown"
+    assert len(found) == text.count("<!-- papers "), f"{page.name}: a block has no end, or no --markdown"
     wrong = []
     for command, shown in found:
         code = main(shlex.split(command))
@@ -43,7 +43,7 @@ def test_a_page_shows_what_the_evidence_says(page, capsys):
 
 def test_a_page_that_shows_something_else_is_found(tmp_path, capsys):
     folder, page = write(tmp_path / "mine"), tmp_path / "page.md"
-    command = f"claims {folder} --markdown"
+    command = f"papers {folder} --markdown"
     assert main(shlex.split(command)) == 0
     printed = capsys.readouterr().out
     page.write_text(f"# A\n\n<!-- {command} -->\n\n{printed}\n<!-- end -->\n\nText.\n")
@@ -70,4 +70,4 @@ def test_claims_come_with_their_evidence():
 
 
 def test_the_verdicts_of_the_repository_are_as_written(capsys):
-    assert main(["claims"]) == 0, capsys.readouterr().err
+    assert main(["papers"]) == 0, capsys.readouterr().err

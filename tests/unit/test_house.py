@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("harness", "privacy", "compression", "datasets", "algorithms")
+PACKAGES = ("harness", "privacy", "compression", "datasets", "algorithms", "studies")
 
 
 def module_name(file: Path) -> str:
@@ -203,13 +203,13 @@ def test_no_lazy_name_is_that_of_a_module(package):
     assert all(getattr(module, name) is not None for name in module.__all__)
 
 
-#: Commands that write a folder of their own, and read nothing else in it.
-WRITERS = {"harness.cli.doctor", "harness.cli.run", "harness.api.making"}
+#: Those that write a folder of their own and read nothing else; records of submissions are checked one by one.
+WRITERS = {"harness.cli.doctor", "harness.cli.run", "harness.api.making", "studies.board.submission"}
 
 
 def test_whoever_reads_results_checks_their_ids():
     """`results_folder` compares ids with records; a `Store` alone takes them as they are."""
-    rooms = ("harness.cli", "harness.api", "harness.report")
+    rooms = ("harness.cli", "harness.api", "harness.report", "studies")
     calls = {
         name
         for name, file in files().items()

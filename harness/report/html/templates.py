@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 
 
-def template(name: str) -> Template:
-    """Return a template of this folder."""
+def template(name: str, folder: Path = HERE) -> Template:
+    """Return a template of a folder, which may include those of this one."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader([folder, HERE]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -87,16 +87,10 @@ def test_local_noise_is_not_amplified(capsys):
         (["--noise-multiplier", "1", "--rounds", "0"], "--rounds is at least 1"),
         (["--noise-multiplier", "1", "--cohort", "1/9", "--rounds", "1000001"], "--rounds is at most 1,000,000"),
         (["--noise-multiplier", "1", "--rounds", "1" + "0" * 400], "--rounds is at most 1,000,000,000,000"),
-        (["--claim", "opacus:epochs=1e7"], "opacus: epochs is at most 1,000,000; given 1e7"),
         (["--noise-multiplier", "1", "--clip", "0"], "--clip is a number above 0"),
         (["--for-epsilon", "0"], "epsilon must be positive"),
         (["--noise-multiplier", "1", "--cohort", "1/10", "--sampling", "full"], "takes everybody"),
         (["--noise-multiplier", "1", *COHORT, "--placement", "local", "--sampling", "poisson"], "sees who sends"),
-        (["--claim", "flip-localpd"], "Did you mean 'flip-localdp'?"),
-        (["--claim", "opacus:epoch=3"], "Did you mean 'epochs'?"),
-        (["--claim", "opacus:epochs=many"], "not a number"),
-        (["--claim", "opacus:epochs=0"], "must be a number above 0"),
-        (["--claim", "flower-adaptive:noise_multiplier=3"], "Flower refuses"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_in_words(arguments, said, capsys):

@@ -8,6 +8,7 @@ import pytest
 from harness.cli.parser import main
 from harness.core.registry import counted, unknown
 from harness.core.units import size
+from studies.__main__ import main as studies
 
 RUN = ["--algorithm", "fedavg", "--data", "breast-cancer", "--clients", "3", "--rounds", "1"]
 
@@ -137,7 +138,7 @@ def test_nothing_that_is_printed_says_one_with_a_plural(tmp_path, capsys):
         ["verify", out, "--sample", "1"],
         ["merge", out, "--out", str(tmp_path / "both")],
         ["archive", out, str(tmp_path / "one.tar.gz")],
-        ["submit", out, "--suite", "one", "--to", to, "--submitter", "Ada"],
+        ["board", "submit", out, "--suite", "one", "--to", to, "--submitter", "Ada"],
         ["board", "check", to, "--sample", "1"],
         ["board", "check", to, "--sample", "0"],
         ["board", "build", to, "--out", str(tmp_path / "site")],
@@ -145,7 +146,7 @@ def test_nothing_that_is_printed_says_one_with_a_plural(tmp_path, capsys):
     ]
     texts = {}
     for command in commands:
-        main(command)
+        (studies if command[0] == "board" else main)(command)
         said = capsys.readouterr()
         texts[" ".join(command[:2])] = texts.get(" ".join(command[:2]), "") + said.out + said.err
     for path in tmp_path.rglob("*"):

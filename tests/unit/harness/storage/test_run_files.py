@@ -13,8 +13,8 @@ from harness.storage.archive import opened, write_archive
 from harness.storage.merge import merge
 from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.store import Store
-from harness.storage.submission import read_submission, write_submission
 from harness.storage.verification import verify
+from studies.board.submission import read_submission, write_submission
 from tests.support.submitted import SPEC
 
 

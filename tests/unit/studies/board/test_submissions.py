@@ -10,12 +10,12 @@ import pytest
 
 from harness.core.registry import UserError
 from harness.storage import manifest as manifests
-from harness.storage import submission as module
 from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT, Limits
 from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.signature import signer
 from harness.storage.store import Store
-from harness.storage.submission import read_submission, submissions, write_submission
+from studies.board import submission as module
+from studies.board.signature import signer
+from studies.board.submission import read_submission, submissions, write_submission
 from tests.support.submitted import forge, resealed, results
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from harness.config.recorded import completed, named_parts
 from harness.config.report import COSTS
 from harness.core.registry import UserError, unknown
-from harness.report.data.claim_figures import Figure, versions_text
 from harness.report.data.identity import origin, plugged
-from harness.report.data.paper_claims import REACHED, Choice, Claim, Claims, Measure, settings_text
 from harness.report.data.results import Results, Run
 from harness.report.data.tidy import COUNTS, flat_spec
+from studies.papers.claims import REACHED, Choice, Measure, PaperClaim, PaperClaims, settings_text
+from studies.papers.figures import Figure, versions_text
 
 ENDED = ("done", "failed", "stopped")  # runs that had the rounds they had
 PLACES = 4  # values named in a message
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def gather(claims: Claims, results: Results) -> list[Figure]:
+def gather(claims: PaperClaims, results: Results) -> list[Figure]:
     """Read the figures of all claims from the runs of their suite.
 
     Raises
@@ -54,7 +54,7 @@ def _settings_of(run: Run) -> dict[str, Any]:
     return {**flat_spec(completed(record.spec, plugged(record))), "profile": record.profile}
 
 
-def _matching(claim: Claim, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
+def _matching(claim: PaperClaim, where: Mapping[str, Any], runs: Sequence[Candidate]) -> list[Candidate]:
     """Return the runs with the given settings; raise UserError if there are none."""
     left = list(runs)
     for name, wanted in where.items():
@@ -84,7 +84,7 @@ def _has(settings: Mapping[str, Any], name: str, wanted: Any) -> bool:
     return isinstance(own, bool) == isinstance(wanted, bool) and own == wanted
 
 
-def _arm(claim: Claim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
+def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
     """Return the figures of one side of a claim."""
     points: dict[float | None, list[Candidate]] = {}
     for one in runs:
@@ -116,7 +116,7 @@ def _arm(claim: Claim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
     return found
 
 
-def _point(claim: Claim, settings: Mapping[str, Any]) -> float | None:
+def _point(claim: PaperClaim, settings: Mapping[str, Any]) -> float | None:
     if claim.along is None:
         return None
     value = settings.get(claim.along)
@@ -125,7 +125,7 @@ def _point(claim: Claim, settings: Mapping[str, Any]) -> float | None:
     return float(value)
 
 
-def _repetition(claim: Claim, one: Candidate) -> tuple[float, str]:
+def _repetition(claim: PaperClaim, one: Candidate) -> tuple[float, str]:
     """Return the value of the setting that repeats, as a key of its order and as text."""
     value = one.settings.get(claim.over)
     if value is None:
@@ -133,7 +133,7 @@ def _repetition(claim: Claim, one: Candidate) -> tuple[float, str]:
     return (float(value) if isinstance(value, int | float) else math.inf), str(value)
 
 
-def _chosen(claim: Claim, runs: Sequence[Candidate]) -> tuple[str, str, list[Candidate]]:
+def _chosen(claim: PaperClaim, runs: Sequence[Candidate]) -> tuple[str, str, list[Candidate]]:
     """Return the settings chosen where several are open, the numbers tried, and the runs to report."""
     apart = {"seed", claim.over, claim.along}
     groups: dict[str, list[Candidate]] = {}
@@ -171,7 +171,7 @@ def _numbers(values: Iterable[Any]) -> list[float]:
     return sorted({one for one in values if isinstance(one, int | float) and not isinstance(one, bool)})
 
 
-def _same_origin(claim: Claim, runs: Sequence[Candidate]) -> None:
+def _same_origin(claim: PaperClaim, runs: Sequence[Candidate]) -> None:
     """Raise UserError if runs that differ in what repeats were made with other data or code.
 
     Runs that have not begun have no versions. A setting that repeats, other than the seed, may decide the data.
@@ -185,7 +185,9 @@ def _same_origin(claim: Claim, runs: Sequence[Candidate]) -> None:
             )
 
 
-def _best(claim: Claim, choice: Choice, groups: Mapping[str, Sequence[Candidate]], choosing: set[str]) -> str:
+def _best(
+    claim: PaperClaim, choice: Choice, groups: Mapping[str, Sequence[Candidate]], choosing: set[str]
+) -> str:
     """Return the group with the best mean on the seeds that choose; one that misses a target there comes later."""
     sign = -1 if choice.by.better_is_higher else 1
     scores: dict[str, tuple[int, float]] = {}

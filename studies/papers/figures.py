@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from harness.config.recorded import NAMES, SPECIAL, versions
 from harness.core.registry import UserError
-from harness.report.data.paper_claims import Claims
 from harness.storage.cells import as_csv, from_csv
 from harness.storage.files import write_text
+from studies.papers.claims import PaperClaims
 
 FILE = "claims.csv"
 BOUND = ">="
@@ -87,7 +87,7 @@ def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
     return " ".join(texts)
 
 
-def stale(claims: Claims, figures: Sequence[Figure]) -> list[str]:
+def stale(claims: PaperClaims, figures: Sequence[Figure]) -> list[str]:
     """Return why figures are not evidence for the claims of today, one sentence for each reason."""
     reasons: list[str] = []
     for claim in claims.claims:

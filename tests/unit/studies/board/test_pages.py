@@ -11,10 +11,10 @@ from harness.cli.parser import parser
 from harness.config.recorded import identity, run_id, versions
 from harness.config.run import read_spec
 from harness.report.folder import command_of
-from harness.report.html.board import Entry, task_id, task_title, write_board
-from harness.storage.first_seen import Seen
 from harness.storage.store import RunRecord
-from harness.storage.submission import Submission
+from studies.board.first_seen import Seen
+from studies.board.pages import Entry, task_id, task_title, write_board
+from studies.board.submission import Submission
 from tests.support.submitted import SPEC
 
 ATTACK = "<script>alert('hello')</script>"

@@ -1,4 +1,4 @@
-"""What papers claim, as ``claims.yaml`` states it: a measure, the runs that show it, and what is expected.
+"""Claims of papers, as ``claims.yaml`` states them: a measure, the runs that show it, and what is expected.
 
 ::
 
@@ -16,7 +16,7 @@
         expect: {ratio_below: 1.5, least_ratio: 1.1}
         verdict: held
 
-docs/comparing.md explains every field. Privacy claims of other systems are in `privacy.claims`.
+docs/comparing.md explains every field.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from harness.core.registry import UserError, unknown
 from harness.metrics import better_is_higher
 from harness.report.data.specs import digest
 from harness.report.data.tidy import NAMED
+from harness.report.verdict import VERDICTS, Hypothesis
 
 FILE = "claims.yaml"
 FIELDS = ("suite", "paper", "claims")
@@ -46,7 +47,6 @@ CLAIM_FIELDS = (
 NEEDED = ("says", "measure", "of", "expect")
 QUESTION = ("measure", "at", "of", "than", "along", "choose", "over")  # what decides which figures are read
 SCALES = ("linear", "log")
-VERDICTS = ("held", "not seen", "refuted", "cannot be judged")
 #: Measure of a claim -> the cost that is read when a target is reached.
 REACHED = {column.removesuffix("_target"): cost for column, cost in COSTS_TO_TARGET.items()}
 MEASURES = ("measure", "max", "min", *REACHED)
@@ -99,27 +99,8 @@ class Choice(NamedTuple):
     seeds: tuple[int, ...]
 
 
-class Expectation(NamedTuple):
-    """What the value of a claim is expected to be.
-
-    Attributes
-    ----------
-    low, high : float or None
-        Bounds in units of the value (of its logarithm on a log scale); one of them, or both for an interval.
-    least : float
-        Smallest distance from the one bound that would matter.
-    text : str
-        As written.
-    """
-
-    low: float | None
-    high: float | None
-    least: float
-    text: str
-
-
 @dataclass(frozen=True)
-class Claim:
+class PaperClaim:
     """One claim of a paper.
 
     Attributes
@@ -144,8 +125,10 @@ class Claim:
         How settings left open are chosen.
     over : str
         The seed that repeats: each of its values gives one value of the claim.
-    expect : Expectation
-        What is expected.
+    expect : Hypothesis
+        What is expected of the value; on a log scale of its logarithm.
+    expected : str
+        The same in words.
     paper_value : str
         The paper's figure, as printed; may be empty.
     verdict : str
@@ -166,7 +149,8 @@ class Claim:
     along: str | None
     choose: Choice | None
     over: str
-    expect: Expectation
+    expect: Hypothesis
+    expected: str
     paper_value: str
     verdict: str
     reading: str
@@ -189,7 +173,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Claims:
+class PaperClaims:
     """The claims of one folder.
 
     Attributes
@@ -200,17 +184,17 @@ class Claims:
         Suite whose runs are the evidence.
     paper : str
         Address of the paper; may be empty.
-    claims : tuple[Claim, ...]
+    claims : tuple[PaperClaim, ...]
         In the order of the file.
     """
 
     folder: Path
     suite: str
     paper: str
-    claims: tuple[Claim, ...]
+    claims: tuple[PaperClaim, ...]
 
 
-def read_claims(folder: Path) -> Claims:
+def read_claims(folder: Path) -> PaperClaims:
     """Read ``claims.yaml`` of a folder.
 
     Raises
@@ -229,7 +213,7 @@ def read_claims(folder: Path) -> Claims:
     if not claims:
         raise UserError(f"{path}: at least one claim is needed")
     found = tuple(_claim(suite, name, given, f"{path}: {name}") for name, given in claims.items())
-    return Claims(folder, suite, str(content.get("paper") or ""), found)
+    return PaperClaims(folder, suite, str(content.get("paper") or ""), found)
 
 
 def settings_text(where: Mapping[str, Any]) -> str:
@@ -243,7 +227,7 @@ def settings_text(where: Mapping[str, Any]) -> str:
     return " ".join(texts) or "all runs"
 
 
-def _claim(suite: str, name: str, given: Any, at: str) -> Claim:
+def _claim(suite: str, name: str, given: Any, at: str) -> PaperClaim:
     """Read one claim; `at` is where it stands, for messages."""
     given = {key: value for key, value in mapping(at, given).items() if value is not None}
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
@@ -266,8 +250,8 @@ def _claim(suite: str, name: str, given: Any, at: str) -> Claim:
             _check_setting(f"{at}: {key}", setting)
     if not over.endswith("seed"):  # values of another setting are no draws from one distribution
         raise UserError(f"{at}: over: a setting that ends in seed, such as problem.seed; given {over}")
-    ratio = scale == "log" and along is None
-    return Claim(
+    expect, expected = _expectation(f"{at}: expect", given["expect"], scale == "log" and along is None)
+    return PaperClaim(
         id=f"{suite}/{name}",
         says=str(given["says"]),
         where=str(given.get("where", "")),
@@ -278,7 +262,8 @@ def _claim(suite: str, name: str, given: Any, at: str) -> Claim:
         along=along,
         choose=_choice(f"{at}: choose", given["choose"]) if "choose" in given else None,
         over=over,
-        expect=_expectation(f"{at}: expect", given["expect"], ratio),
+        expect=expect,
+        expected=expected,
         paper_value=str(given.get("paper_value", "")),
         verdict=verdict,
         reading=" ".join(str(given.get("reading", "")).split()),
@@ -361,8 +346,8 @@ def _choice(where: str, given: Any) -> Choice:
     return Choice(by, tuple(seeds or ()))
 
 
-def _expectation(where: str, given: Any, ratio: bool) -> Expectation:
-    """Read what is expected; ratios are turned into logarithms."""
+def _expectation(where: str, given: Any, ratio: bool) -> tuple[Hypothesis, str]:
+    """Read what is expected, as a hypothesis and in words; ratios are turned into logarithms."""
     given = mapping(where, given)
     allowed = {**EXPECTED, **(RATIOS if ratio else {})}
     kinds = [key for key in given if key in allowed]
@@ -375,7 +360,7 @@ def _expectation(where: str, given: Any, ratio: bool) -> Expectation:
         if key not in (kind, beside):
             raise unknown(f"field of {where}", key, [kind, *([beside] if beside else [])])
     numbers = given[kind] if beside is None else [given[kind], given.get(beside)]
-    if not isinstance(numbers, list) or len(numbers) != 2 or not all(_finite(one) for one in numbers):
+    if not isinstance(numbers, list) or len(numbers) != 2 or not all(_finite(number) for number in numbers):
         form = "[lowest, highest]" if beside is None else f"a number, with {beside} (what would matter)"
         raise UserError(f"{where}.{kind}: {form}; given {shown(dict(given))}")
     first, second = map(float, numbers)
@@ -383,16 +368,16 @@ def _expectation(where: str, given: Any, ratio: bool) -> Expectation:
         if first <= 0 or second <= 0:
             raise UserError(f"{where}: ratios are above 0, given {shown(dict(given))}")
         first, second = math.log(first), math.log(second)
-    shown_as, factor = (math.exp, "a factor ") if ratio else (float, "")
+    display, factor = (math.exp, "a factor ") if ratio else (float, "")
     if beside is None:
         if first >= second:
             raise UserError(f"{where}.{kind}: [lowest, highest], given {shown(given[kind])}")
-        return Expectation(first, second, 0.0, f"{shown_as(first):.4g} to {shown_as(second):.4g}")
+        return Hypothesis(first, second), f"{display(first):.4g} to {display(second):.4g}"
     if second <= 0:
         raise UserError(f"{where}.{beside}: a number above {int(as_ratio)}, given {shown(given[beside])}")
     upper = kind.endswith("below")
-    text = f"{'<' if upper else '>'} {shown_as(first):.4g} (least: {factor}{shown_as(second):.4g})"
-    return Expectation(None if upper else first, first if upper else None, second, text)
+    text = f"{'<' if upper else '>'} {display(first):.4g} (least: {factor}{display(second):.4g})"
+    return Hypothesis(None if upper else first, first if upper else None, second), text
 
 
 def _finite(value: Any) -> bool:

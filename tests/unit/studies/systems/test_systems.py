@@ -1,45 +1,45 @@
-"""Claims of others: figures known from elsewhere, and the page that shows them."""
+"""Settings of other systems: figures known from elsewhere, and the page that shows them."""
 
 import math
 from pathlib import Path
 
 import pytest
 
-from harness.cli.parser import main
 from privacy import Event, account, gaussian_epsilon
-from privacy.claims import CLAIMS, judge
+from studies.__main__ import main
+from studies.systems.settings import SETTINGS, evaluate
 
-PAGE = Path(__file__).parents[3] / "docs" / "claims.md"
+PAGE = Path(__file__).parents[4] / "docs" / "systems.md"
 
 
 def _epsilons(name, **settings):
-    return {(row.what, row.adjacency): row.epsilon for row in judge(name, settings).rows}
+    return {(row.what, row.adjacency): row.epsilon for row in evaluate(name, settings).rows}
 
 
 @pytest.mark.slow
 def test_the_page_shows_what_the_command_prints(capsys):
-    assert main(["epsilon", "--claims", "--markdown"]) == 0
+    assert main(["systems", "--markdown"]) == 0
     printed = capsys.readouterr().out.strip()
     page = PAGE.read_text()
-    shown = page.split("<!-- epsilon --claims --markdown -->\n")[1].split("\n<!-- end -->")[0].strip()
+    shown = page.split("<!-- systems --markdown -->\n")[1].split("\n<!-- end -->")[0].strip()
     assert shown == printed
 
 
-def test_every_claim_has_links_and_a_reason():
-    for claim in CLAIMS.values():
-        assert claim.sources
-        assert all(source.startswith("https://github.com/") for source in claim.sources)
-        assert len(claim.why) > 80
-        assert claim.version.split()[0] in claim.title or claim.name == "flip-localdp"
+def test_every_setting_has_links_and_a_reason():
+    for setting in SETTINGS.values():
+        assert setting.sources
+        assert all(source.startswith("https://github.com/") for source in setting.sources)
+        assert len(setting.why) > 80
+        assert setting.version.split()[0] in setting.title or setting.name == "flip-localdp"
 
 
 @pytest.mark.slow
-def test_claims_are_as_the_other_projects_say_today():
+def test_figures_are_as_the_other_projects_say_today():
     """Replaced records of Poisson batches have 1.926, not 8.905; the filter of NVFlare logs its sum itself."""
     assert _epsilons("opacus")["Poisson batches (default)", "replace-one"] == pytest.approx(1.926, abs=0.005)
-    svt = judge("nvflare-svt", {})
-    assert svt.claimed == pytest.approx(svt.rows[0].epsilon)
-    assert "none" in CLAIMS["pfl"].why and "accountant" in CLAIMS["flower-fixed"].why
+    svt = evaluate("nvflare-svt", {})
+    assert svt.printed == pytest.approx(svt.rows[0].epsilon)
+    assert "none" in SETTINGS["pfl"].why and "accountant" in SETTINGS["flower-fixed"].why
 
 
 def test_localdp_of_a_hospital_project_is_two_hundred_million_a_round():
@@ -71,18 +71,18 @@ def test_svt_of_a_few_entries_is_never_above_its_sum():
 
 
 def test_flamby_takes_more_steps_than_it_accounts_for():
-    found = list(judge("flamby", {}).rows)
+    found = list(evaluate("flamby", {}).rows)
     assert [row.what.split()[0] for row in found] == ["120", "1500", "1500"]
     assert found[0].epsilon <= 1.0
     assert 4 < found[1].epsilon < 5 < 15 < found[2].epsilon < 16
 
 
 @pytest.mark.slow
-def test_claims_that_hold_are_said_to_hold():
-    pfl, opacus = judge("pfl", {}), judge("opacus", {})
-    assert pfl.rows[0].epsilon == pytest.approx(pfl.claimed, rel=1e-3)
+def test_printed_figures_that_hold_are_said_to_hold():
+    pfl, opacus = evaluate("pfl", {}), evaluate("opacus", {})
+    assert pfl.rows[0].epsilon == pytest.approx(pfl.printed, rel=1e-3)
     assert pfl.rows[1].epsilon > 1e4
-    assert opacus.rows[0].epsilon == pytest.approx(opacus.claimed, rel=0.01)
+    assert opacus.rows[0].epsilon == pytest.approx(opacus.printed, rel=0.01)
 
 
 def test_adaptive_clipping_pays_for_its_count_under_replacement():
@@ -91,3 +91,19 @@ def test_adaptive_clipping_pays_for_its_count_under_replacement():
     whole = account([Event(0.5)], 1e-5).epsilon
     assert found["cohorts known to the attacker", "replace-one"] == pytest.approx(whole, rel=1e-9)
     assert found["an update and its bit left out", "add-remove"] > account([Event(1.0)], 1e-5).epsilon
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("opacus:epochs=1e7", "opacus: epochs is at most 1,000,000; given 1e7"),
+        ("flip-localpd", "Did you mean 'flip-localdp'?"),
+        ("opacus:epoch=3", "Did you mean 'epochs'?"),
+        ("opacus:epochs=many", "not a number"),
+        ("opacus:epochs=0", "must be a number above 0"),
+        ("flower-adaptive:noise_multiplier=3", "Flower refuses"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(text, said, capsys):
+    assert main(["systems", text]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())

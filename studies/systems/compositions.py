@@ -1,4 +1,4 @@
-"""What privacy settings of other systems compose to: one function of its settings for each."""
+"""The compositions of other systems' privacy settings: a function of its values for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Row:
-    """One way to read what a setting composes to."""
+    """An epsilon that a setting composes to, under one reading of it."""
 
     what: str
     adjacency: str
@@ -64,8 +64,7 @@ def flower_adaptive(at: Values) -> list[Row]:
     count = at["cohort"] / 20  # standard deviation on the number of clipped updates
     if z >= 2 * count:
         raise ValueError(
-            f"flower-adaptive: Flower refuses noise_multiplier {z:g} with cohort {at['cohort']:g}, whose "
-            "count "
+            f"flower-adaptive: Flower refuses noise_multiplier {z:g} with cohort {at['cohort']:g}, whose count "
             f"gets noise of cohort / 20 = {count:g}: less than half the multiplier"
         )
     update = (z**-2 - (2 * count) ** -2) ** -0.5
@@ -76,7 +75,7 @@ def flower_adaptive(at: Values) -> list[Row]:
     ]
 
 
-def svt_said(at: Values) -> float:
+def svt_printed(at: Values) -> float:
     """Return what the filter logs: the budgets of selection and release, summed."""
     return int(at["rounds"]) * (at["epsilon"] + math.ceil(at["params"] * at["fraction"]) * at["noise_var"])
 
@@ -84,7 +83,7 @@ def svt_said(at: Values) -> float:
 def svt(at: Values) -> list[Row]:
     """Laplace noise on each entry that is sent."""
     rounds, sent = int(at["rounds"]), math.ceil(at["params"] * at["fraction"])
-    pure = svt_said(at)
+    pure = svt_printed(at)
     released = _laplace_epsilon(at["noise_var"], sent * rounds, at["delta"])
     return [
         Row("selection and release, summed", "replace-one", pure, 0.0, "sum"),
@@ -103,7 +102,7 @@ def _laplace_epsilon(each: float, releases: int, delta: float) -> float:
 
 
 def no_noise(at: Values) -> list[Row]:
-    """Nothing that hides anything."""
+    """Messages without noise."""
     return [Row("any number of rounds", "any", math.inf, at["delta"], "exact")]
 
 
@@ -174,7 +173,7 @@ def opacus(at: Values) -> list[Row]:
     ]
 
 
-def opacus_said(at: Values) -> float:
+def opacus_printed(at: Values) -> float:
     """Return what Opacus prints."""
     batches, steps = _opacus_steps(at)
     return account([Event(at["noise_multiplier"], 1 / batches, steps)], at["delta"], "prv").epsilon

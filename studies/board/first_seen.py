@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness.storage.files import Damaged, append, json_value, read_bytes
 from harness.storage.manifest import MANIFEST
-from harness.storage.submission import Submission
+from studies.board.submission import Submission
 
 SEEN = "seen.jsonl"
 

@@ -40,8 +40,8 @@ from harness.storage.outcomes import REPEATED
 from harness.storage.run_files import ENDS
 from harness.storage.run_folder import RunFolder
 from harness.storage.seals import read_sealed, write_sealed
-from harness.storage.signature import sign, signer
 from harness.storage.store import Store, read_suite
+from studies.board.signature import sign, signer
 
 LONGEST_NAME = 100
 OWN = ("seconds", "stacked")  # of the timing of one run, not of where it was made

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from harness.core.registry import UserError
-from harness.report.data.paper_claims import read_claims
+from harness.report.verdict import Hypothesis
+from studies.papers.claims import read_claims
 
 GOOD = {
     "says": "A helps",
@@ -39,14 +40,13 @@ def test_the_name_of_a_part_stands_for_its_section(tmp_path):
 
 
 def test_ratios_become_logarithms(tmp_path):
-    below = read(tmp_path, scale="log", expect={"ratio_below": 2, "least_ratio": 1.1}).expect
-    assert (below.low, below.high, below.least) == (None, math.log(2), math.log(1.1))
-    within = read(tmp_path, scale="log", expect={"within": [-math.log(2), math.log(2)]}).expect
-    assert within.text == "0.5 to 2"  # beside what is found, which is printed as a ratio
-    within = read(tmp_path, scale="log", expect={"ratio_within": [0.5, 2]}).expect
-    assert within.text == "0.5 to 2"
-    assert (within.low, within.high) == (-math.log(2), math.log(2))
-    assert below.text == "< 2 (least: a factor 1.1)" and within.text == "0.5 to 2"
+    below = read(tmp_path, scale="log", expect={"ratio_below": 2, "least_ratio": 1.1})
+    assert below.expect == Hypothesis(high=math.log(2), least=math.log(1.1))
+    assert below.expected == "< 2 (least: a factor 1.1)"
+    within = read(tmp_path, scale="log", expect={"within": [-math.log(2), math.log(2)]})
+    assert within.expected == "0.5 to 2"  # beside the mean, which is printed as a ratio
+    ratios = read(tmp_path, scale="log", expect={"ratio_within": [0.5, 2]})
+    assert (ratios.expect, ratios.expected) == (within.expect, within.expected)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from harness.report.html.templates import template
 from harness.report.tables.columns import Column
 from harness.report.tables.rows import Board
 from harness.storage.files import make_folder, safe_name, write_text
-from harness.storage.first_seen import Seen
 from harness.storage.outcomes import agree, computed
 from harness.storage.store import RunRecord
-from harness.storage.submission import Submission
+from studies.board.first_seen import Seen
+from studies.board.submission import Submission
 
 FOLDERS = ("tasks", "methods", "submissions")
 #: Columns that compare a row with others of its task; pages of methods and submissions take them from there.
@@ -147,7 +147,12 @@ def write_board(
     ]
     make_folder(folder)
     page = folder / "index.html"
-    write_text(page, template("board.html").render(tables=[table for table in tables if table.rows]))
+    write_text(
+        page,
+        template("board.html", Path(__file__).parent).render(
+            tables=[table for table in tables if table.rows]
+        ),
+    )
     for old in (path for name in FOLDERS for path in (folder / name).glob("*.html")):
         if old not in made.written:
             old.unlink()

@@ -1,4 +1,4 @@
-"""Commands ``submit`` and ``board``."""
+"""Commands ``board submit``, ``board check`` and ``board build``."""
 
 from __future__ import annotations
 
@@ -9,18 +9,31 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from harness.cli.console import log, out
+from harness.cli.grammar import path
+from harness.cli.options import sample_options
 from harness.cli.verify import bounds, told
 from harness.config.code import NONE, code_of
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
 from harness.executors.replay import Replay, caught, checked_record, chosen, replay
-from harness.storage.first_seen import add_seen, read_seen
+from harness.report.folder import command_of
 from harness.storage.store import RunRecord, Store
-from harness.storage.submission import Submission, read_submission, submissions, write_submission
+from studies.board.first_seen import add_seen, read_seen
+from studies.board.pages import Entry, write_board
+from studies.board.submission import Submission, read_submission, submissions, write_submission
 
 UNSIGNED = (
     "not signed: nothing ties it to anybody; --key FILE signs it with an Ed25519 key (ssh-keygen -t ed25519)"
 )
+
+
+def submit_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of ``submit``."""
+    to.add_argument("dir", type=path, metavar="DIR")
+    to.add_argument("--suite", required=True, metavar="NAME", help="the suite")
+    to.add_argument("--to", required=True, type=path, metavar="FOLDER", help="the new folder")
+    to.add_argument("--submitter", required=True, metavar="NAME", help="who submits, as the board shows it")
+    to.add_argument("--key", type=path, metavar="FILE", help="Ed25519 key of OpenSSH that signs the manifest")
 
 
 def submit_command(given: argparse.Namespace) -> int:
@@ -33,9 +46,16 @@ def submit_command(given: argparse.Namespace) -> int:
     return 0
 
 
-def board_command(given: argparse.Namespace) -> int:
-    """Check submissions, or make pages of them."""
-    return check(given) if given.what == "check" else build(given)
+def check_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of ``check``."""
+    to.add_argument("dir", type=path, metavar="SUBMISSIONS")
+    sample_options(to, 5)
+
+
+def build_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of ``build``."""
+    to.add_argument("dir", type=path, metavar="SUBMISSIONS")
+    to.add_argument("--out", required=True, type=path, metavar="FOLDER", help="folder of the pages")
 
 
 Read = tuple[Submission, list[RunRecord]]
@@ -50,11 +70,11 @@ def read_all(folder: Path) -> tuple[dict[str, Read], dict[str, str]]:
     found: dict[str, Read] = {}
     refused: dict[str, str] = {}
     seen = read_seen(folder)
-    for path in submissions(folder):
+    for place in submissions(folder):
         try:
-            found[path.name] = read_records(path)
+            found[place.name] = read_records(place)
         except UserError as error:
-            refused[path.name] = str(error)
+            refused[place.name] = str(error)
 
     def earlier(name: str) -> tuple[float, bool, str]:
         id, signer = found[name][0].id, found[name][0].signer
@@ -84,7 +104,9 @@ def read_records(folder: Path) -> Read:
     return submission, records
 
 
-def check(given: argparse.Namespace, repeat: Callable[[Store, str, float, str], Replay] = replay) -> int:
+def check_command(
+    given: argparse.Namespace, repeat: Callable[[Store, str, float, str], Replay] = replay
+) -> int:
     """Check all submissions and repeat a sample of their runs; return 2 if something is wrong."""
     bounds(given)
     read, refused = read_all(given.dir)
@@ -138,11 +160,8 @@ def assurance(runs: int, sample: int, seed: int) -> str:
     )
 
 
-def build(given: argparse.Namespace) -> int:
+def build_command(given: argparse.Namespace) -> int:
     """Write the pages of a board; return 2 if a submission is left out."""
-    from harness.report.folder import command_of  # tables and figures
-    from harness.report.html.board import Entry, write_board
-
     read, refused = read_all(given.dir)
     entries: dict[str, Entry] = {}
     for name, found in read.items():

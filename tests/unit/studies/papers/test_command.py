@@ -1,4 +1,4 @@
-"""The command `claims`: exit status, and folders by name."""
+"""The command `papers`: exit status, and folders by name."""
 
 import json
 
@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from harness.api import making
-from harness.cli import claims as command
-from harness.cli.parser import main
-from harness.report.data.claim_figures import Figure, read_figures, write_figures
-from harness.report.data.paper_claims import read_claims
+from studies.__main__ import main
+from studies.papers import command
+from studies.papers.claims import read_claims
+from studies.papers.figures import Figure, read_figures, write_figures
 
 CLAIM = {
     "says": "A helps",
@@ -46,7 +46,7 @@ def today():
 
 
 def test_verdicts_as_written_are_success(tmp_path, capsys):
-    assert main(["claims", str(write(tmp_path / "mine"))]) == 0
+    assert main(["papers", str(write(tmp_path / "mine"))]) == 0
     told = capsys.readouterr()
     assert "mine/one" in told.out and "held" in told.out and "By 0.1." in told.out
     assert told.err == ""
@@ -57,7 +57,7 @@ def test_a_changed_row_flips_the_verdict_and_the_exit_code(tmp_path, capsys):
     path = folder / "claims.csv"
     assert path.read_text().count(",0.61,") == 1
     path.write_text(path.read_text().replace(",0.61,", ",0.11,"))
-    assert main(["claims", str(folder)]) == 1
+    assert main(["papers", str(folder)]) == 1
     told = capsys.readouterr()
     assert "mine/one: the verdict is 'cannot be judged', not 'held', as written" in told.err
     assert "cannot be" in told.out
@@ -65,12 +65,12 @@ def test_a_changed_row_flips_the_verdict_and_the_exit_code(tmp_path, capsys):
 
 def test_stale_evidence_is_an_error(tmp_path, capsys):
     folder = write(tmp_path / "mine", versions=today().replace("fedavg@", "fedavg@9"))
-    assert main(["claims", str(folder)]) == 1
+    assert main(["papers", str(folder)]) == 1
     assert "stale evidence: mine/one: made with algorithm=fedavg@9" in capsys.readouterr().err
 
 
 def test_a_claim_without_a_verdict_asks_for_one(tmp_path, capsys):
-    assert main(["claims", str(write(tmp_path / "mine", verdict=""))]) == 1
+    assert main(["papers", str(write(tmp_path / "mine", verdict=""))]) == 1
     assert "the verdict is 'held', and none is written in claims.yaml" in capsys.readouterr().err
 
 
@@ -79,13 +79,13 @@ def test_all_folders_of_a_folder_are_read(tmp_path, capsys, monkeypatch):
     write(tmp_path / "second", verdict="refuted")
     (tmp_path / "without").mkdir()
     monkeypatch.setattr(command, "REFERENCE", tmp_path)
-    assert main(["claims", "--json"]) == 1
+    assert main(["papers", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [(one["claim"], one["verdict"], one["written"]) for one in found] == [
         ("first/one", "held", "held"),
         ("second/one", "held", "refuted"),
     ]
-    assert main(["claims", "first"]) == 0
+    assert main(["papers", "first"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_a_wrong_request_is_refused(tmp_path, capsys, monkeypatch, arguments, to
     (tmp_path / "empty").mkdir()
     monkeypatch.setattr(command, "REFERENCE", tmp_path)
     monkeypatch.chdir(tmp_path / "empty")
-    assert main(["claims", *arguments]) == 2
+    assert main(["papers", *arguments]) == 2
     assert told in capsys.readouterr().err
 
 
 def test_markdown_has_a_row_and_a_line_for_every_claim(tmp_path, capsys):
-    assert main(["claims", str(write(tmp_path / "mine", paper_value="5 %")), "--markdown"]) == 0
+    assert main(["papers", str(write(tmp_path / "mine", paper_value="5 %")), "--markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| mine/one | A helps | > 0 (least: 0.01) | 0.1 | ")
     assert lines[2].endswith("| 5 % | held |")
@@ -127,7 +127,7 @@ def test_the_notes_name_the_edge_of_a_grid_and_small_effects(tmp_path, capsys):
         for one in read_figures(path)
     ]
     write_figures(path, chosen)
-    assert main(["claims", str(folder), "--markdown"]) == 0
+    assert main(["papers", str(folder), "--markdown"]) == 0
     told = capsys.readouterr().out
     assert "chosen for of: algorithm.lr=0.4 (at the edge of the grid: algorithm.lr=0.4)" in told
     assert "; the effect is smaller than what would matter." in told
@@ -153,10 +153,10 @@ def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
     expect = {"ratio_below": 1, "least_ratio": 1.1}
     folder = write(tmp_path / "tiny", measure="stationarity", expect=expect, **steps)
     (folder / "claims.csv").unlink()
-    read = ["claims", str(folder), "--from", str(tmp_path / "out")]
+    read = ["papers", str(folder), "--from", str(tmp_path / "out")]
     assert main(read) == 0 and "claims.csv is missing; --update writes it" in capsys.readouterr().err
     assert main([*read, "--update"]) == 0
-    assert main(["claims", str(folder)]) == 0 == main(read)
+    assert main(["papers", str(folder)]) == 0 == main(read)
     path = folder / "claims.csv"
     text = path.read_text()
     lines = text.splitlines()

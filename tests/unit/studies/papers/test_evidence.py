@@ -7,10 +7,10 @@ import yaml
 
 from harness.config.recorded import versions
 from harness.core.registry import UserError
-from harness.report.data.claim_figures import differing, read_figures, stale, write_figures
-from harness.report.data.evidence import gather
-from harness.report.data.paper_claims import read_claims
 from harness.report.data.results import Results
+from studies.papers.claims import read_claims
+from studies.papers.evidence import gather
+from studies.papers.figures import differing, read_figures, stale, write_figures
 from tests.support.records import done, evaluation, spec, undone
 
 GOOD = {"says": "A", "measure": "accuracy", "of": {"algorithm": "fedavg"}, "expect": {"above": 0, "least": 1}}

@@ -1,7 +1,7 @@
-"""What the privacy settings of other systems say, and what they compose to.
+"""Privacy settings of other systems: the epsilon that each prints, and what it composes to.
 
-Each claim is a row of data and a function of its settings. The facts are those of the sources it names, at the
-commits in the links; the arithmetic is that of this package. Where a source states its limits, so does the claim.
+Each setting is data and a function of its values. The facts are those of the sources it names, at the commits in
+the links; the arithmetic is that of the package `privacy`. Where a source states its limits, so does the setting.
 
 A message clipped to norm C moves by C when a unit is left out (add-remove) and by 2 C when its data are replaced
 (replace-one).
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from privacy import compositions
-from privacy.compositions import Row, Values
+from studies.systems import compositions
+from studies.systems.compositions import Row, Values
 
 GITHUB = "https://github.com/"
 FLOWER = f"{GITHUB}adap/flower/blob/fdef7afb1dca3030553be302366cfd285ed6632c/framework/py/flwr/"
@@ -29,88 +29,90 @@ FL_BENCH_COPY = f"{GITHUB}ASUKaiwenFang/FL-bench/blob/a79abfc16e1888d127a8fad55d
 
 
 @dataclass(frozen=True)
-class Claim:
+class Setting:
     """A privacy setting of another system.
 
     Attributes
     ----------
+    name, title : str
+        Its name on the command line, and in words.
     version : str
-        Of which version of the other system it speaks.
-    settings : dict
-        Names and defaults of what can be set.
-    says : str
-        What the printed epsilon is said to be, or what is said instead of one.
-    said : callable
-        The printed epsilon, None if there is none.
+        Version of the other system.
+    defaults : dict
+        Names and defaults of its values.
+    meaning : str
+        What the system says about the printed epsilon, or says instead of one.
+    printed : callable
+        Epsilon that the system prints; None if it prints none.
     composes : callable
-        What the settings compose to.
+        What the values compose to.
     why : str
         Why the two differ, or that they do not.
     sources : tuple of str
-        Links to where the facts are.
+        Links to the facts.
     """
 
     name: str
     title: str
     version: str
-    settings: dict[str, float]
-    says: str
-    said: Callable[[Values], float | None]
+    defaults: dict[str, float]
+    meaning: str
+    printed: Callable[[Values], float | None]
     composes: Callable[[Values], list[Row]]
     why: str
     sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A claim at given settings."""
+class Evaluation:
+    """A setting at given values."""
 
-    claim: Claim
+    setting: Setting
     values: dict[str, float]
-    claimed: float | None
+    printed: float | None
     rows: list[Row]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values; an infinite epsilon is the text "inf"."""
         finite = [row.epsilon if math.isfinite(row.epsilon) else "inf" for row in self.rows]
-        claim = self.claim
+        setting = self.setting
         return {
-            "name": claim.name,
-            "title": claim.title,
-            "version": claim.version,
+            "name": setting.name,
+            "title": setting.title,
+            "version": setting.version,
             "settings": self.values,
-            "printed": self.claimed,
-            "says": claim.says,
+            "printed": self.printed,
+            "says": setting.meaning,
             "composes_to": [
                 {**vars(row), "epsilon": epsilon} for row, epsilon in zip(self.rows, finite, strict=True)
             ],
-            "why": claim.why,
-            "sources": list(claim.sources),
+            "why": setting.why,
+            "sources": list(setting.sources),
         }
 
 
-def judge(name: str, settings: Values) -> Verdict:
-    """Return what a claim says and composes to; settings that are left out have their defaults.
+def evaluate(name: str, values: Values) -> Evaluation:
+    """Return what a setting prints and composes to; values that are left out have their defaults.
 
     Raises
     ------
     ValueError
-        If a setting is out of range.
+        If a value is out of range.
     """
-    claim = CLAIMS[name]
-    values = {**claim.settings, **settings}
+    setting = SETTINGS[name]
+    values = {**setting.defaults, **values}
     for key, value in values.items():
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name}: {key} must be a number above 0, got {value}")
         if key in COUNTS and value != int(value):
             raise ValueError(f"{name}: {key} must be a whole number, got {value}")
-    return Verdict(claim, values, claim.said(values), claim.composes(values))
+    return Evaluation(setting, values, setting.printed(values), setting.composes(values))
 
 
 COUNTS = ("rounds", "cohort", "clients", "records", "batch", "epochs", "updates", "users", "noise_cohort")
 
 
-def _given(at: Values) -> float:
+def _asked(at: Values) -> float:
     return at["epsilon"]
 
 
@@ -119,7 +121,7 @@ def _nothing(at: Values) -> None:
 
 
 _ALL = (
-    Claim(
+    Setting(
         "flip-localdp",
         "FLIP, a project of hospitals, on Flower's LocalDpMod",
         "Flower at fdef7af (2026), with the settings of FLIP at 362667f; Flower has no default for the "
@@ -127,7 +129,7 @@ _ALL = (
         {"epsilon": 10, "clip": 1, "sensitivity": 1e-4, "delta": 1e-5, "rounds": 50},
         "the privacy budget of the mechanism; FLIP's own comment adds that each round spends it again and "
         "that its defaults are not a defensible budget",
-        _given,
+        _asked,
         compositions.flower_local,
         "The settings are those of one project, which says itself that they are no defensible budget. The "
         "noise is scaled to `sensitivity`, which Flower leaves to its users. What is sent is clipped to "
@@ -142,7 +144,7 @@ _ALL = (
             f"{GITHUB}londonaicentre/FLIP/pull/833",
         ),
     ),
-    Claim(
+    Setting(
         "flower-fixed",
         "Flower's server-side and client-side fixed clipping",
         "Flower at fdef7af (2026), before its accounting (7884, August 2026)",
@@ -162,7 +164,7 @@ _ALL = (
             f"{FLOWER}serverapp/strategy/fedavg.py",
         ),
     ),
-    Claim(
+    Setting(
         "flower-adaptive",
         "Flower's adaptive clipping",
         "Flower at fdef7af (2026), before its accounting (7884, August 2026)",
@@ -181,17 +183,17 @@ _ALL = (
             f"{FLOWER}common/differential_privacy.py",
         ),
     ),
-    Claim(
+    Setting(
         "nvflare-svt",
         "NVFlare's SVTPrivacy at its defaults, for a model of 7 million parameters",
         "NVFlare at f3b7c1b (2026), after 4470",
         {"epsilon": 0.1, "fraction": 0.1, "noise_var": 0.1, "params": 7e6, "rounds": 1, "delta": 1e-5},
         "the sum that the filter logs itself; of it `epsilon`, 0.1, is the budget of selecting the "
         "entries that are sent",
-        compositions.svt_said,
+        compositions.svt_printed,
         compositions.svt,
-        "The claim holds as a sum of pure epsilons: the filter's log and its documentation say since 2026 "
-        "that each of the entries sent costs `noise_var` more than the argument `epsilon`. At a delta "
+        "The printed epsilon holds as a sum of pure epsilons: the filter's log and its documentation say "
+        "since 2026 that each of the entries sent costs `noise_var` more than the argument `epsilon`. At a delta "
         "above 0, many small releases compose to less than their sum. Not counted: a pass may accept more "
         "entries than the selection pays for, and scalars are sent without noise.",
         (
@@ -200,7 +202,7 @@ _ALL = (
             f"{GITHUB}NVIDIA/NVFlare/pull/4470",
         ),
     ),
-    Claim(
+    Setting(
         "nvflare-percentile",
         "NVFlare's PercentilePrivacy",
         "NVFlare at f3b7c1b (2026)",
@@ -215,7 +217,7 @@ _ALL = (
             f"{NVFLARE}examples/advanced/job_api/pt/fedavg_script_runner_dp_filter_cifar10.py",
         ),
     ),
-    Claim(
+    Setting(
         "nvflare-gaussian",
         "NVFlare's GaussianPrivacy, of its research on gradient leakage",
         "NVFlare at f3b7c1b (2026), a research example",
@@ -228,7 +230,7 @@ _ALL = (
         "`sigma0` over the root of their number.",
         (f"{NVFLARE}research/quantifying-data-leakage/src/nvflare_gradinv/filters/gaussian_privacy.py",),
     ),
-    Claim(
+    Setting(
         "fl-bench",
         "FL-bench's DP-FedAvg",
         "FL-bench with 200, merged in 2026, read at its author's commit a79abfc; defaults at 06e658b",
@@ -236,7 +238,7 @@ _ALL = (
             "epsilon": 1, "records": 600, "batch": 32, "epochs": 5, "join_ratio": 0.1, "rounds": 100, "delta": 1e-5,
         },
         "the target of a client's privacy budget; beyond it a warning is logged",
-        _given,
+        _asked,
         compositions.fl_bench,
         "The noise is found for one round of whole epochs, without the number of rounds; the client takes "
         "one Poisson batch an epoch. So a client in few rounds stays below the target, and one in many "
@@ -249,13 +251,13 @@ _ALL = (
             f"{FL_BENCH}config/defaults.yaml",
         ),
     ),
-    Claim(
+    Setting(
         "flamby",
         "FLamby's example on Fed-Heart-Disease, its smallest center",
         "FLamby at edacf54",
         {"epsilon": 1, "delta": 1e-4, "records": 30, "batch": 4, "updates": 100, "rounds": 15},
         "dp_target_epsilon, handed to Opacus with one epoch a round",
-        _given,
+        _asked,
         compositions.flamby,
         "Opacus is told `epochs=nrounds`, one pass over the data a round, but every round takes "
         "`num_updates` batches. They are drawn from the loader that was there before, shuffled, not from "
@@ -267,7 +269,7 @@ _ALL = (
             f"{FLAMBY}datasets/fed_heart_disease/README.md",
         ),
     ),
-    Claim(
+    Setting(
         "pfl",
         "pfl-research, the benchmark on CIFAR10 with central privacy, which its baseline has switched off",
         "pfl-research at c9d1f32",
@@ -277,9 +279,9 @@ _ALL = (
         },
         "of a deployment with that noise cohort and population; the help says that results hold only "
         "there",
-        _given,
+        _asked,
         compositions.pfl,
-        "The claim holds for what it is said of. The baseline of the repository has "
+        "The printed epsilon holds for what it is said of. The baseline of the repository has "
         "`central_privacy_mechanism: none`; with the mechanism on, the run itself has fewer users and "
         "scales the noise down to its small cohort, so its model protects those users far less.",
         (
@@ -288,16 +290,16 @@ _ALL = (
             f"{PFL}image_classification/pytorch/train.py",
         ),
     ),
-    Claim(
+    Setting(
         "opacus",
         "Opacus, PrivacyEngine.make_private",
         "Opacus at 88919b6",
         {"noise_multiplier": 1.1, "records": 60000, "batch": 256, "epochs": 15, "delta": 1e-5},
         "by its PRV accountant, for Poisson batches and one record more or less",
-        compositions.opacus_said,
+        compositions.opacus_printed,
         compositions.opacus,
-        "The claim holds with the Poisson loader, which is the default, and for replaced records the same "
-        "noise has less than twice the epsilon. With poisson_sampling=False the same accountant runs on, "
+        "The printed epsilon holds with the Poisson loader, which is the default, and for replaced records "
+        "the same noise has less than twice the epsilon. With poisson_sampling=False the same accountant runs on, "
         "though batches are shuffled; what is certain then is one release of each record an epoch. The "
         "divisor is computed from the number of records, which add-remove would have to hide.",
         (
@@ -308,4 +310,4 @@ _ALL = (
 
 )  # fmt: skip
 
-CLAIMS: dict[str, Claim] = {claim.name: claim for claim in _ALL}
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}

@@ -1,4 +1,4 @@
-"""Command ``claims``: whether the runs of a results folder show what papers claim."""
+"""Command ``papers``: whether the runs of a results folder confirm what papers claim."""
 
 from __future__ import annotations
 
@@ -7,22 +7,42 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cli import grammar
 from harness.cli.console import log, out, print_rows
-from harness.cli.names import ROOT
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted, unknown
-from harness.report.data.claim_figures import FILE, Figure, differing, read_figures, stale, write_figures
-from harness.report.data.evidence import gather
-from harness.report.data.paper_claims import FILE as CLAIMS
-from harness.report.data.paper_claims import Claims, read_claims
 from harness.report.data.results import Results
-from harness.report.data.verdicts import Finding, judge
-from harness.report.tables import paper_claims as table
+from studies.papers import table
+from studies.papers.claims import FILE as CLAIMS
+from studies.papers.claims import PaperClaims, read_claims
+from studies.papers.evidence import gather
+from studies.papers.figures import FILE, Figure, differing, read_figures, stale, write_figures
+from studies.papers.verdicts import Finding, judge
 
-REFERENCE = ROOT / "results" / "reference"  # of the checkout
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
-def claims_command(given: argparse.Namespace) -> int:
+def papers_options(to: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    to.add_argument(
+        "folders",
+        nargs="*",
+        metavar="FOLDER",
+        help="folders with claims.yaml, or with such folders in them (default: results/reference)",
+    )
+    to.add_argument(
+        "--from",
+        dest="runs",
+        type=grammar.path,
+        metavar="DIR",
+        help="results folder whose runs are read anew",
+    )
+    to.add_argument("--update", action="store_true", help="with --from: write claims.csv of every folder")
+    to.add_argument("--markdown", action="store_true", help="print the table of the pages in docs/papers")
+    to.add_argument("--json", action="store_true", help="print JSON")
+
+
+def papers_command(given: argparse.Namespace) -> int:
     """Print the verdicts; 1 if one differs from the written one, or the evidence is stale."""
     if given.update and given.runs is None:
         raise UserError("--update: goes with --from DIR, whose runs are the evidence")
@@ -62,7 +82,7 @@ def _folders(names: Sequence[str]) -> list[Path]:
     return found
 
 
-def _evidence(claims: Claims, runs: Path | None, update: bool, wrong: list[str]) -> list[Figure]:
+def _evidence(claims: PaperClaims, runs: Path | None, update: bool, wrong: list[str]) -> list[Figure]:
     """Return the figures of the runs, or those written down, and note where these two differ."""
     path = claims.folder / FILE
     if runs is None:
@@ -83,9 +103,9 @@ def _differences(findings: Sequence[Finding]) -> list[str]:
     found = []
     for finding in findings:
         written = finding.claim.verdict
-        if finding.verdict != written:
+        if finding.decision.verdict != written:
             told = f"not {written!r}, as written" if written else f"and none is written in {CLAIMS}"
-            found.append(f"{finding.claim.id}: the verdict is {finding.verdict!r}, {told}")
+            found.append(f"{finding.claim.id}: the verdict is {finding.decision.verdict!r}, {told}")
     return found
 
 

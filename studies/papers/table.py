@@ -1,15 +1,16 @@
-"""What became of the claims of papers: the table of the command ``claims``."""
+"""The table of paper claims and their verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from harness.core.registry import counted
-from harness.report.data.claim_figures import Figure
-from harness.report.data.verdicts import Finding
 from harness.report.tables.text import quantity
+from studies.papers.figures import Figure
+from studies.papers.verdicts import Finding
 
 DIGITS = 3  # of figures in the table
 COLUMNS = ("claim", "says", "expected", "found", "95 % interval", "seeds", "detectable", "paper", "verdict")
@@ -54,7 +55,9 @@ def notes(finding: Finding, figures: Sequence[Figure]) -> str:
         runs = counted(finding.bounds, "run")
         said.append(f"{runs} did not reach the target and count with what they had spent")
     if finding.failed:
-        said.append(f"{finding.failed} of {counted(finding.seeds + finding.failed, 'seed')} have no value")
+        said.append(
+            f"{finding.failed} of {counted(finding.decision.seeds + finding.failed, 'seed')} have no value"
+        )
     if finding.unpaired:
         said.append(
             f"{counted(finding.unpaired, 'seed')} {'is' if finding.unpaired == 1 else 'are'} not in all sides"
@@ -74,8 +77,11 @@ def as_json(finding: Finding) -> dict[str, Any]:
         "where": claim.where,
         "measured": claim.compared,
         "scale": claim.scale,
-        "expected": claim.expect._asdict(),
-        **{name: value for name, value in finding._asdict().items() if name != "claim"},
+        "expected": {**asdict(claim.expect), "text": claim.expected},
+        **finding.decision._asdict(),
+        "failed": finding.failed,
+        "unpaired": finding.unpaired,
+        "bounds": finding.bounds,
         "written": claim.verdict,
         "paper_value": claim.paper_value,
         "reading": claim.reading,
@@ -84,17 +90,17 @@ def as_json(finding: Finding) -> dict[str, Any]:
 
 def _row(finding: Finding) -> dict[str, str]:
     claim = finding.claim
-    ends = [_value(finding, end) for end in (finding.low, finding.high)]
+    ends = [_value(finding, end) for end in (finding.decision.low, finding.decision.high)]
     return {
         "claim": claim.id,
         "says": f"{claim.says} ({claim.where})" if claim.where else claim.says,
-        "expected": claim.expect.text,
-        "found": _value(finding, finding.mean),
+        "expected": claim.expected,
+        "found": _value(finding, finding.decision.mean),
         "95 % interval": f"{ends[0]} to {ends[1]}" if all(ends) else "",
-        "seeds": str(finding.seeds),
-        "detectable": _value(finding, finding.detectable, "a factor "),
+        "seeds": str(finding.decision.seeds),
+        "detectable": _value(finding, finding.decision.detectable, "a factor "),
         "paper": claim.paper_value,
-        "verdict": finding.verdict,
+        "verdict": finding.decision.verdict,
     }
 
 

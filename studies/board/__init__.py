@@ -1,0 +1,1 @@
+"""Submissions of results, their checks, and the pages of a board."""

@@ -1,0 +1,1 @@
+"""PaperClaims of papers, and whether recorded runs confirm them."""

@@ -1,0 +1,120 @@
+"""Verdicts on paper claims: the value of every seed, and what these values decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from harness.core.registry import UserError
+from harness.report import verdict as verdicts
+from harness.report.verdict import HELD, OPEN, Decision
+from studies.papers.claims import PaperClaim
+from studies.papers.figures import Figure
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the runs say about a paper claim.
+
+    Attributes
+    ----------
+    claim : PaperClaim
+        The claim.
+    decision : Decision
+        Interval and verdict, in units of the value; on a log scale of its logarithm.
+    failed : int
+        Number of seeds without a value, because a run of theirs has none.
+    unpaired : int
+        Number of seeds that not all sides of the claim have.
+    bounds : int
+        Number of runs that did not reach the target.
+    """
+
+    claim: PaperClaim
+    decision: Decision
+    failed: int
+    unpaired: int
+    bounds: int
+
+    @property
+    def size(self) -> str:
+        """Whether an effect that is held may be too small to matter, in words; else empty.
+
+        Held against a margin, such as ``above: -0.01``, is not an effect.
+        """
+        expect, decision = self.claim.expect, self.decision
+        if decision.verdict != HELD or expect.within or decision.low is None or decision.high is None:
+            return ""
+        if expect.low is not None:
+            near, far, margin = decision.low - expect.low, decision.high - expect.low, expect.low < 0
+        else:
+            assert expect.high is not None
+            near, far, margin = expect.high - decision.high, expect.high - decision.low, expect.high > 0
+        if margin or near >= expect.least:
+            return ""
+        sure = far < expect.least and not self.bounds  # a bound hides a larger effect
+        return f"{'is' if sure else 'may be'} smaller than what would matter"
+
+
+def judge(claim: PaperClaim, figures: Sequence[Figure]) -> Finding:
+    """Return the statistics of a claim's figures, and the verdict.
+
+    Seeds that not all sides have, or that have no value, leave a claim open; see `harness.report.verdict.judge` for
+    what else does.
+
+    Raises
+    ------
+    UserError
+        If the sides of the claim have no seed in common.
+    """
+    own = [figure for figure in figures if figure.claim == claim.id]
+    weights = _weights(claim, own)
+    seeds: dict[str, dict[tuple[str, float | None], Figure]] = {}
+    for figure in own:
+        seeds.setdefault(figure.repetition, {})[figure.arm, figure.point] = figure
+    whole = [of for of in seeds.values() if of.keys() == weights.keys()]
+    if not whole:
+        raise UserError(f"{claim.id}: its sides have no {claim.over} in common")
+    counted = [of for of in whole if all(figure.value is not None for figure in of.values())]
+    values = [sum(weights[key] * _scaled(claim, figure) for key, figure in of.items()) for of in counted]
+    bounded = [weights[key] for of in counted for key, figure in of.items() if figure.bound]
+    decision = verdicts.judge(
+        values,
+        claim.expect,
+        differences="than" in claim.arms,
+        up=any(weight > 0 for weight in bounded),
+        down=any(weight < 0 for weight in bounded),
+    )
+    failed, unpaired = len(whole) - len(counted), len(seeds) - len(whole)
+    if failed or unpaired:
+        decision = decision._replace(verdict=OPEN)
+    bounds = sum(figure.bound for of in whole for figure in of.values())
+    return Finding(claim, decision, failed, unpaired, bounds)
+
+
+def _weights(claim: PaperClaim, figures: Sequence[Figure]) -> dict[tuple[str, float | None], float]:
+    """Return the weight of every arm and point in the value of a seed.
+
+    A slope is the sum of values times the distances of their points from the mean, over the sum of squares.
+    """
+    weights: dict[tuple[str, float | None], float] = {}
+    for arm in claim.arms:
+        sign = 1.0 if arm == "of" else -1.0
+        if claim.along is None:
+            weights[arm, None] = sign
+            continue
+        points = sorted({one.point for one in figures if one.arm == arm and one.point is not None})
+        logs = [math.log(point) for point in points]
+        mean = fmean(logs) if logs else 0.0
+        squares = sum((x - mean) ** 2 for x in logs)
+        if not squares:
+            raise UserError(f"{claim.id}: a slope needs two values of {claim.along}, {arm} has {len(points)}")
+        weights |= {(arm, p): sign * (x - mean) / squares for p, x in zip(points, logs, strict=True)}
+    return weights
+
+
+def _scaled(claim: PaperClaim, figure: Figure) -> float:
+    assert figure.value is not None
+    return math.log(figure.value) if claim.scale == "log" else figure.value

@@ -1,0 +1,1 @@
+"""Privacy settings of other systems, and the epsilon that they compose to."""
