@@ -29,7 +29,7 @@ from harness.cli.options import (
     spec_options,
     sweep_options,
     system_options,
-    track_option,
+    tensorboard_option,
     where_option,
 )
 from harness.cli.visible import Visible
@@ -191,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
         again.add_argument("--suite", help="only this suite's runs")
         jobs_options(again)
         computing_options(again)
-        track_option(again)
+        tensorboard_option(again)
     merged = command("merge", "folders", "copy the runs and suites of results folders into one")
     merged.add_argument("dirs", type=path, nargs="+", metavar="DIR")
     merged.add_argument("--out", type=path, required=True, metavar="DIR", help="folder that receives them")
