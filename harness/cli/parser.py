@@ -231,7 +231,9 @@ def parser() -> argparse.ArgumentParser:
         "--figures", metavar="FORMAT,...", help="formats of figures besides SVG: png, pdf (default: png)"
     )
     report.add_argument(
-        "--paper", action="store_true", help="also write a folder paper/: LaTeX tables, PDFs, method, BibTeX"
+        "--paper",
+        action="store_true",
+        help="also write a folder paper/: tables, figures, privacy statement, BibTeX",
     )
     report.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 
