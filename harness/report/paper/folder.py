@@ -90,8 +90,8 @@ def write_paper(
     if not any(cell.done for cell in results.cells):
         raise UserError("paper: no run has finished; there is nothing to write about")
     folder.mkdir(parents=True, exist_ok=True)
-    own = ("privacy.tex", "privacy.md", *(f"{stem}.pdf" for stem in PICTURES))
-    for old in (*folder.glob("table-*.tex"), *(folder / name for name in own)):
+    replaced = ("privacy.tex", "privacy.md", *(f"{stem}.pdf" for stem in PICTURES))
+    for old in (*folder.glob("table-*.tex"), *(folder / name for name in replaced)):
         old.unlink(missing_ok=True)
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
     statement = privacy_statement([cell for cell in results.cells if cell.done])

@@ -89,10 +89,8 @@ def _of_kind(members: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
 def _most_exposed(cell: Cell, statement: Mapping[str, Any]) -> str | None:
     """Return whose ε the largest is, by the client's name where clients have names."""
     final = cell.records[0].final
-    whose, names = (
-        most_exposed(statement, final.get("clients")),
-        (final.get("by_client") or {}).get("client", ()),
-    )
+    whose = most_exposed(statement, final.get("clients"))
+    names = (final.get("by_client") or {}).get("client", ())
     number = statement.get("unit_most")
     named = (
         person_or_client(statement) == "client" and len(names) == final.get("clients") and number is not None
