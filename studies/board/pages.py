@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, float, str]:
-        """What decides whose figures are shown: signed before unsigned, first seen before later."""
+        """Order in which figures are shown: signed before unsigned, first seen before later."""
         place = math.inf if self.seen is None else self.seen.place
         return self.submission.signer is None, place, self.submission.id
 
@@ -243,7 +243,7 @@ def _figures(record: RunRecord) -> dict[str, str]:
 
 
 def _differ(one: RunRecord, other: RunRecord) -> bool:
-    """Whether two executions of a run have other figures."""
+    """Return whether two executions of a run have other figures."""
     both = [[computed(line) for line in (*record.rounds, record.final)] for record in (one, other)]
     return one.status != other.status or not agree(*both)
 

@@ -55,7 +55,7 @@ RATIOS = {"ratio_above": "least_ratio", "ratio_below": "least_ratio", "ratio_wit
 
 
 class Measure(NamedTuple):
-    """What is read from a run.
+    """A figure that is read from every run.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Measure(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How a setting left open is chosen: by the best mean of a measure on seeds that are not reported."""
+    """Choice of a setting left open, by the best mean of a measure on seeds that are not reported."""
 
     by: Measure
     seeds: tuple[int, ...]
@@ -163,7 +163,7 @@ class PaperClaim:
 
     @property
     def compared(self) -> str:
-        """What is measured in which runs, in one sentence."""
+        """A sentence with the measure and the runs compared."""
         said = {name: settings_text(where) for name, where in self.arms.items()}
         text = f"{self.measure}: {said['of']}"
         if "than" in said:
