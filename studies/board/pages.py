@@ -234,8 +234,8 @@ def _figures(record: RunRecord) -> dict[str, str]:
     """Return what can be told of a run in a few words: how it ended, and its last figures."""
     last = record.rounds[-1] if record.rounds else {}
     counts = {name: last.get(name) for name in ("bytes_up", "bytes_down", "flops", "oracle_calls")}
-    claim = {"epsilon_total": (last.get("privacy") or {}).get("epsilon_total")}
-    figures = {**last.get("metrics", {}), **claim, **counts}
+    epsilon = {"epsilon_total": (last.get("privacy") or {}).get("epsilon_total")}
+    figures = {**last.get("metrics", {}), **epsilon, **counts}
     return {"status": record.status} | {
         name: f"{value:.6g}" if isinstance(value, int | float) else str(value)
         for name, value in figures.items()
