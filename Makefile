@@ -46,7 +46,7 @@ format: .venv/ready-to-test
 	touch .venv/ready
 
 .venv/ready-to-test: .venv/ready
-	$(INSTALL) --editable '.[dev,ray,export,tune,mlflow]'
+	$(INSTALL) --editable '.[dev,ray,export,tune]'
 	touch .venv/ready-to-test
 
 # The golden rows have the same tolerance.

@@ -26,7 +26,7 @@ SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message ov
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What is asked about. Each unit takes part in each of ``rounds`` with probability ``rate``.
+    """A mechanism. Each unit takes part in each of ``rounds`` with probability ``rate``.
 
     Of clients, it is one of ``size`` of ``total``; of records and users drawn at a client, the two are 0 if
     only the rate is given.
@@ -73,7 +73,7 @@ class Mechanism:
         return Event(multiplier, self.rate, self.rounds, "poisson-replace" if replaced else self.sampling)
 
     def describe(self) -> str:
-        """Say everything that an epsilon of it depends on, but the noise."""
+        """Return everything that an epsilon of it depends on, but the noise."""
         who = "everybody takes part"
         if self.rate < 1:
             of = f" of {self.size} of {self.total}" if self.total else ""
@@ -119,7 +119,7 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="instead: probability that a unit is drawn, as a statement's sampling_rate",
     )
-    to.add_argument("--rounds", type=int, default=1, metavar="N", help="draws of a cohort (default: 1)")
+    to.add_argument("--rounds", type=int, default=1, metavar="N", help="number of rounds (default: 1)")
     to.add_argument(
         "--sampling",
         choices=SAMPLINGS,
@@ -127,11 +127,11 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         "that others can see; full: everybody (default: poisson if there is a cohort, and nobody sees who is "
         "in it)",
     )
-    to.add_argument("--delta", type=float, default=1e-5, help="probability outside epsilon (default: 1e-5)")
+    to.add_argument("--delta", type=float, default=1e-5, help="the delta of (epsilon, delta) (default: 1e-5)")
     to.add_argument(
         "--releases-per-round", type=int, default=1, metavar="N", help="from one draw (default: 1)"
     )
-    to.add_argument("--unit", choices=("client", "record", "user"), default="client", help="whom it protects")
+    to.add_argument("--unit", choices=("client", "record", "user"), default="client", help="unit of privacy")
     to.add_argument(
         "--placement",
         choices=("central", "local", "distributed"),
@@ -282,7 +282,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
-    """Say what the tightest epsilon of an adjacency means to somebody who knows no epsilons."""
+    """Explain the tightest epsilon of an adjacency to somebody who knows no epsilons."""
     secret = f"whether one {mechanism.unit} took part"
     if row["adjacency"] == "replace-one":
         secret = f"which of two versions of one {mechanism.unit}'s data was used"

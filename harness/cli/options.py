@@ -149,15 +149,10 @@ def protection_options(to: argparse.ArgumentParser) -> None:
     )
 
 
-def track_option(to: argparse.ArgumentParser) -> None:
-    """Add the tools that runs are written to."""
+def tensorboard_option(to: argparse.ArgumentParser) -> None:
+    """Add the folder of event files that runs are written to."""
     to.add_argument(
-        "--track",
-        action="append",
-        default=[],
-        metavar="TOOL[:PLACE]",
-        help="write every run that ends to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or aim:REPOSITORY "
-        "(repeatable)",
+        "--tensorboard", type=path, metavar="FOLDER", help="write TensorBoard events of every run that ends"
     )
 
 
@@ -165,7 +160,7 @@ def execution_options(to: argparse.ArgumentParser) -> None:
     """Add where runs are written and how they are computed."""
     to.add_argument("--out", type=path, default=Path("results"), metavar="DIR", help="results folder")
     computing_options(to)
-    track_option(to)
+    tensorboard_option(to)
     to.add_argument(
         "--noise-code",
         metavar="DIGEST",

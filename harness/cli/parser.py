@@ -29,7 +29,7 @@ from harness.cli.options import (
     spec_options,
     sweep_options,
     system_options,
-    track_option,
+    tensorboard_option,
     where_option,
 )
 from harness.cli.visible import Visible
@@ -189,7 +189,7 @@ def parser() -> argparse.ArgumentParser:
         again.add_argument("--suite", help="only this suite's runs")
         jobs_options(again)
         computing_options(again)
-        track_option(again)
+        tensorboard_option(again)
     merged = command("merge", "folders", "copy the runs and suites of results folders into one")
     merged.add_argument("dirs", type=path, nargs="+", metavar="DIR")
     merged.add_argument("--out", type=path, required=True, metavar="DIR", help="folder that receives them")
@@ -229,7 +229,9 @@ def parser() -> argparse.ArgumentParser:
         "--figures", metavar="FORMAT,...", help="formats of figures besides SVG: png, pdf (default: png)"
     )
     report.add_argument(
-        "--paper", action="store_true", help="also write a folder paper/: LaTeX tables, PDFs, method, BibTeX"
+        "--paper",
+        action="store_true",
+        help="also write a folder paper/: tables, figures, privacy statement, BibTeX",
     )
     report.add_argument("--style", metavar="FILE|NAME", help="matplotlib style of the figures (.mplstyle)")
 

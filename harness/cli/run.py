@@ -172,12 +172,12 @@ def given_work(given: argparse.Namespace) -> Work:
 
 
 def given_trackers(given: argparse.Namespace) -> tuple[Callback, ...]:
-    """Return the callbacks that write runs to other tools."""
-    if not given.track:
+    """Return the callback that writes runs to TensorBoard, if a folder is given."""
+    if given.tensorboard is None:
         return ()
-    from harness.report.trackers import track  # slow to import
+    from harness.report.tensorboard import TensorBoard  # slow to import
 
-    return tuple(track(text) for text in given.track)
+    return (TensorBoard(given.tensorboard),)
 
 
 def exit_code(ends: Counter[str]) -> int:

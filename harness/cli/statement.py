@@ -23,16 +23,16 @@ ROUNDED = 1e-6
 
 def statement_command(given: argparse.Namespace) -> int:
     """Compute the epsilon of a statement again, and return 1 if another one is printed."""
-    claim = read_statement(Path(given.statement))
+    statement = read_statement(Path(given.statement))
     try:
-        events, delta = events_of(claim), float(claim["delta"])
-        found = account(events, delta, _accountant(claim))
+        events, delta = events_of(statement), float(statement["delta"])
+        found = account(events, delta, _accountant(statement))
         bound = attack_bound(events, delta)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"epsilon: {given.statement}: no epsilon follows from this statement: {error}"
         ) from error
-    printed = float(claim.get("epsilon_total", math.nan))
+    printed = float(statement.get("epsilon_total", math.nan))
     agrees = found.epsilon == printed or math.isclose(found.epsilon, printed, rel_tol=ROUNDED)
     if given.json:
         print(
@@ -40,7 +40,7 @@ def statement_command(given: argparse.Namespace) -> int:
                 {
                     "epsilon": found.epsilon if math.isfinite(found.epsilon) else "inf",
                     "accountant": found.accountant,
-                    "printed": claim.get("epsilon_total"),
+                    "printed": statement.get("epsilon_total"),
                     "agrees": agrees,
                     "accuracy": bound.accuracy,
                     "accuracy_from_epsilon": accuracy_bound(found.epsilon, delta),
@@ -48,7 +48,7 @@ def statement_command(given: argparse.Namespace) -> int:
             )
         )
     else:
-        draws = sum(one["draws"] for one in claim["composition"])
+        draws = sum(one["draws"] for one in statement["composition"])
         out.print(
             f"ε {found.epsilon:.6g} by {found.accountant} from {draws} draws at delta {delta:g}; the statement "
             f"prints "
@@ -73,19 +73,19 @@ def read_statement(path: Path) -> Mapping[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"epsilon: {file} cannot be read as a statement: {error}") from error
-    claim = content.get("privacy", content) if isinstance(content, Mapping) else None
-    if not isinstance(claim, Mapping):
+    statement = content.get("privacy", content) if isinstance(content, Mapping) else None
+    if not isinstance(statement, Mapping):
         raise UserError(f"epsilon: {file} has no privacy statement; give a run with privacy")
-    if not isinstance(claim.get("composition"), list):
+    if not isinstance(statement.get("composition"), list):
         raise UserError(
             f"epsilon: {file} does not say which draws its epsilon is composed of, as versions before 0.2 did "
             f"not; run "
             "it again"
         )
-    return claim
+    return statement
 
 
-def events_of(claim: Mapping[str, Any]) -> list[Event]:
+def events_of(statement: Mapping[str, Any]) -> list[Event]:
     """Return what a statement's epsilon is composed of.
 
     Raises
@@ -93,13 +93,13 @@ def events_of(claim: Mapping[str, Any]) -> list[Event]:
     UserError
         If the noise is that of a plugin that is not loaded.
     """
-    name = claim["mechanism"] if "mechanism_version" in claim else None
+    name = statement["mechanism"] if "mechanism_version" in statement else None
     if name is not None and name not in MECHANISMS:
         raise UserError(
             f"epsilon: the noise is that of mechanism {name}, which only its plugin defines; give --plugin FILE.py"
         )
     found = []
-    for one in claim["composition"]:
+    for one in statement["composition"]:
         how = "poisson" if one["sampling"] == "none" else one["sampling"]
         noise, rate, draws = float(one["noise_multiplier"]), float(one["rate"]), int(one["draws"])
         if name is not None:
@@ -109,7 +109,7 @@ def events_of(claim: Mapping[str, Any]) -> list[Event]:
     return found
 
 
-def _accountant(claim: Mapping[str, Any]) -> str:
+def _accountant(statement: Mapping[str, Any]) -> str:
     """Return the accountant of sampled draws; where nothing is sampled any gives the exact value."""
-    used = claim.get("accountant")
+    used = statement.get("accountant")
     return str(used) if used in ACCOUNTANTS else "pld"

@@ -48,7 +48,7 @@ def code_of(spec: Mapping[str, Any]) -> str:
 def code_of_class(cls: type) -> str | None:
     """Return the digest of the code of a class that need not be registered, with what its module imports.
 
-    None if its code is not known: a notebook defines it, or a function has made it, as adapters are.
+    None if its code is not known: a notebook defines it, or a function has made it.
     """
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)

@@ -12,8 +12,8 @@ from harness.core.registry import UserError
 from harness.core.settings.compression import PLAIN
 from harness.core.settings.privacy import LARGEST, Privacy
 from harness.simulation.build import Setup
-from harness.simulation.claims import large_delta, protected_units
 from harness.simulation.dry_run import DryRun, dry_run
+from harness.simulation.statement import large_delta, protected_units
 from privacy import Event, Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
 from privacy.accounting import calibrate as calibrate_events
 from privacy.own_mechanism import MechanismError

@@ -29,11 +29,11 @@ from harness.simulation.build import (
     stand_in_federation,
 )
 from harness.simulation.calibration import calibrate, calibrated
-from harness.simulation.claims import statement
 from harness.simulation.dry_run import DryRun, dry_run
 from harness.simulation.footprint import Footprint, footprint
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import largest_stack, sizes, stack_key
+from harness.simulation.statement import statement
 
 TRIAL_BYTES = 2**29  # that trial rounds may take
 SEEDS = 100  # of runs that differ in nothing else, which are planned one by one

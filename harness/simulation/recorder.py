@@ -22,12 +22,12 @@ from harness.core.clients.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
 from harness.simulation.build import Setup
 from harness.simulation.callbacks import CallbackError, StopEarly
-from harness.simulation.claims import not_covered, public_information
 from harness.simulation.evaluation import solution
 from harness.simulation.saved_model import save_model
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
 from harness.simulation.stacking import PARTS, Checkpoint, split
+from harness.simulation.statement import not_covered, public_information
 from harness.storage.environment import machine, versions
 from harness.storage.files import Unwritable
 from harness.storage.outcomes import REPEATED

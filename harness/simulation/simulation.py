@@ -35,7 +35,6 @@ from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
 from harness.simulation.build import Setup
-from harness.simulation.claims import protected_units, released, statement
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.divergence import distinct, finite_runs, keep_finite, touched
 from harness.simulation.evaluation import (
@@ -49,6 +48,7 @@ from harness.simulation.evaluation import (
 from harness.simulation.noise_keys import default_noise_keys, is_identified
 from harness.simulation.snapshot import DIGITS, Diverged, Evaluation, Snapshot
 from harness.simulation.stacking import slices
+from harness.simulation.statement import protected_units, released, statement
 from privacy import Ledger
 
 
@@ -355,7 +355,7 @@ class Simulation:
         return Snapshot(self.round, state, cost, self.statement(number), errors, finite)
 
     def statement(self, number: int = 0) -> dict[str, Any] | None:
-        """Return the privacy claim of one run so far; None without privacy."""
+        """Return the privacy statement of one run so far; None without privacy."""
         if self.privacy is None:
             return None
         privacy, training = self.privacies[number], self._each_training[number]
@@ -363,7 +363,7 @@ class Simulation:
         return statement(privacy, self.ledger, number, vertical=self._vertical, units=units)
 
     def released(self, number: int = 0) -> list[list[Any]] | None:
-        """Return what one run has released about its most exposed unit so far, see `claims.released`."""
+        """Return what one run has released about its most exposed unit so far, see `statement.released`."""
         return None if self.privacy is None else released(self.privacies[number], self.ledger, number)
 
     def state_dict(self) -> dict[str, Any]:

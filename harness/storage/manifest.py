@@ -44,7 +44,6 @@ class Limits(NamedTuple):
 
 
 ARCHIVE = Limits(1_000_000, 1 << 30, 1 << 36)
-SUBMISSION = Limits(20_000, 1 << 26, 1 << 30)
 
 
 class Bounded:

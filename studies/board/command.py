@@ -133,7 +133,7 @@ def check_command(
 
 
 def _noise_told(records: Sequence[RunRecord]) -> str:
-    """Say which runs have noise of other code than here, in words; empty if none has.
+    """Return which runs have noise of other code than here, in words; empty if none has.
 
     Who submits names the code, and a run that is repeated with it agrees, also where the name was made up.
     """

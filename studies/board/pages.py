@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, float, str]:
-        """What decides whose figures are shown: signed before unsigned, first seen before later."""
+        """Order in which figures are shown: signed before unsigned, first seen before later."""
         place = math.inf if self.seen is None else self.seen.place
         return self.submission.signer is None, place, self.submission.id
 
@@ -89,74 +89,30 @@ def write_board(
     list[Path]
         The pages, the index first.
     """
-    entries = sorted(entries, key=lambda one: one.order)
+    entries = sorted(entries, key=lambda entry: entry.order)
     runs, owners, disputes = _merged(entries)
-    made = _Pages(folder, command, _submitters(runs, owners), _submitters(runs, disputes))
-    tasks: dict[str, list[RunRecord]] = {}
-    methods: dict[str, list[RunRecord]] = {}
-    for record in runs.values():
-        tasks.setdefault(task_id(record), []).append(record)
-        methods.setdefault(part_name(record.spec["algorithm"]) or "", []).append(record)
-    compared: dict[str, dict[str, object]] = {}
-    listed: dict[str, list[tuple[str, Sequence[str]]]] = {name: [] for name in FOLDERS}
-    for id, own in sorted(tasks.items(), key=lambda item: task_title(item[1][0])):
-        rows = made.write("tasks", id, task_title(own[0]), own).rows
-        compared |= {row["cell"]: {name: row[name] for name in COMPARED} for row in rows}
-        first = ", ".join(str(row["algorithm"]) for row in rows if row["rank"] == 1)
-        listed["tasks"].append(
-            (
-                f"tasks/{id}.html",
-                (task_title(own[0]), str(len(rows)), str(len(own)), first, str(rows[0]["ranked_by"])),
-            )
-        )
-    for name, own in sorted(methods.items()):
-        rows = made.write("methods", name, name, own, compared).rows
-        listed["methods"].append(
-            (
-                f"methods/{safe_name(name)}.html",
-                (name, str(len({task_id(record) for record in own})), str(len(rows)), str(len(own))),
-            )
-        )
-    for entry in entries:
-        id, key = entry.submission.id, entry.submission.signer or UNSIGNED
-        made.write("submissions", id, f"Submission {id} of {entry.who}", entry.records, compared)
-        listed["submissions"].append(
-            (
-                f"submissions/{id}.html",
-                (
-                    id,
-                    entry.submission.submitter,
-                    key,
-                    entry.seen.date if entry.seen else "new",
-                    str(len(entry.records)),
-                ),
-            )
-        )
+    pages = _Pages(folder, command, _submitters(runs, owners), _submitters(runs, disputes))
     tables = [
-        Table("Tasks", ("Task", "Rows", "Runs", "First", "By"), listed["tasks"]),
-        Table("Methods", ("Method", "Tasks", "Rows", "Runs"), listed["methods"]),
-        Table("Submissions", ("Submission", "Submitter", "Key", "First seen", "Runs"), listed["submissions"]),
+        pages.tasks(runs.values()),
+        pages.methods(runs.values()),
+        pages.submissions(entries),
         Table(
             "Runs that submissions disagree about",
             ("Run", "What each says"),
-            [("", (id, "; ".join(told))) for id, told in sorted(disputes.items())],
+            [("", (id, "; ".join(texts))) for id, texts in sorted(disputes.items())],
             "They were made on different machines, or by other code, which keys noise (noise_code), or one of them "
             "is not what was computed.",
         ),
         Table("Left out", ("Folder", "Reason"), [("", pair) for pair in sorted(refused.items())]),
     ]
     make_folder(folder)
-    page = folder / "index.html"
-    write_text(
-        page,
-        template("board.html", Path(__file__).parent).render(
-            tables=[table for table in tables if table.rows]
-        ),
-    )
+    index = folder / "index.html"
+    page = template("board.html", Path(__file__).parent)
+    write_text(index, page.render(tables=[table for table in tables if table.rows]))
     for old in (path for name in FOLDERS for path in (folder / name).glob("*.html")):
-        if old not in made.written:
+        if old not in pages.written:
             old.unlink()
-    return [page, *made.written]
+    return [index, *pages.written]
 
 
 class _Pages:
@@ -170,9 +126,43 @@ class _Pages:
         self._who = Column("Submitted by", "cell", False, lambda row: who[row["cell"]], about)
         about = "Runs of the row about which submissions disagree, and what each says"
         self._disputes = disputes
+        self._compared: dict[str, dict[str, object]] = {}
         self._disputed = Column("Disputed", "cell", False, lambda row: disputes.get(row["cell"], ""), about)
 
-    def write(
+    def tasks(self, records: Iterable[RunRecord]) -> Table:
+        """Write a page for every task, and keep how its rows compare."""
+        rows = []
+        for id, own in sorted(_grouped(records, task_id).items(), key=lambda item: task_title(item[1][0])):
+            title = task_title(own[0])
+            board = self._write("tasks", id, title, own).rows
+            self._compared |= {row["cell"]: {name: row[name] for name in COMPARED} for row in board}
+            first = ", ".join(str(row["algorithm"]) for row in board if row["rank"] == 1)
+            texts = title, str(len(board)), str(len(own)), first, str(board[0]["ranked_by"])
+            rows.append((f"tasks/{id}.html", texts))
+        return Table("Tasks", ("Task", "Rows", "Runs", "First", "By"), rows)
+
+    def methods(self, records: Iterable[RunRecord]) -> Table:
+        """Write a page for every method; `tasks` must be written before."""
+        rows = []
+        for name, own in sorted(_grouped(records, _method).items()):
+            board = self._write("methods", name, name, own, self._compared).rows
+            tasks = {task_id(record) for record in own}
+            texts = name, str(len(tasks)), str(len(board)), str(len(own))
+            rows.append((f"methods/{safe_name(name)}.html", texts))
+        return Table("Methods", ("Method", "Tasks", "Rows", "Runs"), rows)
+
+    def submissions(self, entries: Iterable[Entry]) -> Table:
+        """Write a page for every submission; `tasks` must be written before."""
+        rows = []
+        for entry in entries:
+            id, submitter, key = entry.submission.id, entry.submission.submitter, entry.submission.signer
+            self._write("submissions", id, f"Submission {id} of {entry.who}", entry.records, self._compared)
+            day = entry.seen.date if entry.seen else "new"
+            texts = id, submitter, key or UNSIGNED, day, str(len(entry.records))
+            rows.append((f"submissions/{id}.html", texts))
+        return Table("Submissions", ("Submission", "Submitter", "Key", "First seen", "Runs"), rows)
+
+    def _write(
         self,
         kind: str,
         id: str,
@@ -197,6 +187,17 @@ class _Pages:
         write_page(results, board, (), path, commands=commands, title=title, links=links, beside=beside)
         self.written.append(path)
         return board
+
+
+def _grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], str]) -> dict[str, list[RunRecord]]:
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
+
+
+def _method(record: RunRecord) -> str:
+    return part_name(record.spec["algorithm"]) or ""
 
 
 def _merged(
@@ -233,8 +234,8 @@ def _figures(record: RunRecord) -> dict[str, str]:
     """Return what can be told of a run in a few words: how it ended, and its last figures."""
     last = record.rounds[-1] if record.rounds else {}
     counts = {name: last.get(name) for name in ("bytes_up", "bytes_down", "flops", "oracle_calls")}
-    claim = {"epsilon_total": (last.get("privacy") or {}).get("epsilon_total")}
-    figures = {**last.get("metrics", {}), **claim, **counts}
+    epsilon = {"epsilon_total": (last.get("privacy") or {}).get("epsilon_total")}
+    figures = {**last.get("metrics", {}), **epsilon, **counts}
     return {"status": record.status} | {
         name: f"{value:.6g}" if isinstance(value, int | float) else str(value)
         for name, value in figures.items()
@@ -242,7 +243,7 @@ def _figures(record: RunRecord) -> dict[str, str]:
 
 
 def _differ(one: RunRecord, other: RunRecord) -> bool:
-    """Whether two executions of a run have other figures."""
+    """Return whether two executions of a run have other figures."""
     both = [[computed(line) for line in (*record.rounds, record.final)] for record in (one, other)]
     return one.status != other.status or not agree(*both)
 

@@ -27,8 +27,8 @@ from harness.storage.manifest import (
     MANIFEST,
     SIGNATURE,
     STATEMENT,
-    SUBMISSION,
     Bounded,
+    Limits,
     Portable,
     faults,
     manifest,
@@ -43,6 +43,7 @@ from harness.storage.seals import read_sealed, write_sealed
 from harness.storage.store import Store, read_suite
 from studies.board.signature import sign, signer
 
+LIMITS = Limits(20_000, 1 << 26, 1 << 30)
 LONGEST_NAME = 100
 OWN = ("seconds", "stacked")  # of the timing of one run, not of where it was made
 
@@ -101,7 +102,7 @@ def write_submission(
     _name(submitter)
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
         raise UserError(f"--to: {to} is there already; give a new folder")
-    bounded = Bounded(SUBMISSION)
+    bounded = Bounded(LIMITS)
     with writing(to.parent):
         make_folder(to.parent)
     with TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as temporary:
@@ -139,10 +140,10 @@ def read_submission(folder: Path) -> Submission:
         raise UserError("it is a link to another folder")
     if not (folder / MANIFEST).is_file() or (folder / MANIFEST).is_symlink():
         raise UserError(f"it has no {MANIFEST}")
-    if (folder / MANIFEST).stat().st_size > SUBMISSION.each:
-        raise UserError(f"{MANIFEST} has more than {SUBMISSION.each:,} bytes")
+    if (folder / MANIFEST).stat().st_size > LIMITS.each:
+        raise UserError(f"{MANIFEST} has more than {LIMITS.each:,} bytes")
     listed = read_manifest(folder)
-    only_results(folder, listed, SUBMISSION)
+    only_results(folder, listed, LIMITS)
     if wrong := faults(folder, listed):
         raise UserError("; ".join(f"{name} {fault}" for name, fault in wrong.items()))
     if STATEMENT not in listed or "store.json" not in listed:
@@ -178,8 +179,8 @@ def read_submission(folder: Path) -> Submission:
 def _contradicted(run: RunFolder) -> list[str]:
     """Return the fields of the last evaluation that the end of a run repeats otherwise: tables are made of both."""
     last, end = run.last() or {"round": 0}, run.end()
-    if isinstance(claim := end.get("privacy"), dict):  # only the end says whose noise was repeated
-        end = {**end, "privacy": {name: value for name, value in claim.items() if name != REPEATED}}
+    if isinstance(statement := end.get("privacy"), dict):  # only the end says whose noise was repeated
+        end = {**end, "privacy": {name: value for name, value in statement.items() if name != REPEATED}}
     return [name for name, value in last.items() if name != "timing" and end.get(name) != value]
 
 
@@ -197,7 +198,7 @@ def submissions(folder: Path) -> list[Path]:
         return [folder]
     found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not found:
-        raise UserError(f"{folder} holds no submissions; the command submit makes one")
+        raise UserError(f"{folder} holds no submissions; python -m studies board submit makes one")
     return found
 
 

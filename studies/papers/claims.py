@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ RATIOS = {"ratio_above": "least_ratio", "ratio_below": "least_ratio", "ratio_wit
 
 
 class Measure(NamedTuple):
-    """What is read from a run.
+    """A figure that is read from every run.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Measure(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How a setting left open is chosen: by the best mean of a measure on seeds that are not reported."""
+    """Choice of a setting left open, by the best mean of a measure on seeds that are not reported."""
 
     by: Measure
     seeds: tuple[int, ...]
@@ -163,7 +163,7 @@ class PaperClaim:
 
     @property
     def compared(self) -> str:
-        """What is measured in which runs, in one sentence."""
+        """A sentence with the measure and the runs compared."""
         said = {name: settings_text(where) for name, where in self.arms.items()}
         text = f"{self.measure}: {said['of']}"
         if "than" in said:
@@ -204,10 +204,7 @@ def read_claims(folder: Path) -> PaperClaims:
         describes.
     """
     path = folder / FILE
-    content = read_yaml(path)
-    for key in content:
-        if key not in FIELDS:
-            raise unknown(f"field of {path}", key, FIELDS)
+    content = _fields(str(path), read_yaml(path), FIELDS)
     suite = checked_name(content.get("suite", folder.resolve().name))
     claims = mapping(f"{path}: claims", content.get("claims"))
     if not claims:
@@ -227,14 +224,20 @@ def settings_text(where: Mapping[str, Any]) -> str:
     return " ".join(texts) or "all runs"
 
 
+def _fields(where: str, given: Any, allowed: Collection[str]) -> dict[str, Any]:
+    """Return named fields; raise UserError if one is unknown."""
+    fields = mapping(where, given)
+    for key in fields:
+        if key not in allowed:
+            raise unknown(f"field of {where}", key, allowed)
+    return dict(fields)
+
+
 def _claim(suite: str, name: str, given: Any, at: str) -> PaperClaim:
     """Read one claim; `at` is where it stands, for messages."""
-    given = {key: value for key, value in mapping(at, given).items() if value is not None}
+    given = {key: value for key, value in _fields(at, given, CLAIM_FIELDS).items() if value is not None}
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise UserError(f"{at}: a claim is named by small letters, digits, '-' and '_', given {shown(name)}")
-    for key in given:
-        if key not in CLAIM_FIELDS:
-            raise unknown(f"field of {at}", key, CLAIM_FIELDS)
     for key in NEEDED:
         if key not in given:
             raise UserError(f"{at}: {key} is missing; a claim has at least {', '.join(NEEDED)}")
@@ -278,16 +281,11 @@ def read_measure(where: str, given: Any) -> Measure:
     given = mapping(where, given)
     kinds = [key for key in given if key in MEASURES]
     if len(kinds) != 1:
-        wrong = next((key for key in given if key not in (*MEASURES, "round", "last")), None)
-        if wrong is not None:
-            raise unknown(f"field of {where}", wrong, (*MEASURES, "round", "last"))
+        _fields(where, given, (*MEASURES, "round", "last"))
         raise UserError(f"{where}: one of {', '.join(MEASURES)}, given {shown(dict(given))}")
     (kind,) = kinds
-    allowed = ("round", "last") if kind == "measure" else ()
+    _fields(where, given, (kind, "round", "last") if kind == "measure" else (kind,))
     further = [key for key in given if key != kind]
-    for key in further:
-        if key not in allowed:
-            raise unknown(f"field of {where}", key, (kind, *allowed))
     if kind in REACHED:
         target = read_target(mapping(f"{where}.{kind}", given[kind]))
         assert target is not None  # it is None for None, which is no mapping
@@ -332,10 +330,7 @@ def _check_setting(where: str, name: Any) -> None:
 
 
 def _choice(where: str, given: Any) -> Choice:
-    given = mapping(where, given)
-    for key in given:
-        if key not in Choice._fields:
-            raise unknown(f"field of {where}", key, Choice._fields)
+    given = _fields(where, given, Choice._fields)
     seeds = given.get("seeds")
     whole = isinstance(seeds, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not whole or not seeds:
@@ -343,7 +338,7 @@ def _choice(where: str, given: Any) -> Choice:
     by = read_measure(f"{where}.by", given.get("by", {}))
     if by.how in ("at", "last"):
         check_measure(f"measure of {where}", by.name)  # its direction must be known
-    return Choice(by, tuple(seeds or ()))
+    return Choice(by, tuple(seeds))
 
 
 def _expectation(where: str, given: Any, ratio: bool) -> tuple[Hypothesis, str]:
@@ -356,9 +351,7 @@ def _expectation(where: str, given: Any, ratio: bool) -> tuple[Hypothesis, str]:
         raise UserError(f"{where}: one of {', '.join(allowed)}{hint}; given {shown(dict(given))}")
     (kind,) = kinds
     as_ratio, beside = kind in RATIOS, allowed[kind]
-    for key in given:
-        if key not in (kind, beside):
-            raise unknown(f"field of {where}", key, [kind, *([beside] if beside else [])])
+    _fields(where, given, (kind,) if beside is None else (kind, beside))
     numbers = given[kind] if beside is None else [given[kind], given.get(beside)]
     if not isinstance(numbers, list) or len(numbers) != 2 or not all(_finite(number) for number in numbers):
         form = "[lowest, highest]" if beside is None else f"a number, with {beside} (what would matter)"

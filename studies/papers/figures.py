@@ -44,7 +44,7 @@ class Figure(NamedTuple):
     versions : str
         What determined the run, with versions: ``algorithm=fedavg@3 problem=classify@4 ...``.
     tried : str
-        Where several numbers were tried, these: ``algorithm.lr=0.1/0.2 ...``; empty in earlier files.
+        Where several numbers were tried, these: ``algorithm.lr=0.1/0.2 ...``.
     """
 
     claim: str
@@ -72,7 +72,6 @@ class Figure(NamedTuple):
 
 
 COLUMNS = (*Figure._fields, "rows")  # rows: of the claim in the file, so that a lost one is noticed
-EARLIER = COLUMNS[: COLUMNS.index("tried")]
 
 
 def versions_text(names: Mapping[str, str], found: Mapping[str, Any]) -> str:
@@ -134,7 +133,7 @@ def write_figures(path: Path, figures: Sequence[Figure]) -> None:
 
 
 def read_figures(path: Path) -> list[Figure]:
-    """Read ``claims.csv``; files of earlier versions have neither `Figure.tried` nor numbers of rows.
+    """Read ``claims.csv``.
 
     Raises
     ------
@@ -145,9 +144,9 @@ def read_figures(path: Path) -> list[Figure]:
         rows = from_csv(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
-            f"{path} is missing; write it with: claims {path.parent} --from RESULTS --update"
+            f"{path} is missing; write it with: python -m studies papers {path.parent} --from RESULTS --update"
         ) from None
-    if not rows or tuple(rows[0]) not in (COLUMNS, EARLIER):
+    if not rows or tuple(rows[0]) != COLUMNS:
         raise UserError(f"{path}: the columns {', '.join(COLUMNS)} are needed")
     try:
         figures = [_figure(*row) for row in rows[1:]]
@@ -157,14 +156,14 @@ def read_figures(path: Path) -> list[Figure]:
         raise UserError(f"{path}: two rows have the same claim, arm, point and repetition")
     found = Counter(figure.claim for figure in figures)
     for figure, row in zip(figures, rows[1:], strict=True):
-        if len(row) == len(COLUMNS) and row[-1] != str(found[figure.claim]):
-            raise UserError(f"{path}: {figure.claim} has {found[figure.claim]} rows, written were {row[-1]}")
+        if row[-1] != str(found[figure.claim]):
+            raise UserError(f"{path}: {figure.claim} has {found[figure.claim]} rows, expected {row[-1]}")
     return figures
 
 
 def _figure(
     claim: str, question: str, arm: str, point: str, settings: str, repetition: str, value: str, bound: str,
-    run: str, versions: str, tried: str = "", rows: str = "",
+    run: str, versions: str, tried: str, rows: str,
 ) -> Figure:  # fmt: skip
     """Return the figure of a row; `rows` is checked with all of them."""
     if bound not in ("", BOUND) or arm not in ("of", "than"):
@@ -184,8 +183,6 @@ def _keyed(figures: Iterable[Figure]) -> dict[Any, Figure]:
 
 
 def _same(a: Figure, b: Figure) -> bool:
-    if not a.tried:  # written by an earlier version
-        b = b._replace(tried="")
     if a.value is None or b.value is None:
         return a == b
     return math.isclose(a.value, b.value, rel_tol=CLOSE) and a._replace(value=b.value) == b

@@ -16,7 +16,7 @@ from studies.papers.figures import Figure
 
 @dataclass(frozen=True)
 class Finding:
-    """What the runs say about a paper claim.
+    """A verdict on a paper claim, and the runs that it rests on.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""From runs to a paper: the method in words, tables, figures and references."""
+"""From runs to a paper: tables, figures, the privacy statement and references."""

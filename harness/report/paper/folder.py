@@ -1,4 +1,4 @@
-"""The folder of a paper: method, tables, figures, references, and a document that holds them."""
+"""The folder of a paper: tables, figures, privacy statement, references, and a document that holds them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from harness.core.registry import UserError
 from harness.report.data.best import RULE, best_of
 from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
-from harness.report.paper.method import in_latex_text, in_markdown_text, method
+from harness.report.paper.privacy import privacy_statement
 from harness.report.paper.references import bibtex
 from harness.report.plots.every import PICTURES
 from harness.report.tables.columns import Column, columns
 from harness.report.tables.pivot import Grid
-from harness.report.tables.sheet import Sheet, in_latex
+from harness.report.tables.sheet import Sheet, in_latex, in_markdown
 from harness.report.tables.write import sheet, summary
 from harness.storage.files import write_text
 
@@ -45,8 +45,12 @@ TOP = r"""\documentclass{article}
 \usepackage[margin=2.5cm]{geometry}
 \usepackage{booktabs,graphicx}
 \begin{document}
-\section*{Method}
-\input{method}
+"""
+BOTTOM = r"""\input{figures}
+\nocite{*}
+\bibliographystyle{plain}
+\bibliography{references}
+\end{document}
 """
 
 
@@ -75,7 +79,7 @@ def write_paper(
     Returns
     -------
     dict[str, Path]
-        File name to path: ``paper.tex``, which holds the others, ``method.tex`` and ``.md``, ``table-*.tex``,
+        File name to path: ``paper.tex``, which holds the others, ``privacy.tex`` and ``.md``, ``table-*.tex``,
         ``figures.tex`` with the PDFs that it shows, and ``references.bib``.
 
     Raises
@@ -86,22 +90,24 @@ def write_paper(
     if not any(cell.done for cell in results.cells):
         raise UserError("paper: no run has finished; there is nothing to write about")
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("table-*.tex"), *(folder / f"{stem}.pdf" for stem in PICTURES)):
+    replaced = ("privacy.tex", "privacy.md", *(f"{stem}.pdf" for stem in PICTURES))
+    for old in (*folder.glob("table-*.tex"), *(folder / name for name in replaced)):
         old.unlink(missing_ok=True)
     frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
-    said = method(results, frame, spec)
+    statement = privacy_statement([cell for cell in results.cells if cell.done])
     tables = {"table-leaderboard.tex": _board(results, frame)}
     for stem, own in grids.items():
         for number, grid in enumerate(own, 1):
             name = f"{stem}-{number}"
             tables[f"table-{name}.tex"] = _table(grid.sheet(), f"{grid.title}. {grid.note}", f"tab:{name}")
     names = {cell.algorithm for cell in results.cells if cell.done}
-    document = TOP + "".join(rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in tables)
-    document += "\\input{figures}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}\n"
+    document = TOP + ("\\input{privacy}\n" if statement else "")
+    document += "".join(rf"\input{{{name.removesuffix('.tex')}}}" + "\n" for name in tables)
+    document += BOTTOM
+    privacy = {"privacy.tex": f"{in_latex(statement)}\n", "privacy.md": f"{in_markdown(statement)}\n"}
     texts = {
         "paper.tex": document,
-        "method.tex": in_latex_text(said),
-        "method.md": in_markdown_text(said),
+        **(privacy if statement else {}),
         **tables,
         "figures.tex": "\n".join(map(_figure, pictures)),
         "references.bib": bibtex(names),

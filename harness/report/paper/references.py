@@ -32,11 +32,6 @@ def references() -> tuple[Reference, ...]:
     return tuple(found)
 
 
-def keys_of(algorithm: str) -> list[str]:
-    """Return the keys of the works that describe an algorithm; empty if none is known, as of a plugin's."""
-    return [one.key for one in references() if algorithm in one.algorithms]
-
-
 def bibtex(algorithms: Iterable[str]) -> str:
     """Return the BibTeX of the works that describe some algorithms."""
     wanted = set(algorithms)

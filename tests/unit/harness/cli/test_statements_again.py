@@ -12,7 +12,7 @@ from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrate
-from harness.simulation.claims import statement
+from harness.simulation.statement import statement
 from privacy.own_mechanism import MECHANISMS, Noise
 from tests.support.mechanisms import Laplace
 from tests.support.runs import given

@@ -8,9 +8,9 @@ from harness.config.run import read_spec
 from harness.report.tables.privacy import in_words
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrate
-from harness.simulation.claims import large_delta, not_covered, statement
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
+from harness.simulation.statement import large_delta, not_covered, statement
 from tests.support.runs import RAW, given, ready
 from tests.support.wire import privacy, record
 

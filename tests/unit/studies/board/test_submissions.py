@@ -217,7 +217,7 @@ def test_files_beside_the_manifest_are_refused(unsigned):
     ("limits", "why"), [(Limits(3, 1 << 20, 1 << 20), "files"), (Limits(99, 1000, 1 << 20), "bytes")]
 )
 def test_a_submission_beyond_the_limits_is_refused(limits, why, unsigned, monkeypatch):
-    monkeypatch.setattr(module, "SUBMISSION", limits)
+    monkeypatch.setattr(module, "LIMITS", limits)
     with pytest.raises(UserError, match=rf"at most .* {why}|more than 1,000 bytes"):
         read_submission(unsigned)
 

@@ -164,4 +164,4 @@ def test_figures_are_read_from_runs_and_written(tmp_path, capsys):
     path.write_text("\n".join([*lines[:-1], lines[-1].replace(f",{value},", ",0.001,")]) + "\n")
     assert main(read) == 1 and "1 figure not as in" in capsys.readouterr().err
     path.write_text("\n".join(lines[:-1]) + "\n")
-    assert main(read) == 2 and "has 9 rows, written were 10" in capsys.readouterr().err
+    assert main(read) == 2 and "has 9 rows, expected 10" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The folder of a paper: valid LaTeX, and every fact of the method section."""
+"""The folder of a paper: valid LaTeX, and every fact of the privacy statement."""
 
 import re
 import shutil
@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from harness.core.registry import UserError
-from harness.report import Pivot, ReportSpec, Results, leaderboard
+from harness.report import Pivot, ReportSpec, Results
 from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
-from harness.report.paper.method import in_latex_text, in_markdown_text, method
-from tests.support.records import done, evaluation, partition, private, spec, statement, undone
+from harness.report.paper.privacy import privacy_statement
+from tests.support.records import done, evaluation, private, spec, statement, undone
 
 NASTY = "50% of_all & #1 {data} $x$ ~ ^ \\ <b> ε ± †"
 SPEC = ReportSpec(baseline="fedavg", pivots=(Pivot("algorithm.name", "privacy.epsilon"),))
@@ -31,6 +31,8 @@ def runs(source="adult from a made-up source", **parts):
                 found.append(done(spec(name, seed, privacy=privacy, **parts), line))
     found.append(undone(spec("ditto", **parts), "failed", "diverged"))
     found.append(undone(spec("fedbio", **parts), "skipped", "not for this"))
+    for record in found:
+        record.final["public"] = [source]
     return [replace(record, source=source, digest="0123456789abcdef") for record in found]
 
 
@@ -44,9 +46,9 @@ def paper(records, folder, spec=SPEC):
     return {name: path.read_text() for name, path in written.items() if not name.endswith(".pdf")}
 
 
-def said(records, spec=SPEC):
-    results = Results(records)
-    return method(results, leaderboard(results, spec.by, spec.baseline), spec)
+def said(*records):
+    """Return the privacy statement of some runs."""
+    return privacy_statement(Results(records).cells)
 
 
 def checked(text):
@@ -76,14 +78,12 @@ def checked(text):
     return text
 
 
-@pytest.mark.parametrize("source", ["adult from a made-up source", NASTY])
-def test_every_file_is_valid_latex_whatever_names_say(source, tmp_path):
-    texts = paper(runs(source), tmp_path)
+def test_every_file_is_valid_latex_whatever_names_say(tmp_path):
+    texts = paper(runs(NASTY), tmp_path)
     for name, text in texts.items():
         if name.endswith(".tex"):
             checked(text)
-    if source == NASTY:
-        assert r"50\% of\_all \& \#1 \{data\}" in texts["method.tex"]
+    assert r"50\% of\_all \& \#1 \{data\}" in texts["privacy.tex"]
 
 
 def test_the_document_holds_all_files_and_cites_what_it_lists(tmp_path):
@@ -95,10 +95,11 @@ def test_the_document_holds_all_files_and_cites_what_it_lists(tmp_path):
     assert sorted(named) == parts
     assert re.findall(r"\\includegraphics\[.*\]\{(.*)\}", texts["figures.tex"]) == ["curves.pdf"]
     assert (tmp_path / "paper" / "curves.pdf").read_bytes() == PDF
-    cited = set(re.findall(r"\\cite\{([^}]+)\}", texts["method.tex"]))
-    assert cited == {"mcmahan2017communication", "karimireddy2020scaffold"}
-    assert cited == set(re.findall(r"^@\w+\{(\w+),", texts["references.bib"], re.MULTILINE))
-    assert set(re.findall(r"\[@([^\]]+)\]", texts["method.md"])) == cited
+    works = set(re.findall(r"^@\w+\{(\w+),", texts["references.bib"], re.MULTILINE))
+    assert (
+        works == {"mcmahan2017communication", "karimireddy2020scaffold"}
+        and r"\nocite{*}" in texts["paper.tex"]
+    )
 
 
 @pytest.mark.slow
@@ -127,22 +128,12 @@ def test_pivots_are_tables_and_those_of_earlier_papers_leave(tmp_path):
     assert not (tmp_path / "paper" / "curves.pdf").exists()
 
 
-def test_the_method_tells_data_splits_seeds_and_failures():
-    text = said(runs())
-    assert text["Data"].startswith("adult from a made-up source, SHA-256 0123456789ab: 20 clients hold")
-    assert "dirichlet(alpha=0.3)" in text["Data"] and "30 % are held out for testing" in text["Data"]
-    assert "6 seeds (of 0 to 5)" in text["Seeds"] and "sample standard deviation" in text["Seeds"]
-    assert "Of 38 runs 36 are finished (1 failed, 1 skipped)." in text["Seeds"]
-    assert "Differences are to fedavg" in text["Seeds"] and "Holm" in text["Seeds"]
-    assert "Communication rounds: 20." in text["Methods"] and "torch 2.13.0" in text["Software"]
-
-
-def test_the_method_tells_how_epsilon_is_composed_and_whose_it_is():
+def test_the_statement_tells_how_epsilon_is_composed_and_whose_it_is():
     claim = statement(8.0) | {
         "adjacency": "replace", "sampling": "full", "unit_most": 3, "units_most": 1, "epsilon_median": 4.0,
     }  # fmt: skip
     run = done(spec(privacy=private(8.0)), evaluation(20, 1000, 8.0, accuracy=0.5) | {"privacy": claim})
-    text = said([run], ReportSpec())["Privacy"]
+    text = said(run)
     for fact in (
         "one client with all its data (unit client)",
         "replaced (adjacency replace)",
@@ -156,9 +147,9 @@ def test_the_method_tells_how_epsilon_is_composed_and_whose_it_is():
         "Taken as public: client sizes.",
     ):
         assert fact in text, fact
-    assert "Privacy" not in said([done(spec(), accuracy=0.5)], ReportSpec())
+    assert said(done(spec(), accuracy=0.5)) == ""
     run.final.update({"clients": 4, "by_client": {"client": ["Basel", "Bern", "Genf", "Zug"]}})
-    assert "Most exposed: Zug." in said([run], ReportSpec())["Privacy"]
+    assert "Most exposed: Zug." in said(run)
 
 
 def test_the_epsilon_of_a_record_is_that_of_its_client():
@@ -167,42 +158,10 @@ def test_the_epsilon_of_a_record_is_that_of_its_client():
     def text(**more):
         claim = statement(8.0) | {"unit": "record", "epsilon_median": 4.0, **more}
         run = done(spec(privacy=private(8.0)), evaluation(20, 1000, 8.0, accuracy=0.5) | {"privacy": claim})
-        return said([run], ReportSpec())["Privacy"]
+        return said(run)
 
     assert "about a record of the most exposed client, at" in text() and "the median client 4" in text()
     assert "about a record of the most exposed person" in text(protects="the features of one person")
-
-
-def test_samples_that_choose_are_told_from_those_of_training():
-    part = {**partition(0.3), "selection": 0.25}
-    assert "25 % of the others are held out" in said([done(spec(partition=part), accuracy=1)], SMALL)["Data"]
-    part |= {"selection_seed": 0, "test": "official", "standardize": True}
-    text = said([done(spec(partition=part), accuracy=1)], SMALL)["Data"]
-    assert "25 % of all samples are set aside" in text and "those of the source" in text
-    assert "standardized over the training samples" in text
-
-
-def test_the_method_tells_the_budget_of_the_search():
-    tune = {
-        "settings": {"algorithm.lr": {"log_uniform": [0.01, 1]}, "rounds": {"choice": [2, 8]}},
-        "metric": "auroc", "budget": 25, "seeds": [100, 101], "sampler": "latin", "once_for": ["compression"],
-    }  # fmt: skip
-    search = {"number": 0, "tune": tune, "trials": [{}], "epsilon": 12.5, "paths": ["algorithm.lr"]}
-    tuned = said([replace(done(spec(), accuracy=0.5), search=search)], ReportSpec())["Tuning"]
-    assert "searched 25 settings, points of one Latin hypercube" in tuned
-    assert "algorithm.lr (log-uniform from 0.01 to 1), rounds (one of 2, 8)" in tuned
-    assert "best auroc on the selection samples" in tuned and "seeds 100, 101" in tuned
-    assert "ε of up to 12.5" in tuned and "compression shared one search" in tuned
-    assert said([done(spec(), accuracy=0.5)], ReportSpec())["Tuning"].startswith("No settings were searched")
-
-
-def test_several_citations_are_one_command():
-    words = {"A": "local_sgda [@a2020x; @b2021y], and 5 % of it [@c]. End"}
-    assert (
-        in_latex_text(words)
-        == r"\paragraph{A.} local\_sgda~\cite{a2020x,b2021y}, and 5 \% of it~\cite{c}. End" + "\n"
-    )
-    assert in_markdown_text(words).startswith("**A.** local_sgda [@a2020x; @b2021y]")
 
 
 def test_there_is_no_paper_without_a_finished_run(tmp_path):

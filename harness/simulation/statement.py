@@ -1,4 +1,4 @@
-"""Privacy claims of a run, and the information that they treat as public."""
+"""Privacy statements of runs, and the information that they treat as public."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privacy.own_mechanism import MechanismError
 #: What a statement says where the runs of a seed have the same secret draws.
 SHARED_DRAWS = "shared: runs of this seed come from one joint draw; they do not compose as independent"
 SAMPLES = "numbers of training samples of the clients"
-# Public in every claim, in addition to what the data set lists.
+# Public in every statement, in addition to what the data set lists.
 NAMES = "the names of features, categories and classes, and which sensitive groups there are"
 TIME = "how long the run takes"
 # Figures that no noise protects, and that are written for the researcher only if asked for.
@@ -62,7 +62,7 @@ INTEGERS = (
 TAILS = "; normals end at 8.2 standard deviations, so delta fails for single releases of an epsilon above about 24"
 LARGEST_OF_TAILS = 24.0
 
-# Scope of a claim about records in vertical problems.
+# Scope of a statement about records in vertical problems.
 FEATURES = (
     "the features that one party holds of one person, against the server and the other parties, labels being "
     "public: replaced by any others (sensitivity twice the clip norm), without amplification by sampling, as all "
@@ -85,7 +85,7 @@ def guarantees(privacy: Privacy, ledger: Ledger, run: int = 0) -> dict[str, Any]
 def statement(
     privacy: Privacy, ledger: Ledger, run: int = 0, *, vertical: bool = False, units: float | None = None
 ) -> dict[str, Any]:
-    """Return the claim of a run: its mechanism and the guarantees of its ledger so far.
+    """Return the privacy statement of a run: its mechanism and the guarantees of its ledger so far.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def statement(
 
 
 def protected_units(privacy: Privacy, training: Federation, *, vertical: bool = False) -> int:
-    """Return how many clients, records or users of a federation a claim is about."""
+    """Return how many clients, records or users of a federation a statement is about."""
     if not privacy.by_gradient:
         return training.clients
     if privacy.unit == "user" and training.users is not None:
