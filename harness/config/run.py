@@ -12,13 +12,7 @@ from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.attacks import AttackSpec
-from harness.config.fields import (
-    SECTIONS,
-    CohortSpec,
-    DataSpec,
-    Named,
-    PartitionSpec,
-)
+from harness.config.fields import CohortSpec, DataSpec, Named, PartitionSpec
 from harness.config.settings import checked, construct, settings_of
 from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
@@ -284,10 +278,7 @@ def read_spec(given: Mapping[str, Any]) -> RunSpec:
 
 def validated(given: Mapping[str, Any]) -> RunSpec:
     """Do what `read_spec` does, of content that is known to be bounded."""
-    for key in given:
-        if key not in RunSpec.model_fields:
-            raise unknown("field of a run", key, RunSpec.model_fields)
-    spec: RunSpec = checked("", lambda: RunSpec.model_validate(given), SECTIONS)
+    spec = checked("", lambda: RunSpec.model_validate(given))
     bounded("run", spec.model_dump())  # pydantic reads the text "nan" as a float
     return spec
 
