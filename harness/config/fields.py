@@ -59,6 +59,11 @@ class Policies(dict[str, str]):
         return hash(frozenset(self.items()))
 
 
+def _text(given: Any) -> Any:
+    """Return a number as the text that a file has; other values as they are."""
+    return f"{given:.15g}" if isinstance(given, int | float) else given
+
+
 class DataSpec(Section):
     """The data.
 
@@ -138,9 +143,7 @@ class DataSpec(Section):
     @classmethod
     def _class(cls, given: object) -> object:
         """Read 1 and true as the text that a file has."""
-        if isinstance(given, bool):
-            return str(given).lower()
-        return f"{given:.15g}" if isinstance(given, int | float) else given
+        return str(given).lower() if isinstance(given, bool) else _text(given)
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -153,12 +156,7 @@ class DataSpec(Section):
                 raise UserError(
                     f"data.labels: YAML reads a word as {shown(part)}; write yes, no and null in quotes"
                 )
-        return {
-            f"{old:.15g}" if isinstance(old, int | float) else old: f"{new:.15g}"
-            if isinstance(new, int | float)
-            else new
-            for old, new in given.items()
-        }
+        return {_text(old): _text(new) for old, new in given.items()}
 
     @field_validator("na", mode="before")
     @classmethod
@@ -166,7 +164,7 @@ class DataSpec(Section):
         """Read numbers such as -999 as what is written in a cell."""
         if isinstance(given, (list, tuple)):
             return [cls._codes(code) for code in given]
-        return f"{given:.15g}" if isinstance(given, (int, float)) and not isinstance(given, bool) else given
+        return given if isinstance(given, bool) else _text(given)
 
     @model_validator(mode="after")
     def _signs(self) -> DataSpec:

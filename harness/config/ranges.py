@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.config.yaml import mapping, shown
+from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import UserError, unknown
 
 KINDS = ("uniform", "log_uniform", "integer", "log_integer", "choice")
-PLACES = ("sweep.random.over.", "tune.settings.")  # where ranges are written
+TUNED = "tune.settings"  # ranges there may name algorithms
 WHOLE = ("integer", "log_integer")
 DIGITS = 4  # significant digits of a drawn number, for readable tables
 
@@ -29,10 +30,18 @@ class Range:
         One of `KINDS`.
     bounds : tuple
         Lowest and highest value, both possible; of a choice all values.
+    algorithms : tuple of str
+        The algorithms that search the setting, where not all that have it do.
     """
 
     kind: str
     bounds: tuple[Any, ...]
+    algorithms: tuple[str, ...] = ()
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as files hold it."""
+        named = {"algorithms": list(self.algorithms)} if self.algorithms else {}
+        return {self.kind: list(self.bounds), **named}
 
     @property
     def number(self) -> int | None:
@@ -59,24 +68,40 @@ class Range:
         return _rounded(math.exp(bottom + (top - bottom) * share))
 
 
-def read_range(where: str, given: Any) -> Range:
-    """Read ``{log_uniform: [0.001, 1]}``.
+def read_ranges(where: str, given: Any) -> dict[str, Range]:
+    """Read ``{algorithm.lr: {log_uniform: [0.001, 1]}, ...}``.
 
     Raises
     ------
     UserError
-        If it is not one kind with its bounds, in order.
+        If a range is not one kind with its bounds, in order.
     """
-    (kind, bounds), *more = mapping(where, given).items() or [("", None)]
+    return {path: _range(where, path, over) for path, over in mapping(where, given).items()}
+
+
+def _range(where: str, path: str, given: Any) -> Range:
+    """Read one range, and the algorithms that search it."""
+    written = dict(mapping(f"{where}.{path}", given))
+    algorithms = written.pop("algorithms", None) if where == TUNED else None
+    (kind, bounds), *more = written.items() or [("", None)]
     if more or kind not in KINDS:
-        path = next((where.removeprefix(part) for part in PLACES if where.startswith(part)), where)
         raise unknown(f"way to draw {path}", more[0][0] if more else kind, KINDS)
     if not isinstance(bounds, list) or not bounds or (kind != "choice" and not _ordered(bounds, kind)):
         wanted = "a list of values" if kind == "choice" else "[lowest, highest]"
         low = ", above 0" if kind.startswith("log") else ""
         low += ", whole numbers" if kind in WHOLE else ""
-        raise UserError(f"{where}: {kind} takes {wanted}{low}; given {shown(bounds)}")
-    return Range(kind, tuple(bounds))
+        raise UserError(f"{where}.{path}: {kind} takes {wanted}{low}; given {shown(bounds)}")
+    return Range(kind, tuple(bounds), () if algorithms is None else _algorithms(where, path, algorithms))
+
+
+def _algorithms(where: str, path: str, given: Any) -> tuple[str, ...]:
+    """Read the algorithms that search a setting."""
+    if not isinstance(given, list) or not given:
+        raise UserError(f"{where}.{path}.algorithms: a list of algorithms, given {shown(given)}")
+    for name in given:
+        if name not in ALGORITHMS:
+            raise unknown("algorithm", str(name), ALGORITHMS)
+    return tuple(given)
 
 
 def _ordered(bounds: list[Any], kind: str) -> bool:

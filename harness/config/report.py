@@ -7,17 +7,23 @@ in ``suite.json``, overridden by command options and passed to `harness.report`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator
 
 from harness.config.run import RunSpec
+from harness.config.settings import construct
 from harness.config.system import System
 from harness.config.yaml import mapping, shown
 from harness.core.registry import UserError, unknown
 from harness.metrics import METRICS, better_is_higher, described, recall
 
-FIELDS = ("by", "baseline", "target", "pivot", "curves", "along", "select", "overview", "chosen")
-SELECT_FIELDS = ("by", "near", "show", "published")
+#: Field of the section -> field of `ReportSpec`.
+FIELDS = {
+    **{name: name for name in ("by", "baseline", "target", "curves", "along", "overview", "chosen")},
+    **{"pivot": "pivots", "select": "choice"},
+}
 AGAINST = ("round", "bytes")
 #: Measures other than the metrics of `harness.metrics`; less is better for all of them.
 COSTS = (
@@ -68,7 +74,52 @@ class Pivot(NamedTuple):
     measure: str | None = None
 
 
-class Published(NamedTuple):
+def known(measure: str) -> bool:
+    """Return whether a measure is a metric or a cost, so that its direction is known."""
+    return described(measure) is not None or measure in COSTS
+
+
+def check_measure(what: str, name: str) -> None:
+    """Raise UserError with the nearest name unless a measure exists."""
+    if not known(name):
+        raise unknown(what, name, [*METRICS, *COSTS])
+
+
+def _setting(path: str) -> str:
+    """Return the dotted name of a setting if it is in a section of a run."""
+    if path.split(".")[0] not in RunSpec.model_fields:
+        raise unknown("section of a run", path.split(".")[0], RunSpec.model_fields)
+    return path
+
+
+def _selected(name: str) -> str:
+    """Return the name of a measure in ``select``."""
+    if not known(name):
+        raise unknown("measure of report.select", name, [*METRICS, "selection_...", "train_...", *COSTS])
+    return name
+
+
+def _near(given: Any) -> Any:
+    """Read the guard of a choice: a measure and a distance."""
+    if not isinstance(given, Mapping):
+        return given
+    pairs = list(given.items())
+    for _, off in pairs:
+        if len(pairs) > 1 or isinstance(off, bool) or not isinstance(off, int | float) or off < 0:
+            raise UserError(f"report.select.near: one measure and a distance of at least 0, given {given!r}")
+    return pairs[0] if pairs else None
+
+
+def _figures(given: Any) -> tuple[str, ...]:
+    """Read the figures of an algorithm as they are printed."""
+    return tuple(map(str, given)) if isinstance(given, list | tuple) else (str(given),)
+
+
+Selected = Annotated[str, AfterValidator(_selected)]
+
+
+@dataclass(frozen=True)
+class Published:
     """Figures of a paper, as printed there.
 
     Attributes
@@ -79,11 +130,12 @@ class Published(NamedTuple):
         Algorithm -> its figures, one for each measure shown.
     """
 
-    where: Mapping[str, Any]
-    values: Mapping[str, tuple[str, ...]]
+    where: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Annotated[tuple[str, ...], BeforeValidator(_figures)]] = field(default_factory=dict)
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """Model selection after a grid search.
 
     Attributes
@@ -98,10 +150,81 @@ class Choice(NamedTuple):
         Figures of papers, shown beside the results.
     """
 
-    by: str
-    near: tuple[str, float] | None = None
-    show: tuple[str, ...] = ("accuracy",)
+    by: Selected
+    near: Annotated[tuple[Selected, float] | None, BeforeValidator(_near)] = None
+    show: tuple[Selected, ...] = ("accuracy",)
     published: tuple[Published, ...] = ()
+
+    def __post_init__(self) -> None:
+        for values in (figures for one in self.published for figures in one.values.values()):
+            if len(values) != len(self.show):
+                raise UserError(
+                    f"report.select.published: one figure for each measure shown ({', '.join(self.show)}), "
+                    f"given {', '.join(values)}"
+                )
+
+
+def read_target(given: Any) -> Target | None:
+    """Read ``{measure: value}`` or ``measure=value``.
+
+    Raises
+    ------
+    UserError
+        If it is neither.
+    """
+    if given is None or isinstance(given, Target):
+        return given
+    pairs = dict([given.partition("=")[::2]]) if isinstance(given, str) else given
+    try:
+        ((measure, value),) = pairs.items()
+        if isinstance(value, bool):
+            raise TypeError
+        return Target(measure, float(value))
+    except (AttributeError, TypeError, ValueError):
+        raise UserError(
+            f"target: one measure and its value, as in stationarity=0.01; given {given!r}"
+        ) from None
+
+
+def read_choice(given: Any) -> Choice | None:
+    """Read ``report.select``.
+
+    Raises
+    ------
+    UserError
+        If a field or a measure is unknown, or a value has another form than `harness.config.suite` shows.
+    """
+    if given is None or isinstance(given, Choice):
+        return given
+    return construct("report.select", Choice, mapping("report.select", given))
+
+
+def _lists(given: Any) -> Any:
+    """Return a list of lists; one list of names stands for a list of it."""
+    return [given] if isinstance(given, list) and given and isinstance(given[0], str) else given
+
+
+def _pivot(given: Any) -> Pivot:
+    """Read one table by two settings."""
+    if (
+        not isinstance(given, list | tuple)
+        or len(given) not in (2, 3)
+        or not all(isinstance(n, str) for n in given)
+    ):
+        raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(given)}")
+    return Pivot(_setting(given[0]), _setting(given[1]), *given[2:])
+
+
+def _curve(given: Any) -> Any:
+    """Read one further figure."""
+    if not isinstance(given, list | tuple) or len(given) != 2 or given[1] not in AGAINST:
+        raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(given)}")
+    return given
+
+
+Pivots = Annotated[tuple[Annotated[Pivot, BeforeValidator(_pivot)], ...], BeforeValidator(_lists)]
+Curves = Annotated[tuple[Annotated[tuple[str, str], BeforeValidator(_curve)], ...], BeforeValidator(_lists)]
+Setting = Annotated[str, AfterValidator(_setting)]
 
 
 @dataclass(frozen=True)
@@ -143,13 +266,13 @@ class ReportSpec:
 
     by: str = "accuracy"
     baseline: str | None = None
-    target: Target | None = None
-    pivots: tuple[Pivot, ...] = ()
-    choice: Choice | None = None
-    curves: tuple[tuple[str, str], ...] = ()
-    along: str | None = None
+    target: Annotated[Target | None, BeforeValidator(read_target)] = None
+    pivots: Pivots = ()
+    choice: Annotated[Choice | None, BeforeValidator(read_choice)] = None
+    curves: Curves = ()
+    along: Setting | None = None
     overview: tuple[str, ...] = ()
-    chosen: tuple[str, ...] = ()
+    chosen: tuple[Setting, ...] = ()
     system: System | None = None
     figures: tuple[str, ...] = ("png",)
     style: str | None = None
@@ -163,14 +286,10 @@ class ReportSpec:
 
     def stored(self) -> dict[str, Any]:
         """Return the settings as ``suite.json`` keeps them; `read_report` reads them."""
-        select: dict[str, Any] | None = None
-        if self.choice is not None:
-            by, near, show, published = self.choice
-            select = {"by": by, "near": dict([near]) if near else {}, "show": list(show)}
-            select["published"] = [
-                {"where": one.where, "values": {name: list(of) for name, of in one.values.items()}}
-                for one in published
-            ]
+        select = self.choice and {
+            **asdict(self.choice),
+            "near": dict([self.choice.near]) if self.choice.near else {},
+        }
         return {
             "by": self.by,
             "baseline": self.baseline,
@@ -184,17 +303,6 @@ class ReportSpec:
         }
 
 
-def known(measure: str) -> bool:
-    """Return whether a measure is a metric or a cost, so that its direction is known."""
-    return described(measure) is not None or measure in COSTS
-
-
-def check_measure(what: str, name: str) -> None:
-    """Raise UserError with the nearest name unless a measure exists."""
-    if not known(name):
-        raise unknown(what, name, [*METRICS, *COSTS])
-
-
 def read_report(given: Any) -> ReportSpec:
     """Read the ``report`` section of a suite file; fields that are null count as absent.
 
@@ -204,32 +312,11 @@ def read_report(given: Any) -> ReportSpec:
         If a field, a measure or a section of a run is unknown, or a value has another form than
         `harness.config.suite` shows.
     """
-    given = mapping("report", given)
-    for key in given:
+    for key in mapping("report", given):
         if key not in FIELDS:
             raise unknown("field of report", key, FIELDS)
-    given = {key: value for key, value in given.items() if value is not None}
-    for key in ("by", "baseline"):
-        if not isinstance(given.get(key, ""), str):
-            raise UserError(f"report.{key}: a name is needed, given {shown(given[key])}")
-    along, overview, chosen = given.get("along"), given.get("overview", []), given.get("chosen", [])
-    for name, listed in (("overview", overview), ("chosen", chosen)):
-        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-            what = "measures" if name == "overview" else "settings"
-            raise UserError(f"report.{name}: a list of {what}, given {shown(listed)}")
-    for path in (*([] if along is None else [along]), *chosen):
-        if not isinstance(path, str) or path.split(".")[0] not in RunSpec.model_fields:
-            raise unknown("section of a run", path, RunSpec.model_fields)
-    return ReportSpec(
-        by=given.get("by", "accuracy"),
-        baseline=given.get("baseline"),
-        target=read_target(mapping("report.target", given["target"])) if "target" in given else None,
-        pivots=_pivots(given.get("pivot", [])),
-        choice=read_choice(given.get("select")),
-        curves=_curves(given.get("curves", [])),
-        along=along,
-        overview=tuple(overview),
-        chosen=tuple(chosen),
+    return construct(
+        "report", ReportSpec, {FIELDS[key]: own for key, own in given.items() if own is not None}
     )
 
 
@@ -237,95 +324,3 @@ def read_stored(stored: Mapping[str, Any]) -> ReportSpec:
     """Read the report settings of ``suite.json``, and register its metrics of plugins that are not loaded."""
     recall(stored.get("metrics", {}))
     return read_report({key: value for key, value in stored.items() if key not in ("metrics", "command")})
-
-
-def read_target(given: Mapping[str, Any] | str | None) -> Target | None:
-    """Read ``{measure: value}`` or ``measure=value``.
-
-    Raises
-    ------
-    UserError
-        If it is neither.
-    """
-    if given is None:
-        return None
-    pairs = dict([given.partition("=")[::2]]) if isinstance(given, str) else given
-    try:
-        ((measure, value),) = pairs.items()
-        if isinstance(value, bool):
-            raise TypeError
-        return Target(measure, float(value))
-    except (TypeError, ValueError):
-        raise UserError(
-            f"target: one measure and its value, as in stationarity=0.01; given {given!r}"
-        ) from None
-
-
-def read_choice(given: Any) -> Choice | None:
-    """Read ``report.select``.
-
-    Raises
-    ------
-    UserError
-        If a field or a measure is unknown, or a value has another form than `harness.config.suite` shows.
-    """
-    if given is None:
-        return None
-    where = "report.select"
-    for key in mapping(where, given):
-        if key not in SELECT_FIELDS:
-            raise unknown(f"field of {where}", key, SELECT_FIELDS)
-    near = tuple(mapping(f"{where}.near", given.get("near") or {}).items())
-    show = given.get("show", ["accuracy"])
-    if not isinstance(show, list | tuple):
-        raise UserError(f"{where}.show: a list of measures, given {shown(show)}")
-    choice = Choice(str(given.get("by")), near[0] if near else None, tuple(map(str, show)))
-    for name in (choice.by, *choice.show, *(guard for guard, _ in near)):
-        if not known(name):
-            raise unknown(f"measure of {where}", name, [*METRICS, "selection_...", "train_...", *COSTS])
-    if len(near) > 1 or any(
-        isinstance(off, bool) or not isinstance(off, int | float) or off < 0 for _, off in near
-    ):
-        raise UserError(f"{where}.near: one measure and a distance of at least 0, given {given['near']!r}")
-    listed = given.get("published") or []
-    if not isinstance(listed, list):
-        raise UserError(f"{where}.published: a list is needed, given {shown(listed)}")
-    return choice._replace(published=tuple(_published(f"{where}.published", one, choice) for one in listed))
-
-
-def _published(where: str, given: Any, choice: Choice) -> Published:
-    """Read one paper's figures."""
-    values = mapping(f"{where}.values", mapping(where, given).get("values", {}))
-    if not all(isinstance(of, list | tuple) and len(of) == len(choice.show) for of in values.values()):
-        raise UserError(
-            f"{where}: one figure for each measure shown ({', '.join(choice.show)}), given {shown(dict(values))}"
-        )
-    settings = mapping(f"{where}.where", given.get("where", {}))
-    return Published(settings, {name: tuple(str(figure) for figure in of) for name, of in values.items()})
-
-
-def _lists(given: Any) -> list[Any]:
-    """Return a list of lists; one list of names stands for a list of it."""
-    listed = given if isinstance(given, list) else [given]
-    return [listed] if listed and isinstance(listed[0], str) else listed
-
-
-def _curves(given: Any) -> tuple[tuple[str, str], ...]:
-    """Read one further picture or a list of them."""
-    listed = _lists(given)
-    for one in listed:
-        if not isinstance(one, list) or len(one) != 2 or not isinstance(one[0], str) or one[1] not in AGAINST:
-            raise UserError(f"report.curves: [measure, {' or '.join(AGAINST)}], given {shown(one)}")
-    return tuple((measure, against) for measure, against in listed)
-
-
-def _pivots(given: Any) -> tuple[Pivot, ...]:
-    """Read one pivot or a list of them."""
-    listed = _lists(given)
-    for one in listed:
-        if not isinstance(one, list) or len(one) not in (2, 3) or not all(isinstance(n, str) for n in one):
-            raise UserError(f"report.pivot: [rows, columns] or [rows, columns, measure], given {shown(one)}")
-        for name in one[:2]:
-            if name.split(".")[0] not in RunSpec.model_fields:
-                raise unknown("section of a run", name.split(".")[0], RunSpec.model_fields)
-    return tuple(Pivot(*one) for one in listed)

@@ -12,21 +12,16 @@ from datasets.topology import TOPOLOGIES
 from datasets.vertical import VERTICAL
 from harness import models
 from harness.config.attacks import AttackSpec
-from harness.config.fields import (
-    SECTIONS,
-    CohortSpec,
-    DataSpec,
-    Named,
-    PartitionSpec,
-)
+from harness.config.fields import CohortSpec, DataSpec, Named, PartitionSpec
 from harness.config.settings import checked, construct, settings_of
 from harness.config.yaml import bounded, shown
-from harness.core.algorithm import ALGORITHMS
+from harness.core.algorithm import ALGORITHMS, Meta
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.compression import Compression, steps_of
 from harness.core.settings.privacy import SECRET, USER_RECORDS, PrivacySpec
 from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
+from harness.problems.base import ProblemType
 
 algorithms.load()
 
@@ -89,30 +84,53 @@ class RunSpec(Section):
 
     @model_validator(mode="after")
     def _together(self) -> RunSpec:
-        problem = PROBLEMS[self.problem["kind"]]
+        problem, meta = PROBLEMS[self.problem["kind"]], ALGORITHMS[self.algorithm["name"]].meta
         if self.precision is None:
             object.__setattr__(self, "precision", "float64" if problem.float64 else "float32")
         if problem.data == "own":
-            for name in ("data", "partition", "model"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"{name}: problem {problem.name} has its own data; remove {name}")
-            if self.precision == "bfloat16":
-                raise Incompatible(f"precision: bfloat16 is for networks; problem {problem.name} has none")
+            self._check_own_data(problem)
         else:
-            for name in ("data", "partition", "model"):
-                if getattr(self, name) is None:
-                    raise UserError(
-                        f"{name}: missing; problem {problem.name} needs data, partition and model"
-                    )
-            columns = self.partition is not None and self.partition.kind in VERTICAL
-            if columns != (problem.data == "vertical"):
-                wanted = " or ".join(VERTICAL) if problem.data == "vertical" else "one that deals rows"
-                raise Incompatible(
-                    f"partition.kind: problem {problem.name} needs {wanted}, given {self.partition}"
-                )
-            if columns and self.cohort is not None:
-                raise Incompatible("cohort: parties hold different columns; all take part in every round")
-        meta = ALGORITHMS[self.algorithm["name"]].meta
+            self._check_data(problem)
+        self._check_algorithm(problem, meta)
+        ratios = [ratio for _, ratio in steps_of(self.compression.alpha)]
+        if problem.kind != "vertical" and any(isinstance(ratio, tuple) for ratio in ratios):
+            raise Incompatible(
+                "compression.alpha: only parties of a vertical problem have ratios of their own that change; their "
+                "models are not contained in each other"
+            )
+        if self.privacy is not None:
+            object.__setattr__(self, "privacy", _settled(self._sampled(self.privacy)))
+            self._check_privacy(self.privacy, meta)
+        if self.cohort is not None and self.cohort.size is not None and self.clients is not None:
+            refuse_too_many(self.cohort.size, self.clients)
+        if self.cohort is not None and self.cohort.rate is not None:
+            self._check_rate()
+        return self
+
+    def _check_own_data(self, problem: ProblemType) -> None:
+        """Refuse data and networks for a problem that has its own."""
+        for name in ("data", "partition", "model"):
+            if getattr(self, name) is not None:
+                raise UserError(f"{name}: problem {problem.name} has its own data; remove {name}")
+        if self.precision == "bfloat16":
+            raise Incompatible(f"precision: bfloat16 is for networks; problem {problem.name} has none")
+
+    def _check_data(self, problem: ProblemType) -> None:
+        """Refuse a problem without data and a model, or with another kind of partition than it needs."""
+        for name in ("data", "partition", "model"):
+            if getattr(self, name) is None:
+                raise UserError(f"{name}: missing; problem {problem.name} needs data, partition and model")
+        columns = self.partition is not None and self.partition.kind in VERTICAL
+        if columns != (problem.data == "vertical"):
+            wanted = " or ".join(VERTICAL) if problem.data == "vertical" else "one that deals rows"
+            raise Incompatible(
+                f"partition.kind: problem {problem.name} needs {wanted}, given {self.partition}"
+            )
+        if columns and self.cohort is not None:
+            raise Incompatible("cohort: parties hold different columns; all take part in every round")
+
+    def _check_algorithm(self, problem: ProblemType, meta: Meta) -> None:
+        """Refuse an algorithm for problems of other kinds, and a topology where there is a server."""
         if problem.kind not in meta.solves:
             raise Incompatible(
                 f"algorithm {meta.name} solves problems of kind {' or '.join(meta.solves)}; "
@@ -126,44 +144,33 @@ class RunSpec(Section):
             )
         if not meta.gossip and self.topology is not None:
             raise Incompatible(f"topology: algorithm {meta.name} has a server; remove topology")
-        steps = [step for step in steps_of(self.compression.alpha) if isinstance(step[1], tuple)]
-        if steps and problem.kind != "vertical":
+
+    def _check_privacy(self, privacy: PrivacySpec, meta: Meta) -> None:
+        """Refuse mechanisms that protect nothing, and settings that they exclude."""
+        if meta.pooled:
             raise Incompatible(
-                "compression.alpha: only parties of a vertical problem have ratios of their own that change; their "
-                "models are not contained in each other"
+                f"privacy: algorithm {meta.name} collects the raw data of all clients, so no mechanism applies"
             )
-        named, protected = self.data and self.data.user, self.privacy and self.privacy.user
-        if named and protected and named != protected:
+        named = self.data and self.data.user
+        if named and privacy.user and named != privacy.user:
             raise UserError(
-                f"privacy.user: the data name {named!r} as the column of users (data.user), given {protected!r}; "
-                "give the same column"
+                f"privacy.user: the data name {named!r} as the column of users (data.user), given "
+                f"{privacy.user!r}; give the same column"
             )
-        if self.privacy is not None:
-            if meta.pooled:
-                raise Incompatible(
-                    f"privacy: algorithm {meta.name} collects the raw data of all clients, so no mechanism applies"
-                )
-            object.__setattr__(self, "privacy", _settled(self._sampled(self.privacy)))
-            if self.privacy.placement == "distributed":
-                self._refuse_codes()
-            if self.attacks is not None and (self.privacy.strict or self.privacy.secure_rng):
-                raise Incompatible(
-                    "attacks: they repeat the run and compare with private data, which neither privacy.strict nor "
-                    "privacy.secure_rng allows; remove attacks or these"
-                )
-        if self.cohort is not None and self.cohort.size is not None and self.clients is not None:
-            refuse_too_many(self.cohort.size, self.clients)
-        if self.cohort is not None and self.cohort.rate is not None:
-            self._check_rate()
-        return self
+        if privacy.placement == "distributed":
+            self._refuse_codes()
+        if self.attacks is not None and (privacy.strict or privacy.secure_rng):
+            raise Incompatible(
+                "attacks: they repeat the run and compare with private data, which neither privacy.strict nor "
+                "privacy.secure_rng allows; remove attacks or these"
+            )
 
     def _check_rate(self) -> None:
         """Refuse a rate of clients where nothing hides them, or where their number would show."""
         privacy = self.privacy
         if privacy is None or privacy.sampling != "poisson" or privacy.unit != "client":
             raise UserError(
-                "cohort.rate: is for secret Poisson cohorts, in which it hides how many clients there are; it "
-                "needs "
+                "cohort.rate: is for secret Poisson cohorts, in which it hides how many clients there are; needs "
                 "privacy with unit client, placement central and sampling poisson. Use cohort.size"
             )
         if privacy.noise_cohort is not None:
@@ -171,8 +178,7 @@ class RunSpec(Section):
         if self.algorithm.made.local_steps is None:
             raise Incompatible(
                 "algorithm.local_epochs: with cohort.rate nothing may depend on the clients' numbers of "
-                "samples, and "
-                "the steps of an epoch do; use algorithm.local_steps"
+                "samples, and the steps of an epoch do; use algorithm.local_steps"
             )
 
     def _refuse_codes(self) -> None:
@@ -188,33 +194,37 @@ class RunSpec(Section):
 
     def _sampled(self, privacy: PrivacySpec) -> PrivacySpec:
         """Fill in how units are sampled, and the adjacency that follows."""
-        if privacy.unit != "client":
-            # All parties of a vertical problem know who is in a batch, so sampling amplifies nothing.
-            vertical = PROBLEMS[self.problem["kind"]].kind == "vertical"
-            if vertical and privacy.unit == "user":
+        return self._sampled_clients(privacy) if privacy.unit == "client" else self._sampled_records(privacy)
+
+    def _sampled_records(self, privacy: PrivacySpec) -> PrivacySpec:
+        """Fill in how records or users inside clients are sampled."""
+        # All parties of a vertical problem know who is in a batch, so sampling amplifies nothing.
+        vertical = PROBLEMS[self.problem["kind"]].kind == "vertical"
+        if vertical and privacy.unit == "user":
+            raise UserError(
+                "privacy.unit: parties of a vertical problem hold columns of the same people; use unit record"
+            )
+        possible = {"sampling": ("poisson",), "adjacency": ("zero-out", "add-remove")}
+        if vertical:
+            possible = {"sampling": ("full",), "adjacency": ("replace",)}
+        for name, allowed in possible.items():
+            if getattr(privacy, name) not in (None, *allowed):
                 raise UserError(
-                    "privacy.unit: parties of a vertical problem hold columns of the same people; use unit record"
+                    f"privacy.{name}: unit {privacy.unit} is accounted by {' or '.join(allowed)} in problem "
+                    f"{self.problem['kind']}, given {getattr(privacy, name)}; remove privacy.{name}"
                 )
-            possible = {"sampling": ("poisson",), "adjacency": ("zero-out", "add-remove")}
-            if vertical:
-                possible = {"sampling": ("full",), "adjacency": ("replace",)}
-            for name, allowed in possible.items():
-                if getattr(privacy, name) not in (None, *allowed):
-                    raise UserError(
-                        f"privacy.{name}: unit {privacy.unit} is accounted by {' or '.join(allowed)} in problem "
-                        f"{self.problem['kind']}, given {getattr(privacy, name)}; remove privacy.{name}"
-                    )
-            if vertical and privacy.noise != "shared":
-                raise UserError(
-                    "privacy.noise: per_client is for clients with records of their own; the parties of a vertical "
-                    "problem share them; use shared"
-                )
-            given: dict[str, Any] = {
-                name: getattr(privacy, name) or usual[0] for name, usual in possible.items()
-            }
-            if privacy.unit == "user":
-                given["user_records"] = privacy.user_records or USER_RECORDS
-            return privacy.model_copy(update=given)
+        if vertical and privacy.noise != "shared":
+            raise UserError(
+                "privacy.noise: per_client is for clients with records of their own; the parties of a vertical "
+                "problem share them; use shared"
+            )
+        given: dict[str, Any] = {name: getattr(privacy, name) or usual[0] for name, usual in possible.items()}
+        if privacy.unit == "user":
+            given["user_records"] = privacy.user_records or USER_RECORDS
+        return privacy.model_copy(update=given)
+
+    def _sampled_clients(self, privacy: PrivacySpec) -> PrivacySpec:
+        """Fill in how cohorts are drawn."""
         balanced = self.cohort is not None and self.cohort.kind == "balanced"
         usual = "poisson" if privacy.placement == "central" and not balanced else "fixed"
         sampling = privacy.sampling or ("full" if self.cohort is None else usual)
@@ -224,10 +234,12 @@ class RunSpec(Section):
                 "or cohort kind random"
             )
         if (sampling == "full") != (self.cohort is None):
-            raise UserError(
-                f"privacy.sampling: {sampling} {'needs a cohort' if self.cohort is None else 'takes everybody'}; "
-                f"{'give cohort.size' if self.cohort is None else 'remove cohort'}"
+            needs, remedy = (
+                ("needs a cohort", "give cohort.size")
+                if self.cohort is None
+                else ("takes everybody", "remove cohort")
             )
+            raise UserError(f"privacy.sampling: {sampling} {needs}; {remedy}")
         rate = None if self.cohort is None else self.cohort.rate
         usual_adjacency = "replace" if sampling != "poisson" else "zero-out" if rate is None else "add-remove"
         adjacency = privacy.adjacency or usual_adjacency
@@ -284,10 +296,7 @@ def read_spec(given: Mapping[str, Any]) -> RunSpec:
 
 def validated(given: Mapping[str, Any]) -> RunSpec:
     """Do what `read_spec` does, of content that is known to be bounded."""
-    for key in given:
-        if key not in RunSpec.model_fields:
-            raise unknown("field of a run", key, RunSpec.model_fields)
-    spec: RunSpec = checked("", lambda: RunSpec.model_validate(given), SECTIONS)
+    spec = checked("", lambda: RunSpec.model_validate(given))
     bounded("run", spec.model_dump())  # pydantic reads the text "nan" as a float
     return spec
 

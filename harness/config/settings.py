@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from harness.config.yaml import bounded, shown
 from harness.core.registry import UserError, unknown
-from harness.core.settings.section import NO_NUMBER, counts_truth
+from harness.core.settings.section import NO_NUMBER, UnknownField, counts_truth
 
 T = TypeVar("T")
+
+#: What messages say in place of pydantic's words for types of Python.
+PLAINLY = {
+    "dict_type": "named fields are needed",
+    "int_from_float": "a whole number is needed",
+    "int_parsing": "a whole number is needed",
+    "int_type": "a whole number is needed",
+    "list_type": "a list is needed",
+    "missing": "missing",
+    "string_type": "a text is needed",
+    "too_short": "at least one is needed",
+    "tuple_type": "a list is needed",
+}
 
 
 def construct(
@@ -58,8 +70,8 @@ def _adapter(cls: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(cls)
 
 
-def checked(where: str, make: Any, sections: Mapping[str, type[BaseModel]] = MappingProxyType({})) -> Any:
-    """Call ``make`` and turn a pydantic error into a `UserError` of one line; ``sections`` name their fields."""
+def checked(where: str, make: Callable[[], T]) -> T:
+    """Call ``make`` and turn an error of pydantic into a `UserError` of one line; ``where`` is the section."""
     try:
         return make()
     except ValidationError as error:
@@ -68,11 +80,10 @@ def checked(where: str, make: Any, sections: Mapping[str, type[BaseModel]] = Map
         path = ".".join([part for part in (where, *map(str, first["loc"])) if part])
         if isinstance(cause, UserError):
             raise cause from None
-        if first["type"] == "extra_forbidden":
-            section = str(first["loc"][0])  # unknown fields of the run itself were refused before
-            raise unknown(f"field of {section}", first["loc"][-1], sections[section].model_fields) from None
+        if isinstance(cause, UnknownField):
+            raise unknown(f"field of {path or 'a run'}", cause.name, cause.allowed) from None
         given = "" if first["type"] == "missing" else f", given {shown(first['input'])}"
-        message = str(cause) if cause is not None else first["msg"]
+        message = PLAINLY.get(first["type"]) or (str(cause) if cause is not None else first["msg"])
         raise UserError(f"{path}: {message[0].lower()}{message[1:]}{given}") from None
 
 

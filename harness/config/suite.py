@@ -40,22 +40,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from harness.config import builtin
 from harness.config.recorded import results_folder
 from harness.config.report import ReportSpec, read_report, read_stored
 from harness.config.run import read_spec
+from harness.config.settings import checked
 from harness.config.sweep import Combination, assign, expand
 from harness.config.tune import TuneSpec, hold_out, read_tune
 from harness.config.yaml import bounded, mapping, read_yaml, shown
 from harness.core.registry import UserError, unknown
+from harness.core.settings.section import Section
 from harness.storage.files import Damaged
 from harness.storage.manifest import MANIFEST, SIGNATURE, STATEMENT
 from harness.storage.run_files import CLAIM
 from harness.storage.store import SEARCH
 from harness.storage.store import read_suite as read_record
 
-FIELDS = ("suite", "title", "base", "sweep", "profiles", "tune", "report")
-PROFILE_FIELDS = ("base", "sweep", "tune")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{,99}"  # also the name of its folder
 RECORD = "suite.json"  # what a results folder keeps of a suite
 RESERVED = (
@@ -67,6 +69,26 @@ RESERVED = (
     SIGNATURE,
     STATEMENT,
 )  # other names in a results folder
+
+
+class Profile(Section):
+    """What a profile changes of a suite file."""
+
+    base: dict[str, Any] = Field(default_factory=dict)
+    sweep: dict[str, Any] | list[Any] | None = None
+    tune: dict[str, Any] = Field(default_factory=dict)
+
+
+class SuiteFile(Section):
+    """The sections of a suite file."""
+
+    suite: str | None = None
+    title: str | None = None
+    base: dict[str, Any] = Field(default_factory=dict)
+    sweep: dict[str, Any] | list[Any] = Field(default_factory=dict)
+    profiles: dict[str, Profile] = Field(default_factory=dict)
+    tune: dict[str, Any] = Field(default_factory=dict)
+    report: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,27 +167,19 @@ def make_suite(
 ) -> Suite:
     """Validate and expand the content of a suite file, see `read_suite`."""
     bounded("suite", content)
-    for key in content:
-        if key not in FIELDS:
-            raise unknown("field of a suite", key, FIELDS)
-    name = checked_name(content.get("suite", name))
-    profiles = mapping("profiles", content.get("profiles", {}))
-    if profile not in profiles and profiles:
-        raise unknown("profile", profile, profiles)
-    chosen = mapping(f"profiles.{profile}", profiles.get(profile, {}))
-    for key in chosen:
-        if key not in PROFILE_FIELDS:
-            raise unknown(f"field of profiles.{profile}", key, PROFILE_FIELDS)
-    base = deepcopy(dict(mapping("base", content.get("base", {}))))
-    for path, value in mapping("base", chosen.get("base", {})).items():
+    file = checked("suite", lambda: SuiteFile.model_validate(content))
+    if profile not in file.profiles and file.profiles:
+        raise unknown("profile", profile, file.profiles)
+    chosen = file.profiles.get(profile, Profile())
+    base = deepcopy(file.base)
+    for path, value in chosen.base.items():
         assign(base, path, value)
-    blocks = chosen.get("sweep", content.get("sweep", {}))
+    tune = read_tune({**file.tune, **chosen.tune} or None)
+    blocks = file.sweep if chosen.sweep is None else chosen.sweep
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
-    asked = content.get("tune", {}), chosen.get("tune", {})
-    tune = read_tune({key: value for part in asked for key, value in mapping("tune", part).items()} or None)
     cells = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
-    title, report = str(content.get("title", name)), read_report(content.get("report", {}))
-    return Suite(name, title, profile, cells, report, tune)
+    name = checked_name(file.suite or name)
+    return Suite(name, file.title or name, profile, cells, read_report(file.report), tune)
 
 
 def checked_name(name: Any) -> str:

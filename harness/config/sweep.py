@@ -15,23 +15,24 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, product
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from harness.config.ranges import read_range
+from harness.config.ranges import Range, read_ranges
 from harness.config.run import RunSpec, validated
-from harness.config.yaml import mapping, shown
+from harness.config.settings import construct
+from harness.config.yaml import mapping
 from harness.core import rng
 from harness.core.garbage import no_collection
-from harness.core.registry import Incompatible, UserError, unknown
+from harness.core.registry import Incompatible, UserError
 from harness.core.settings.privacy import BUDGETS
 from harness.problems import PROBLEMS
 
 MAX_RUNS = 100_000
-SEARCH_FIELDS = ("draws", "seed", "over")
 
 Setting = tuple[str, Any]
 
@@ -48,6 +49,33 @@ class Parts(RunSpec):
             with suppress(UserError):
                 object.__setattr__(self, "privacy", self._sampled(self.privacy))
         return self
+
+
+@dataclass(frozen=True)
+class RandomSearch:
+    """The section ``random`` of a block: a number of draws, their seed, and the ranges of fields."""
+
+    draws: Annotated[int, Field(ge=1, le=MAX_RUNS)] = 10
+    seed: Annotated[int, Field(ge=0, le=MAX_RUNS)] = 0
+    over: Annotated[dict[str, Range], BeforeValidator(partial(read_ranges, "sweep.random.over"))] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        if not self.over:
+            raise UserError(
+                "sweep.random.over: name the fields to draw, as algorithm.lr: {log_uniform: [0.001, 1]}"
+            )
+
+    def settings(self, number: int) -> list[Setting]:
+        """Return the settings of one draw."""
+        return [(path, self._value(path, over, number)) for path, over in self.over.items()]
+
+    def _value(self, path: str, over: Range, number: int) -> Any:
+        generator = rng.numpy_stream(self.seed, "search", path, number)
+        if over.number is not None:
+            return over.value(int(generator.integers(over.number)))
+        return over.at(generator.random())
 
 
 @dataclass(frozen=True)
@@ -157,11 +185,11 @@ def combinations(block: Any) -> list[list[Setting]]:
     search = lists.pop("random", None)
     choices = [[[(path, value)] for value in _values(path, given)] for path, given in lists.items()]
     if search is not None:
-        draws = _drawn(search)
-        for path, _ in draws[0]:
+        drawn = construct("sweep.random", RandomSearch, mapping("sweep.random", search))
+        for path in drawn.over:
             if path in lists:
                 raise UserError(f"sweep: {path} has both a list of values and a random draw")
-        choices.append(draws)
+        choices.append([drawn.settings(number) for number in range(drawn.draws)])
     if math.prod(len(choice) for choice in choices) > MAX_RUNS:
         raise UserError(f"sweep: more than {MAX_RUNS:,} runs")
     return [list(chain(*chosen)) for chosen in product(*choices)]
@@ -201,35 +229,6 @@ def _values(path: str, given: Any) -> list[Any]:
             raise UserError(f"sweep: a range ascends over at most {MAX_RUNS:,} numbers, given {value}")
         values.extend(range(first, last + 1))
     return values
-
-
-def _drawn(search: Any) -> list[list[Setting]]:
-    """Return the settings of every draw of a random search."""
-    search = mapping("sweep.random", search)
-    for key in search:
-        if key not in SEARCH_FIELDS:
-            raise unknown("field of sweep.random", key, SEARCH_FIELDS)
-    draws, seed = search.get("draws", 10), search.get("seed", 0)
-    for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
-        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_RUNS:
-            raise UserError(
-                f"sweep.random.{name}: a whole number from {least} to {MAX_RUNS:,}, given {shown(number)}"
-            )
-    over = mapping("sweep.random.over", search.get("over", {}))
-    if not over:
-        raise UserError(
-            "sweep.random.over: name the fields to draw, as algorithm.lr: {log_uniform: [0.001, 1]}"
-        )
-    return [[(path, _draw(path, way, seed, number)) for path, way in over.items()] for number in range(draws)]
-
-
-def _draw(path: str, given: Any, seed: int, number: int) -> Any:
-    """Return one value of a field."""
-    over = read_range(f"sweep.random.over.{path}", given)
-    generator = rng.numpy_stream(seed, "search", path, number)
-    if over.number is not None:
-        return over.value(int(generator.integers(over.number)))
-    return over.at(generator.random())
 
 
 def assign(target: dict[str, Any], path: str, value: Any) -> None:

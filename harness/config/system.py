@@ -16,14 +16,19 @@ or, for a device, ``gflops`` (that training reaches), ``watts`` and ``spread``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import Field
 
 from harness.config.settings import construct
 from harness.config.yaml import mapping, read_yaml
-from harness.core.registry import UserError, unknown
+from harness.core.registry import unknown
+
+Positive = Annotated[float, Field(gt=0)]
+AtLeastZero = Annotated[float, Field(ge=0)]
 
 FILE = Path(__file__).parent / "system.yaml"
 
@@ -48,20 +53,14 @@ class Network:
         Where the figures are from, and which are assumed.
     """
 
-    down_mbps: float
-    up_mbps: float
-    latency_ms: float = 0.0
-    spread: float = 0.0
-    dropout: float = 0.0
-    joules_per_mb_down: float = 0.0
-    joules_per_mb_up: float = 0.0
+    down_mbps: Positive
+    up_mbps: Positive
+    latency_ms: AtLeastZero = 0.0
+    spread: AtLeastZero = 0.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    joules_per_mb_down: AtLeastZero = 0.0
+    joules_per_mb_up: AtLeastZero = 0.0
     source: str = "given by the user"
-
-    def __post_init__(self) -> None:
-        _positive(self, "down_mbps", "up_mbps")
-        _at_least_zero(self, "latency_ms", "spread", "joules_per_mb_down", "joules_per_mb_up")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"network: dropout is a share of at least 0 and below 1, given {self.dropout:g}")
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,10 @@ class Device:
         Where the figures are from, and which are assumed.
     """
 
-    gflops: float
-    watts: float = 0.0
-    spread: float = 0.0
+    gflops: Positive
+    watts: AtLeastZero = 0.0
+    spread: AtLeastZero = 0.0
     source: str = "given by the user"
-
-    def __post_init__(self) -> None:
-        _positive(self, "gflops")
-        _at_least_zero(self, "watts", "spread")
 
 
 class System(NamedTuple):
@@ -146,27 +141,4 @@ def _profile(kind: str, given: str, cls: type[T]) -> T:
         content = mapping(f"{kind} {given}", known[given])
     else:
         raise unknown(kind, given, [*known, "FILE.yaml"])
-    missing = [
-        field.name
-        for field in fields(cls)
-        if field.default is field.default_factory and field.name not in content
-    ]
-    if missing:
-        raise UserError(f"{kind} {given}: {', '.join(missing)} missing")
     return construct(f"{kind} {given}", cls, content)
-
-
-def _positive(profile: Any, *fields: str) -> None:
-    for name in fields:
-        if not getattr(profile, name) > 0:
-            raise UserError(
-                f"{type(profile).__name__.lower()}: {name} is above 0, given {getattr(profile, name):g}"
-            )
-
-
-def _at_least_zero(profile: Any, *fields: str) -> None:
-    for name in fields:
-        if not getattr(profile, name) >= 0:
-            raise UserError(
-                f"{type(profile).__name__.lower()}: {name} is at least 0, given {getattr(profile, name):g}"
-            )

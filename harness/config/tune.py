@@ -26,13 +26,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.config.fields import SECTIONS
-from harness.config.ranges import Range, read_range
+from harness.config.ranges import TUNED, Range, read_ranges
 from harness.config.run import RunSpec, read_spec
+from harness.config.settings import construct
 from harness.config.sweep import Combination, assign
 from harness.config.yaml import mapping, shown
 from harness.core import rng
@@ -40,9 +43,6 @@ from harness.core.algorithm import ALGORITHMS, SCHEDULE
 from harness.core.registry import Incompatible, UserError, counted, unknown
 from harness.metrics import ELSEWHERE, better_is_higher
 
-FIELDS = (
-    "settings", "budget", "metric", "split", "seeds", "halving", "once_for", "sampler", "batch",
-)  # fmt: skip
 SPLIT = "selection"
 SHARED = "compression"  # the section whose values may share a search
 LATIN = "latin"
@@ -56,22 +56,57 @@ TUNABLE = (
 )
 
 
+def _metric(name: str) -> str:
+    """Return the name of a metric of the selection samples."""
+    if name not in ELSEWHERE[SPLIT]:
+        raise unknown(f"metric of the {SPLIT} samples", name, ELSEWHERE[SPLIT])
+    return name
+
+
+def _free(path: str) -> str:
+    """Return a field whose values may share a search."""
+    if path.split(".")[0] != SHARED:
+        raise UserError(
+            f"tune.once_for: {SHARED} or fields of it, which cost no privacy, given {shown(path)}"
+        )
+    return path
+
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
+
+
 @dataclass(frozen=True)
 class TuneSpec:
-    """How settings are searched; the fields are those of the section.
+    """How settings are searched; the fields are those of the section."""
 
-    `only` names the algorithms that search a setting, where not all that have it do.
-    """
-
-    settings: Mapping[str, Range]
-    metric: str
-    budget: int = 25
-    seeds: tuple[int, ...] = (100, 101)
-    halving: int = 3
-    once_for: tuple[str, ...] = ()
+    settings: Annotated[dict[str, Range], BeforeValidator(partial(read_ranges, TUNED))] = field(
+        default_factory=dict
+    )
+    metric: Annotated[str, AfterValidator(_metric)] = "accuracy"
+    split: str = SPLIT
+    budget: Count = 25
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (100, 101)
+    halving: Count = 3
+    once_for: tuple[Annotated[str, AfterValidator(_free)], ...] = ()
     sampler: str = LATIN
-    batch: int = 8
-    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    batch: Count = 8
+
+    def __post_init__(self) -> None:
+        if not self.settings:
+            raise UserError("tune.settings: name what is tuned, as algorithm.lr: {log_uniform: [0.01, 1]}")
+        for path in self.settings:
+            if not _tunable(path):
+                raise UserError(
+                    f"tune.settings: {path} says what is compared and is not tuned; settings of "
+                    f"{', '.join(TUNABLE)} are"
+                )
+        if self.split != SPLIT:
+            raise UserError(
+                f"tune.split: settings are chosen on {SPLIT} samples, which no run trains or tests on; given "
+                f"{shown(self.split)}"
+            )
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"tune.seeds: a seed is given twice in {list(self.seeds)}")
 
     @property
     def measure(self) -> str:
@@ -87,15 +122,13 @@ class TuneSpec:
 
     def stored(self) -> dict[str, Any]:
         """Return the section as ``suite.json`` keeps it."""
-        ranges = {path: {over.kind: list(over.bounds)} for path, over in self.settings.items()}
-        for path, names in self.only.items():
-            ranges[path]["algorithms"] = list(names)
-        rest = {name: value for name, value in asdict(self).items() if name != "only"}
+        rest = {name: value for name, value in vars(self).items() if name not in ("settings", "split")}
+        ranges = {path: over.stored() for path, over in self.settings.items()}
         return {**rest, "settings": ranges, "seeds": list(self.seeds), "once_for": list(self.once_for)}
 
     def takes(self, path: str, algorithm: str) -> bool:
         """Return whether an algorithm that has a setting searches it."""
-        return algorithm in self.only.get(path, (algorithm,))
+        return algorithm in (self.settings[path].algorithms or (algorithm,))
 
 
 @dataclass
@@ -173,75 +206,7 @@ def read_tune(given: Any) -> TuneSpec | None:
     UserError
         If a field is unknown or a value has another form than shown above.
     """
-    if given is None:
-        return None
-    for key in mapping("tune", given):
-        if key not in FIELDS:
-            raise unknown("field of tune", key, FIELDS)
-    settings = mapping("tune.settings", given.get("settings", {}))
-    if not settings:
-        raise UserError("tune.settings: name what is tuned, as algorithm.lr: {log_uniform: [0.01, 1]}")
-    for path in settings:
-        if not _tunable(path):
-            raise UserError(
-                f"tune.settings: {path} says what is compared and is not tuned; settings of "
-                f"{', '.join(TUNABLE)} are"
-            )
-    split, metric = given.get("split", SPLIT), given.get("metric", "accuracy")
-    if split != SPLIT:
-        raise UserError(
-            f"tune.split: settings are chosen on {SPLIT} samples, which no run trains or tests on; given "
-            f"{shown(split)}"
-        )
-    if metric not in ELSEWHERE[SPLIT]:
-        raise unknown(f"metric of the {SPLIT} samples", str(metric), ELSEWHERE[SPLIT])
-    numbers = {name: given.get(name, usual) for name, usual in (("budget", 25), ("halving", 3), ("batch", 8))}
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
-            raise UserError(f"tune.{name}: a whole number from 1 to {MOST:,}, given {shown(number)}")
-    seeds, once_for = given.get("seeds", [100, 101]), given.get("once_for", [])
-    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise UserError(f"tune.seeds: a list of whole numbers of at least 0, given {shown(seeds)}")
-    if len(set(seeds)) < len(seeds):
-        raise UserError(f"tune.seeds: each once, given {shown(seeds)}")
-    if not isinstance(once_for, list):
-        raise UserError(f"tune.once_for: a list of fields, given {shown(once_for)}")
-    for path in once_for:
-        if str(path).split(".")[0] != SHARED:
-            raise UserError(
-                f"tune.once_for: {SHARED} or fields of it, which cost no privacy, given {shown(path)}"
-            )
-    sampler = given.get("sampler", LATIN)
-    if not isinstance(sampler, str):
-        raise UserError(
-            f"tune.sampler: {LATIN}, or the name of one of Optuna's samplers, given {shown(sampler)}"
-        )
-    ranges, only = {}, {}
-    for path, given_range in settings.items():
-        over = mapping(f"tune.settings.{path}", given_range)
-        if "algorithms" in over:
-            only[path] = _names(f"tune.settings.{path}.algorithms", over["algorithms"])
-        rest = {kind: bounds for kind, bounds in over.items() if kind != "algorithms"}
-        ranges[path] = read_range(f"tune.settings.{path}", rest)
-    return TuneSpec(
-        settings=ranges,
-        only=only,
-        metric=metric,
-        seeds=tuple(seeds),
-        once_for=tuple(map(str, once_for)),
-        sampler=sampler,
-        **numbers,
-    )
-
-
-def _names(where: str, given: Any) -> tuple[str, ...]:
-    """Read the algorithms that search a setting."""
-    if not isinstance(given, list) or not given:
-        raise UserError(f"{where}: a list of algorithms, given {shown(given)}")
-    for name in given:
-        if name not in ALGORITHMS:
-            raise unknown("algorithm", str(name), ALGORITHMS)
-    return tuple(given)
+    return None if given is None else construct("tune", TuneSpec, mapping("tune", given))
 
 
 def searches(cells: Sequence[Combination], tune: TuneSpec) -> list[Search]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, field_validator, model_validator
@@ -10,8 +10,24 @@ from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, field_
 NO_NUMBER = "a number is needed, no truth value (true, false, yes, no, on, off)"
 
 
+class UnknownField(ValueError):
+    """A field that a section does not have.
+
+    Parameters
+    ----------
+    name : str
+        The field.
+    allowed : Collection[str]
+        The fields of the section.
+    """
+
+    def __init__(self, name: str, allowed: Collection[str]) -> None:
+        super().__init__(name)
+        self.name, self.allowed = name, allowed
+
+
 class Section(BaseModel):
-    """A section of a run file; unknown keys are errors, and true is no number.
+    """A section of a file; unknown keys are errors, and true is no number.
 
     ``shape`` says in messages what is written there.
     """
@@ -24,6 +40,10 @@ class Section(BaseModel):
     def _has_fields(cls, given: object) -> object:
         if not isinstance(given, Mapping | cls):
             raise ValueError(f"needs {cls.shape}")
+        if isinstance(given, Mapping):
+            for name in given:
+                if name not in cls.model_fields:
+                    raise UnknownField(str(name), cls.model_fields)
         return given
 
     @field_validator("*", mode="wrap")

@@ -47,7 +47,7 @@ def test_curves_and_how_settings_are_chosen_are_read():
 @pytest.mark.parametrize(
     ("report", "message"),
     [
-        ({"target": 0.01}, "report.target"),
+        ({"target": 0.01}, "target: one measure"),
         ({"pivot": ["seed"]}, "rows, columns"),
         ({"pivot": [["seed", "rounds"], "seed"]}, "rows, columns"),
         ({"pivot": ["rounds", "seeds"]}, "'seeds'.*'seed'"),
@@ -56,9 +56,9 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ({"curves": ["loss"]}, "round or bytes"),
         ({"select": "eqopp"}, "report.select"),
         ({"along": "kompression"}, "'kompression'.*'compression'"),
-        ({"along": ["compression"]}, "section of a run"),
-        ({"overview": "accuracy"}, "a list of measures"),
-        ({"chosen": "rounds"}, "report.chosen: a list of settings"),
+        ({"along": ["compression"]}, r"report.along: a text is needed, given \['compression'\]"),
+        ({"overview": "accuracy"}, "report.overview: a list is needed, given 'accuracy'"),
+        ({"chosen": "rounds"}, "report.chosen: a list is needed, given 'rounds'"),
         ({"chosen": ["algorithm.lr", "round"]}, "section of a run 'round'.*'rounds'"),
         ({"overview": ["accurady"]}, "measure to draw 'accurady'.*'accuracy'"),
         ({"by": "accurady"}, "measure to rank by 'accurady'.*'accuracy'"),

@@ -115,7 +115,7 @@ def test_truth_values_stay_where_they_belong():
 
 
 def test_truth_values_are_no_numbers_of_sweeps_and_reports():
-    with pytest.raises(UserError, match=r"^sweep.random.draws: a whole number"):
+    with pytest.raises(UserError, match=r"^sweep.random.draws: a number is needed, no truth value"):
         expand(WHOLE, [{"random": {"draws": True, "over": {"algorithm.lr": {"uniform": [1, 2]}}}}])
     with pytest.raises(UserError, match=r"^target: one measure"):
         read_report({"target": {"accuracy": True}})

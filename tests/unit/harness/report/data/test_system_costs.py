@@ -106,11 +106,14 @@ def test_unknown_names_are_refused(network, device, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"down_mbps": 5}, "up_mbps missing"),
-        ({"down_mbps": 0, "up_mbps": 1}, "down_mbps is above 0, given 0"),
-        ({"down_mbps": 1, "up_mbps": 1, "dropout": 1}, "dropout is a share"),
-        ({"down_mbps": 1, "up_mbps": 1, "latency_ms": -1}, "latency_ms is at least 0"),
-        ({"down_mbps": 1, "up_mbs": 1}, "up_mbps missing"),
+        ({"down_mbps": 5}, "mine.yaml.up_mbps: missing"),
+        ({"down_mbps": 0, "up_mbps": 1}, "down_mbps: input should be greater than 0, given 0"),
+        ({"down_mbps": 1, "up_mbps": 1, "dropout": 1}, "dropout: input should be less than 1, given 1"),
+        (
+            {"down_mbps": 1, "up_mbps": 1, "latency_ms": -1},
+            "input should be greater than or equal to 0, given -1",
+        ),
+        ({"down_mbps": 1, "up_mbs": 1}, "Did you mean 'up_mbps'"),
         ({"down_mbps": 1, "up_mbps": 1, "spreadd": 1}, "spread"),
     ],
 )

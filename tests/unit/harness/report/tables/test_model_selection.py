@@ -1,6 +1,7 @@
 """After a grid search: which setting a seed chooses, and what is said of the chosen ones."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from scipy.stats import t as student
@@ -43,8 +44,8 @@ def test_the_smallest_gap_wins_at_nearly_the_best_accuracy():
         run(lr=0.001, chosen=(0.70, 0.0)),
     ]
     assert choose(rivals, BY_GAP) is rivals[1]
-    assert choose(rivals, BY_GAP._replace(near=("selection_accuracy", 0.0))) is rivals[0]
-    assert choose(rivals, BY_GAP._replace(near=None)) is rivals[2]
+    assert choose(rivals, replace(BY_GAP, near=("selection_accuracy", 0.0))) is rivals[0]
+    assert choose(rivals, replace(BY_GAP, near=None)) is rivals[2]
     assert choose(rivals, Choice("selection_accuracy")) is rivals[0]
 
 
@@ -121,7 +122,7 @@ def test_a_table_has_one_data_set_and_one_partition():
 def test_a_paper_s_figures_stand_beside_ours_where_they_belong():
     paper = Published({"data.name": "adult", "data.sensitive": "race"}, {"fedavg": (".8239 ± .0167", ".042")})
     records = [run(), run(data={"name": "adult", "sensitive": "race"})]
-    other, grid = chosen_tables(records, BY_GAP._replace(published=(paper,)))
+    other, grid = chosen_tables(records, replace(BY_GAP, published=(paper,)))
     assert "Accuracy, paper" not in other.columns
     assert grid.columns[:4] == ("Accuracy", "Accuracy, paper", "EqOpp gap", "EqOpp gap, paper")
     assert grid.places["fedavg", "EqOpp gap, paper"].text == ".042"
@@ -157,7 +158,7 @@ def test_what_a_file_says_of_the_choice_is_read():
     ("given", "message"),
     [
         ({"by": "selection_eqop"}, "unknown measure of report.select 'selection_eqop'"),
-        ({"measure": "eqopp"}, "unknown field of report.select 'measure'"),
+        ({"measure": "eqopp"}, "unknown setting of report.select 'measure'"),
         ({"by": "eqopp", "near": {"accuracy": -1}}, "report.select.near"),
         ({"by": "eqopp", "near": {"accuracy": 1, "loss": 1}}, "report.select.near"),
         ({"by": "eqopp", "published": [{"values": {"fedavg": [1, 2]}}]}, "one figure for each measure"),
