@@ -19,7 +19,6 @@ import tempfile
 import time
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -137,20 +136,17 @@ def images(options: argparse.Namespace) -> None:
 
 
 def workers(options: argparse.Namespace) -> None:
-    """Measure a sweep of a minute end to end, on one worker and on two, also of a Ray cluster."""
+    """Measure a sweep of a minute end to end, on one worker and on two."""
     print("the ladder with 170 seeds: 1,360 runs from YAML to leaderboard", flush=True)
-    executors = {"": ()} | ({"Ray, ": ("--executor", "ray")} if find_spec("ray") else {})
-    for name, executor in executors.items():
-        ways = {jobs: partial(suite, "minute", "auto", jobs, None, executor) for jobs in (1, 2)}
-        seconds: dict[int, list[float]] = {1: [], 2: []}
-        for _ in range(options.repeats):
-            for jobs, way in ways.items():
-                seconds[jobs].append(way())
-        ratios = [one / two for one, two in zip(*seconds.values(), strict=True)]
-        for jobs, values in seconds.items():
-            label = f"{name}{counted(jobs, 'worker')}"
-            print(f"  {label:<42} {statistics.median(values):10.1f} s", flush=True)
-        print(f"  {f'{name}one to two':<42} {statistics.median(ratios):10.2f}", flush=True)
+    ways = {jobs: partial(suite, "minute", "auto", jobs) for jobs in (1, 2)}
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(options.repeats):
+        for jobs, way in ways.items():
+            seconds[jobs].append(way())
+    ratios = [one / two for one, two in zip(*seconds.values(), strict=True)]
+    for jobs, values in seconds.items():
+        print(f"  {counted(jobs, 'worker'):<42} {statistics.median(values):10.1f} s", flush=True)
+    print(f"  {'one to two':<42} {statistics.median(ratios):10.2f}", flush=True)
 
 
 def store(options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,7 @@ SUITES["minute"] = {
 RUNS = {"ladder": 80, "bilevel": 10, "tuned": 384, "minute": 1360}
 
 
-def suite(
-    name: str, stack: str, jobs: int, checkout: Path | None = None, executor: Sequence[str] = ()
-) -> float:
+def suite(name: str, stack: str, jobs: int, checkout: Path | None = None) -> float:
     """Return the seconds that a suite takes, with a results folder of its own, by this or another checkout."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sweep.yaml"
@@ -96,7 +94,7 @@ def suite(
         command = [sys.executable, "-m", "harness", "suite", str(file), "--out", f"{folder}/results"]
         began = time.perf_counter()
         subprocess.run(
-            [*command, "--stack", stack, "--jobs", str(jobs), *executor],
+            [*command, "--stack", stack, "--jobs", str(jobs)],
             check=True,
             capture_output=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -29,7 +29,7 @@ from harness.simulation.plan import plan
 from harness.simulation.room import fit
 from harness.simulation.saved_model import check_savable
 from harness.storage.run_files import EXTRAS
-from harness.storage.store import Store
+from harness.storage.store import RunFolder, Store
 
 CELL = (
     *(
@@ -93,8 +93,9 @@ def run_command(given: argparse.Namespace) -> int:
         log.print(needs, markup=False)
     if given.save_model:
         check_savable(setup)
-    store, id = Store(given.out).open(), setup.id
+    store = Store(given.out).open()
     check_locks(store.root, alone=True)
+    wanted = dict(zip(EXTRAS, (given.save_predictions, given.save_model), strict=True))
     with progress_bar() as bar:
         task = bar.add_task(spec.algorithm["name"], total=spec.rounds, status="")
 
@@ -107,36 +108,38 @@ def run_command(given: argparse.Namespace) -> int:
             execution,
             retry=given.retry,
             progress=progress,
-            save=[
-                name
-                for name, wanted in zip(EXTRAS, (given.save_predictions, given.save_model), strict=True)
-                if wanted
-            ],
+            save=[name for name in wanted if wanted[name]],
             calibrated=calibrated,
         )
     for one in trackers:
-        one.on_run_end(store.record(id, spec.model_dump(mode="json")))
+        one.on_run_end(store.record(setup.id, spec.model_dump(mode="json")))
     if outcome.status != "done":
-        log.print(f"{id} {outcome.status}: {outcome.why or 'in another process'}", markup=False)
+        log.print(f"{setup.id} {outcome.status}: {outcome.why or 'in another process'}", markup=False)
         return 2 if outcome.status == "damaged" else 1
-    final = store.folder(id).end()
-    if given.json:
-        print(json.dumps({"id": id, **final}))
-    else:
-        out.print(f"{store.folder(id).path}: {figures(final)}", markup=False)
-        if (claim := final.get("privacy")) is not None:
-            from harness.report.tables.privacy import in_words, uncovered  # reports are slow to import
-
-            noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
-            signal = final.get("diagnostics", {}).get("noise_to_signal")
-            facts = [
-                f"ε total {amount(epsilon)} ({claim['accountant']})",
-                f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
-                *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
-            ]
-            out.print(f"{uncovered(final.get('not_covered', ()))}", markup=False)
-            out.print(f"{', '.join(facts)}. {in_words(claim)}", markup=False)
+    _print_end(store.folder(setup.id), as_json=given.json)
     return 0
+
+
+def _print_end(folder: RunFolder, *, as_json: bool) -> None:
+    """Print the last evaluation of a run, and its privacy statement in words."""
+    final = folder.end()
+    if as_json:
+        print(json.dumps({"id": folder.path.name, **final}))
+        return
+    out.print(f"{folder.path}: {figures(final)}", markup=False)
+    if (claim := final.get("privacy")) is None:
+        return
+    from harness.report.tables.privacy import in_words, uncovered  # reports are slow to import
+
+    noise, epsilon = claim["noise_multiplier"], claim["epsilon_total"]
+    signal = final.get("diagnostics", {}).get("noise_to_signal")
+    facts = [
+        f"ε total {amount(epsilon)} ({claim['accountant']})",
+        f"noise multiplier {'none' if noise is None else format(noise, '.4g')}",
+        *([] if signal is None else [f"noise-to-signal {signal:.3g}"]),
+    ]
+    out.print(f"{uncovered(final.get('not_covered', ()))}", markup=False)
+    out.print(f"{', '.join(facts)}. {in_words(claim)}", markup=False)
 
 
 def suite_command(given: argparse.Namespace) -> int:

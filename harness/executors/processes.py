@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import TracebackType
 
@@ -115,6 +115,7 @@ def start_server() -> None:
     if METHOD != "forkserver":
         return
     multiprocessing.set_forkserver_preload(list(PRELOADED))
+    resource_tracker.ensure_running()  # or the server starts it, which unblocks Ctrl-C
     variables, mask = dict(os.environ), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     places = os.pathsep.join(path or os.getcwd() for path in sys.path)
     os.environ.update(PYTHONPATH=places, PYTHONSAFEPATH="1")

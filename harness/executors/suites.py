@@ -146,14 +146,7 @@ def run_suite(
     if suite.tune is not None:
         cells, tuning = _tuned(suite, suite.tune, cells, work)
     listed = [in_suite(cell) for cell in cells]
-    plugged = written_down()
-    report = {
-        **suite.report.stored(),
-        **({"metrics": plugged} if plugged else {}),
-        **({"command": command} if command else {}),
-    }
-    content = {"suite": suite.name, "profile": suite.profile, "title": suite.title, "report": report}
-    store.write_suite(suite.name, {**content, **tuning, "cells": listed})
+    store.write_suite(suite.name, {**_described(suite, command), **tuning, "cells": listed})
     runs = {str(one["id"]): cell.spec for one, cell in zip(listed, cells, strict=True) if cell.spec}
     skipped, profile = len(cells) - len(runs), f" ({suite.profile})" if suite.profile else ""
     work.say(
@@ -163,6 +156,17 @@ def run_suite(
     if ends["running"]:
         work.say(f"{counted(ends['running'], 'run')} in another process; repeat the command when done")
     return ends
+
+
+def _described(suite: Suite, command: str | None) -> dict[str, Any]:
+    """Return what ``suite.json`` keeps of a suite besides its runs."""
+    plugged = written_down()
+    report = {
+        **suite.report.stored(),
+        **({"metrics": plugged} if plugged else {}),
+        **({"command": command} if command else {}),
+    }
+    return {"suite": suite.name, "profile": suite.profile, "title": suite.title, "report": report}
 
 
 def recorded_runs(
@@ -309,40 +313,49 @@ def _tuned(
         What ``suite.json`` keeps.
     """
     name, found, store = f"{suite.name}{SEARCH}", searches(cells, tune), Store(work.root)
-    taken = work.root / name / "suite.json"
-    if taken.exists() and read_suite(taken)[0].get("searches_for") != suite.name:
-        raise UserError(
-            f"suite {suite.name}: its search is called {name}, and {work.root} holds another suite of that name; "
-            "give --name, or another --out"
-        )
-    listed: dict[str, dict[str, Any]] = {}
+    _check_name(name, suite, work.root)
     sizes = " + ".join(map(str, tune.sizes()))
     work.say(
         f"tuning {suite.name}: {counted(len(found), 'search')} of {counted(sizes, 'run')} by {tune.measure}"
     )
     if missed := _untuned(found):
         work.say(f"tuning {suite.name}: step sizes that are not tuned: {'; '.join(missed)}")
+    report = {**suite.report.stored(), "by": tune.measure, "baseline": None}
+    title = f"The search of {suite.name}"
+    content = {"suite": name, "profile": suite.profile, "title": title, "report": report}
+    listed: dict[str, dict[str, Any]] = {}
 
     def start(specs: Sequence[RunSpec]) -> None:
         fresh = {str(one["id"]): one for one in (in_suite(Combination({}, spec)) for spec in specs)}
         listed.update(fresh)
-        content = {"suite": name, "profile": suite.profile, "title": f"The search of {suite.name}"}
-        report = {**suite.report.stored(), "by": tune.measure, "baseline": None}
-        store.write_suite(
-            name, {**content, "report": report, "searches_for": suite.name, "cells": list(listed.values())}
-        )
+        store.write_suite(name, {**content, "searches_for": suite.name, "cells": list(listed.values())})
         if work.carry_out(f"tuning {suite.name}", dict(zip(fresh, specs, strict=True)))["running"]:
             raise UserError(
                 "runs of the search are in another process; repeat the command when they are done"
             )
 
     tune_all(found, tune, store, start)
+    tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(found, tune)}}
+    return _chosen(cells, found, tune), tuning
+
+
+def _check_name(name: str, suite: Suite, root: Path) -> None:
+    """Raise UserError if another suite has the name of a suite's search."""
+    taken = root / name / "suite.json"
+    if taken.exists() and read_suite(taken)[0].get("searches_for") != suite.name:
+        raise UserError(
+            f"suite {suite.name}: its search is called {name}, and {root} holds another suite of that name; "
+            "give --name, or another --out"
+        )
+
+
+def _chosen(cells: Sequence[Combination], found: Sequence[Search], tune: TuneSpec) -> list[Combination]:
+    """Return combinations with the settings that searches have chosen."""
     chosen: dict[int, Combination] = {}
     for number, search in enumerate(found):
         for cell, fields in zip(search.cells, search.chosen(tune.measure), strict=True):
             chosen[id(cell)] = replace(cell, search=number, **fields)
-    tuning = {"tuning": {"tune": tune.stored(), "searches": report_of(found, tune)}}
-    return [chosen.get(id(cell), cell) for cell in cells], tuning
+    return [chosen.get(id(cell), cell) for cell in cells]
 
 
 def _untuned(found: Sequence[Search]) -> list[str]:

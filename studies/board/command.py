@@ -15,7 +15,8 @@ from harness.cli.verify import bounds, told
 from harness.config.code import NONE, code_of
 from harness.config.recorded import results_folder
 from harness.core.registry import UserError, counted
-from harness.executors.replay import Replay, caught, checked_record, chosen, replay
+from harness.executors.records import checked_record
+from harness.executors.replay import Replay, caught, chosen, replay
 from harness.report.folder import command_of
 from harness.storage.store import RunRecord, Store
 from studies.board.first_seen import add_seen, read_seen

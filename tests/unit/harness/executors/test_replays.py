@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 
+import pandas as pd
 import pytest
 
 from harness.config import plugins
@@ -12,9 +13,11 @@ from harness.config.recorded import run_id
 from harness.config.run import read_spec
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import PLUGGED, UserError
+from harness.executors import records
 from harness.executors import replay as module
 from harness.executors.local import run_one
-from harness.executors.replay import caught, checked_record, chosen, difference, replay
+from harness.executors.records import checked_record
+from harness.executors.replay import caught, chosen, difference, differences, replay, values
 from harness.models import MODELS
 from harness.simulation.build import Execution
 from harness.storage import seals
@@ -63,20 +66,36 @@ def respecified(run, change):
         (math.inf, math.inf, 0.0),
         (10**400, 1.0, math.inf),
         ("inf", "inf", 0.0),
-        ({"a": [1.0, {"b": 0.5}]}, {"a": [1.0, {"b": 0.25}]}, 0.25),
-        ({"a": 1}, {}, math.inf),
-        ([1.0], [1.0, 2.0], math.inf),
-        ({}, {}, 0.0),
     ],
 )
-def test_the_largest_difference_is_found(a, b, expected):
-    assert difference(a, b)[0] == expected == difference(b, a)[0]
+def test_the_difference_of_two_values(a, b, expected):
+    assert difference(a, b) == expected == difference(b, a)
 
 
-def test_the_place_of_a_difference_is_told():
-    assert (
-        difference({"a": [0.0, {"b": 0.5}]}, {"a": [0.0, {"b": 1.0}]}, "x")[1] == "x a 1 b: 0.5, repeated 1.0"
-    )
+def compared(recorded, repeated):
+    """Return the places where two JSON values differ, with the differences, the largest first."""
+    frames = [
+        pd.Series(dict(module._leaves({"x": value, "y": 0})), dtype=object) for value in (recorded, repeated)
+    ]
+    frame = differences(*frames)
+    return dict(zip(frame["place"], frame["difference"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ({"a": [1.0, {"b": 0.5}]}, {"a": [1.0, {"b": 0.25}]}, {"x a 1 b": 0.25}),
+        ({"a": 1}, {}, {"x a": math.inf}),
+        ([1.0], [1.0, 2.0], {"x 1": math.inf}),
+        ([1.0, 0.5, 2], [0.5, 0.25, 3], {"x 2": math.inf, "x 0": 0.5, "x 1": 0.25}),
+        ({"a": {"b": 0.5}, "a b": 0.25}, {"a": {"b": 0.25}}, {'x "a b"': math.inf, "x a b": 0.25}),
+        ({}, {}, {}),
+    ],
+)
+def test_the_places_where_two_runs_differ(a, b, expected):
+    """A forger cannot hide a figure behind a key that names its place."""
+    assert compared(a, b) == expected
+    assert compared(b, a) == expected
 
 
 def test_a_true_record_is_computed_again_bit_by_bit(made):
@@ -195,7 +214,7 @@ def test_other_versions_and_missing_plugins_are_not_compared(made, monkeypatch):
     assert found.state == "not compared"
     assert f"algorithm {plain.version}, here 99" in found.reason
     monkeypatch.setattr(
-        module, "versions_of", lambda spec: {}
+        records, "versions_of", lambda spec: {}
     )  # as where a part of the spec is not registered
     found = replay(made, run.path.name)
     assert found.state == "not compared" and "--plugin" in found.reason
@@ -281,13 +300,21 @@ def test_a_run_of_a_plugin_that_is_not_loaded_is_not_compared(tmp_path):
         (7.79981, 7.7998, True),  # one unit of the last of six digits
         (0.1, 0.099999, True),
         (123456.0, 123457.0, True),
-        (7.79982, 7.7998, False),
+        (7.7999, 7.7998, False),
         (0.1, 0.0, False),
     ],
 )
 def test_rounded_diagnostics_may_differ_by_a_unit_of_their_last_digit(recorded, repeated, within):
     """Other machines round sums otherwise. The difference is still told from none."""
     ends = [{"diagnostics": {"noise_to_signal": value}} for value in (recorded, repeated)]
-    size, place = difference(*ends)
+    ((place, size),) = compared(*ends).items()
     assert size > 0 and (size < 1e-12) == within and "noise_to_signal" in place
-    assert difference({"metrics": recorded}, {"metrics": repeated})[0] > 1e-6
+    assert compared({"metrics": recorded}, {"metrics": repeated})["x metrics"] > 1e-7
+
+
+def test_what_earlier_versions_did_not_record_is_not_missed(made):
+    (run,) = made.run_folders()
+    now = values(run)
+    then = now[~now.index.str.startswith(("done.json events", "spec.json tested"))]
+    assert len(then) < len(now) and differences(then, now).empty
+    assert not differences(now, then).empty

@@ -11,7 +11,8 @@ from harness.config.recorded import identity
 from harness.config.run import read_spec
 from harness.core.registry import UserError
 from harness.executors.local import run_one
-from harness.executors.replay import checked_record, replay
+from harness.executors.records import checked_record
+from harness.executors.replay import replay
 from harness.simulation.build import Execution, identify, prepare
 from harness.storage.store import Store
 from harness.storage.user_secret import salted

@@ -1,0 +1,132 @@
+"""Records of runs: which of them can be computed again, and which tables can be made of those by others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from datasets.errors import DataError
+from harness.config.recorded import named_parts, own_version, run_id
+from harness.config.recorded import versions as versions_of
+from harness.config.run import RunSpec, read_spec
+from harness.core.registry import UserError
+from harness.simulation.build import identify
+from harness.storage.files import Damaged
+from harness.storage.run_files import ENDS
+from harness.storage.run_folder import RunFolder
+from harness.storage.seals import read_sealed
+from harness.storage.store import RunRecord, Store
+
+#: Sections of a spec that a record holds as objects.
+SECTIONS = ("algorithm", "data", "partition", "problem", "model", "privacy", "compression")
+
+
+class Unrepeatable(UserError):
+    """A run that cannot be computed again here, which says nothing about its figures."""
+
+
+def repeatable(recorded: RunFolder) -> RunSpec:
+    """Return the spec of a finished run if it can be computed again here.
+
+    Raises
+    ------
+    Unrepeatable
+        If its noise, its code or its data are not here.
+    UserError
+        If the record contradicts itself.
+    """
+    spec, made = described(recorded)
+    if (spec.get("privacy") or {}).get("secure_rng"):
+        raise Unrepeatable(
+            "its noise came from the system's entropy (privacy.secure_rng) and cannot be drawn again"
+        )
+    if not (here := versions_of(spec)):
+        raise Unrepeatable(
+            "it uses a part that is not registered here; load its plugin with --plugin FILE.py"
+        )
+    if made != here:
+        names = sorted(name for name in {*made, *here} if made.get(name) != here.get(name))
+        shown = (f"{name} {made.get(name, 'none')}, here {here.get(name, 'none')}" for name in names)
+        raise Unrepeatable(f"it was made by other versions: {'; '.join(shown)}")
+    try:
+        checked = read_spec(spec)
+        now = identify(checked)
+    except (UserError, DataError, OSError) as error:
+        raise Unrepeatable(f"it cannot be prepared here: {error}") from None
+    if now != recorded.path.name:
+        secret = (
+            " or, as it is strict, another user computed it"
+            if (spec.get("privacy") or {}).get("strict")
+            else ""
+        )
+        raise Unrepeatable(f"the data that are here are not those that it was computed on{secret}")
+    return checked
+
+
+def described(recorded: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return spec and versions of a run.
+
+    Raises
+    ------
+    Damaged
+        If its ``spec.json`` does not hold them.
+    UserError
+        If its id does not follow from spec, data and versions.
+    Unrepeatable
+        If that cannot be told without a plugin.
+    """
+    started, _ = read_sealed(recorded.path / "spec.json", "spec", "digest")
+    spec, digest = started["spec"], started["digest"]
+    sections = [spec.get(name) for name in SECTIONS] if isinstance(spec, dict) else [spec]
+    if not all(section is None or isinstance(section, dict) for section in sections) or None is spec:
+        raise Damaged(recorded.path / "spec.json")
+    made = started.get("versions", versions_of(spec))  # records of earlier versions have none
+    if isinstance(made, dict) and (parts := _not_loaded(spec, made)):
+        raise Unrepeatable(f"{parts} of a plugin is not loaded; give --plugin FILE.py")
+    if not isinstance(made, dict) or run_id(spec, str(digest), made) != recorded.path.name:
+        raise UserError("its id does not follow from its spec, data and versions")
+    return spec, made
+
+
+def _not_loaded(spec: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+    """Return the parts of plugins that a run used and that are not here; empty if none."""
+    names, plugins = named_parts(spec), made.get("plugins", {})
+    sections = plugins if isinstance(plugins, dict) else ()
+    return ", ".join(
+        f"{section} {names.get(section, '')}"
+        for section in sections
+        if own_version(section, names.get(section, "")) is None
+    )
+
+
+def checked_record(store: Store, id: str) -> RunRecord:
+    """Return the record of a run that somebody else made, if tables can be made of it.
+
+    Whether its figures are true is for `replay` to say.
+
+    Raises
+    ------
+    UserError
+        If it contradicts itself, is no record of a run, or is of a run that nobody else can repeat.
+    """
+    spec, made = described(store.folder(id))
+    checked = read_spec(spec).model_dump(mode="json")
+    started, _ = read_sealed(store.folder(id).path / "spec.json")
+    if run_id(checked, str(started["digest"]), made) != id:
+        raise UserError("its spec is not written as this version writes it")
+    if (checked.get("data") or {}).get("path") is not None:
+        raise UserError("its data come from a file of the submitter, so nobody else can repeat it")
+    if (checked.get("privacy") or {}).get("secure_rng"):
+        raise UserError("under privacy.secure_rng nobody can repeat it")
+    if (checked.get("privacy") or {}).get("strict"):
+        raise UserError(
+            "under privacy.strict its data are named by a secret of the user, so nobody else can repeat it"
+        )
+    record = store.record(id, checked)
+    rounds = [line.get("round") for line in record.rounds]
+    if record.status not in ENDS.values():
+        why = f": {record.reason}" if record.reason else ""
+        raise UserError(f"it is {record.status}{why}; only runs that ended count")
+    if record.status == "done" and (not rounds or rounds[-1] != checked["rounds"]):
+        raise UserError(f"it is said to be finished, and its last evaluation is of round {rounds[-1:]}")
+    return record
