@@ -25,7 +25,15 @@ from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.compression import Compression, steps_of
-from harness.core.settings.privacy import SECRET, USER_RECORDS, PrivacySpec
+from harness.core.settings.privacy import (
+    SECRET,
+    USER_RECORDS,
+    CentralPrivacy,
+    GradientPrivacy,
+    PrivacySection,
+    PrivacySpec,
+    UserPrivacy,
+)
 from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 
@@ -60,7 +68,7 @@ class RunSpec(Section):
     )
     model: Named | None = None
     algorithm: Named
-    privacy: PrivacySpec | None = None
+    privacy: PrivacySection = None
     compression: Compression = Compression()
     cohort: CohortSpec | None = None
     topology: Named | None = None
@@ -132,7 +140,8 @@ class RunSpec(Section):
                 "compression.alpha: only parties of a vertical problem have ratios of their own that change; their "
                 "models are not contained in each other"
             )
-        named, protected = self.data and self.data.user, self.privacy and self.privacy.user
+        named = self.data and self.data.user
+        protected = self.privacy.user if isinstance(self.privacy, UserPrivacy) else None
         if named and protected and named != protected:
             raise UserError(
                 f"privacy.user: the data name {named!r} as the column of users (data.user), given {protected!r}; "
@@ -160,13 +169,13 @@ class RunSpec(Section):
     def _check_rate(self) -> None:
         """Refuse a rate of clients where nothing hides them, or where their number would show."""
         privacy = self.privacy
-        if privacy is None or privacy.sampling != "poisson" or privacy.unit != "client":
+        if not isinstance(privacy, CentralPrivacy) or privacy.sampling != "poisson":
             raise UserError(
                 "cohort.rate: is for secret Poisson cohorts, in which it hides how many clients there are; it "
                 "needs "
                 "privacy with unit client, placement central and sampling poisson. Use cohort.size"
             )
-        if privacy.noise_cohort is not None:
+        if isinstance(privacy, CentralPrivacy) and privacy.noise_cohort is not None:
             raise UserError("privacy.noise_cohort: extrapolates a cohort.size; remove it or cohort.rate")
         if self.algorithm.made.local_steps is None:
             raise Incompatible(
@@ -188,7 +197,7 @@ class RunSpec(Section):
 
     def _sampled(self, privacy: PrivacySpec) -> PrivacySpec:
         """Fill in how units are sampled, and the adjacency that follows."""
-        if privacy.unit != "client":
+        if isinstance(privacy, GradientPrivacy):
             # All parties of a vertical problem know who is in a batch, so sampling amplifies nothing.
             vertical = PROBLEMS[self.problem["kind"]].kind == "vertical"
             if vertical and privacy.unit == "user":
@@ -212,7 +221,7 @@ class RunSpec(Section):
             given: dict[str, Any] = {
                 name: getattr(privacy, name) or usual[0] for name, usual in possible.items()
             }
-            if privacy.unit == "user":
+            if isinstance(privacy, UserPrivacy):
                 given["user_records"] = privacy.user_records or USER_RECORDS
             return privacy.model_copy(update=given)
         balanced = self.cohort is not None and self.cohort.kind == "balanced"
@@ -237,9 +246,7 @@ class RunSpec(Section):
                 "cohort.size / clients, which changes when a client leaves; give cohort.rate and cohort.divisor "
                 "instead of cohort.size, or adjacency zero-out, in which the number of clients is public"
             )
-        return PrivacySpec.model_validate(
-            privacy.model_dump() | {"sampling": sampling, "adjacency": adjacency}
-        )
+        return privacy.completed(sampling=sampling, adjacency=adjacency)
 
     @property
     def clients(self) -> int | None:
