@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -14,6 +14,8 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
     create_model,
     field_validator,
     model_serializer,
@@ -48,30 +50,7 @@ COHORTS: dict[Adjacency, tuple[Sampling, ...]] = {
     "zero-out": ("poisson", "fixed", "full"),
     "add-remove": ("poisson",),
 }
-NEIGHBORS = "local placement protects against replacing a client's data; use replace"
-UNAMPLIFIED = "placement is not amplified by sampling, because the server knows"
-BY_GRADIENT = (
-    "units record and user protect every local gradient, with one clip norm and Poisson batches; omit placement "
-    "and sampling and give clip as a number"
-)
-BANDED = "banded noise is the server's, for averages of clients; it needs unit client and placement central"
 FOR_BANDED = "mechanism: banded, with placement central"
-OWN = "noise of users is for messages of clients: unit client, placement local or central"
-
-
-def _refused(test: Callable[[Any], bool], reason: str) -> BeforeValidator:
-    """Return a validator that refuses values of other kinds of privacy, with the reason why."""
-
-    def check(given: Any) -> Any:
-        if test(given):
-            raise ValueError(reason)
-        return given
-
-    return BeforeValidator(check)
-
-
-def _is(*values: str) -> Callable[[Any], bool]:
-    return lambda given: isinstance(given, str) and given in values
 
 
 def _bounded(budget: float) -> float:
@@ -86,18 +65,7 @@ def _not_tiny(delta: float) -> float:
     return delta
 
 
-def _finite(clip: FixedClip) -> FixedClip:
-    if math.inf in (clip if isinstance(clip, tuple) else (clip,)):
-        raise ValueError("placement distributed needs a finite clip norm, the unit of its integers")
-    return clip
-
-
 Budget = Annotated[float, Field(gt=0), AfterValidator(_bounded)]
-Independent = Annotated[
-    Literal["independent"],
-    _refused(_is("banded"), BANDED),
-    _refused(lambda given: isinstance(given, str) and given in MECHANISMS, OWN),
-]
 
 
 class PrivacySettings(Section):
@@ -146,6 +114,7 @@ class PrivacySettings(Section):
 
     shape: ClassVar[str] = "named fields such as {placement: local, epsilon: 8}"
     kind: ClassVar[tuple[str, str]]  # the setting that tells the kind, and its value
+    limits: ClassVar[str] = ""  # why some of its settings are narrower than those of other kinds
 
     unit: Unit
     placement: Placement | None
@@ -179,6 +148,15 @@ class PrivacySettings(Section):
             name: value for name, value in given.items() if name in cls.model_fields or name not in fields
         }
 
+    @field_validator("placement", "clip", "sampling", "adjacency", "mechanism", mode="wrap")
+    @classmethod
+    def _with_reasons(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return read(given)
+        except ValidationError as error:
+            reasons = error.errors()[0]["msg"], cls.limits
+            raise ValueError("; ".join(filter(None, reasons))) from None
+
     @field_validator("clip")
     @classmethod
     def _positive(cls, clip: Clip) -> Clip:
@@ -203,15 +181,10 @@ class PrivacySettings(Section):
 
     @model_validator(mode="after")
     def _draws_are_secret(self) -> Self:
-        if self.draws == "shared" and self.secure_rng:
+        if self.draws == "shared" and (self.strict or self.secure_rng):
             raise UserError(
-                "privacy.draws: with secure_rng draws come from the system's entropy, and no two runs share them, "
-                "given shared; use own, or remove secure_rng"
-            )
-        if self.draws == "shared" and self.strict:
-            raise UserError(
-                "privacy.draws: shared draws follow from the seed, which the run file names, so with strict anyone "
-                "would know who was drawn, given shared; use own, or remove strict"
+                "privacy.draws: shared draws follow from the seed, which the run file names: strict and secure_rng "
+                "need draws that nobody else knows, given shared; use own, or remove strict and secure_rng"
             )
         return self
 
@@ -261,6 +234,8 @@ class ContinuousPrivacy(ClientPrivacy):
 
     @model_validator(mode="after")
     def _registered(self) -> Self:
+        if self.mechanism == "banded" and self.placement == "local":
+            raise UserError("privacy.mechanism: banded is for placement central, given placement local")
         if self.mechanism in OURS:
             return self
         noise_of(self.mechanism)
@@ -276,18 +251,15 @@ class LocalPrivacy(ContinuousPrivacy):
     """Noise that each client adds to its own messages."""
 
     kind: ClassVar = ("placement", "local")
+    limits: ClassVar = (
+        "local placement protects against replacing a client's data; it is not amplified by sampling, because the "
+        "server knows the cohort, and adaptive clipping needs a count at the server"
+    )
 
     placement: Literal["local"]
-    clip: Annotated[
-        FixedClip,
-        _refused(_is("adaptive"), "adaptive clipping needs a count at the server; use placement central"),
-    ] = 10.0
-    sampling: Annotated[
-        PublicSampling | None,
-        _refused(_is(*SECRET), f"local {UNAMPLIFIED} the cohort; use fixed or full"),
-    ] = None
-    adjacency: Annotated[Literal["replace"] | None, _refused(_is("add-remove", "zero-out"), NEIGHBORS)] = None
-    mechanism: Annotated[str, _refused(_is("banded"), BANDED)] = "independent"
+    clip: FixedClip = 10.0
+    sampling: PublicSampling | None = None
+    adjacency: Literal["replace"] | None = None
 
 
 class CentralPrivacy(ContinuousPrivacy):
@@ -355,27 +327,26 @@ class DistributedPrivacy(ClientPrivacy):
     """
 
     kind: ClassVar = ("placement", "distributed")
+    limits: ClassVar = (
+        "distributed placement is not amplified by sampling, because the server knows who takes part in a sum, and "
+        "its integers need independent noise and a fixed clip norm"
+    )
 
     placement: Literal["distributed"]
-    clip: Annotated[
-        FixedClip,
-        _refused(
-            _is("adaptive"), "placement distributed does not support adaptive clip norms; give a number"
-        ),
-        AfterValidator(_finite),
-    ] = 10.0
-    sampling: Annotated[
-        PublicSampling | None,
-        _refused(_is(*SECRET), f"distributed {UNAMPLIFIED} who takes part in a sum; use fixed or full"),
-    ] = None
-    adjacency: Annotated[
-        Literal["replace", "zero-out"] | None,
-        _refused(_is("add-remove"), "public cohorts need adjacency replace or zero-out"),
-    ] = None
-    mechanism: Independent = "independent"
+    clip: FixedClip = 10.0
+    sampling: PublicSampling | None = None
+    adjacency: Literal["replace", "zero-out"] | None = None
+    mechanism: Literal["independent"] = "independent"
     bits: int | None = Field(default=None, ge=2, le=MOST_BITS)
     dropouts: float | None = Field(default=None, ge=0, lt=1)
     aggregation: Protocol | None = None
+
+    @field_validator("clip")
+    @classmethod
+    def _finite(cls, clip: FixedClip) -> FixedClip:
+        if math.inf in (clip if isinstance(clip, tuple) else (clip,)):
+            raise ValueError("placement distributed needs a finite clip norm, the unit of its integers")
+        return clip
 
 
 class GradientPrivacy(PrivacySettings):
@@ -390,17 +361,15 @@ class GradientPrivacy(PrivacySettings):
         Whether all clients have the noise that the most exposed one needs, or each its own.
     """
 
-    placement: Annotated[
-        Literal["local"] | None, _refused(lambda given: given not in (None, "local"), BY_GRADIENT)
-    ] = None
-    clip: Annotated[
-        float,
-        _refused(lambda given: given == "adaptive" or isinstance(given, list | tuple), BY_GRADIENT),
-    ] = 10.0
-    sampling: Annotated[
-        Literal["poisson", "full"] | None, _refused(_is("without-replacement", "fixed"), BY_GRADIENT)
-    ] = None
-    mechanism: Independent = "independent"
+    limits: ClassVar = (
+        "units record and user protect every local gradient, with one clip norm, independent noise and Poisson "
+        "batches; omit placement, sampling and mechanism, and give clip as a number"
+    )
+
+    placement: Literal["local"] | None = None
+    clip: float = 10.0
+    sampling: Literal["poisson", "full"] | None = None
+    mechanism: Literal["independent"] = "independent"
     record_rate: float | None = Field(default=None, gt=0, le=1)
     noise: Literal["shared", "per_client"] = "shared"
 

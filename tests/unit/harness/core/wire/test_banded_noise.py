@@ -109,7 +109,7 @@ def test_clients_that_take_part_too_often_are_refused(data, privacy, fields, tex
 @pytest.mark.parametrize(
     ("privacy", "text"),
     [
-        ({"placement": "local", "adjacency": "replace"}, "needs unit client and placement central"),
+        ({"placement": "local", "adjacency": "replace"}, "banded is for placement central"),
         ({"sampling": "full"}, "give cohort.kind balanced"),
         ({"sampling": "poisson", "adjacency": "add-remove"}, "give cohort.kind balanced"),
         ({"mechanism": "independent", "bands": 3}, "mechanism: banded"),

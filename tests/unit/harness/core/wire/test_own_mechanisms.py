@@ -160,8 +160,8 @@ def test_noise_of_another_distribution_is_found_by_the_audit(monkeypatch):
     ("given", "said"),
     [
         ({"mechanism": "laplaze"}, "laplace"),
-        ({"unit": "record", "placement": None}, "unit client"),
-        ({"placement": "distributed"}, "placement local or central, given 'laplace'"),
+        ({"unit": "record", "placement": None}, "independent noise"),
+        ({"placement": "distributed"}, "need independent noise"),
         ({"clip": "adaptive", "placement": "central"}, "one clip norm"),
         ({"clip": [1, 2]}, "one clip norm"),
         ({"accountant": "rdp"}, "accountant pld"),
