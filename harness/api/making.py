@@ -25,7 +25,7 @@ from harness.executors.suites import Follower, Work, run_suite, unfollowed
 from harness.simulation import build
 from harness.simulation import plan as plans
 from harness.simulation.build import Execution, Setup
-from harness.simulation.calibration import calibrate, calibrated
+from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback, observed
 from harness.simulation.saved_model import check_savable
 from harness.storage.run_files import EXTRAS
@@ -83,9 +83,9 @@ def run(
     torch.set_num_threads(execution.threads)  # like the command: the number of threads affects rounding
     try:
         build.identify(checked)  # refuses parts of notebooks before anything is written
-        prepared = calibrate(build.prepare(checked, execution))
+        setup = calibrated(build.prepare(checked, execution))
         if save_model:
-            check_savable(prepared.setup)
+            check_savable(setup)
         outcome = run_one(
             checked,
             root,
@@ -95,7 +95,7 @@ def run(
             save=[
                 name for name, wanted in zip(EXTRAS, (save_predictions, save_model), strict=True) if wanted
             ],
-            calibrated=prepared,
+            setup=setup,
         )
     finally:
         torch.set_num_threads(before)

@@ -66,7 +66,7 @@ def audit_command(given: argparse.Namespace) -> int:
     setup = calibrated(prepare(given_spec(given)))
     if setup.privacy is None:
         raise UserError("audit: the run claims no privacy; give it a section privacy")
-    if setup.privacy.spec.noise_cohort is not None:
+    if setup.privacy.noise_cohort is not None:
         raise UserError("privacy.noise_cohort: its epsilon is extrapolated, so there is nothing to audit")
     trained = [audit_run(setup, given.canaries)] if given.canaries else []  # first, as it may be refused
     parts = [audit_transcript(of_setup(setup), setup.privacy, given.trials), *trained]

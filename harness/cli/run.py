@@ -22,7 +22,7 @@ from harness.core.units import count, duration, size, work
 from harness.executors.scheduler import check_locks, run_one
 from harness.executors.suites import Work, run_suite, within_limit
 from harness.simulation.build import prepare
-from harness.simulation.calibration import calibrate
+from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import Callback
 from harness.simulation.footprint import Footprint
 from harness.simulation.plan import plan
@@ -86,8 +86,7 @@ EXPENDABLE = (
 def run_command(given: argparse.Namespace) -> int:
     """Run one benchmark."""
     spec, execution, trackers = given_spec(given), given_execution(given), given_trackers(given)
-    calibrated = calibrate(prepare(spec, execution))  # refuse incompatible parts before anything is written
-    setup = calibrated.setup
+    setup = calibrated(prepare(spec, execution))  # refuse incompatible parts before anything is written
     fitted = fit(setup, execution)
     if (needs := str(fitted)) and not fitted.setup.in_parts:  # the worker says so of those in parts
         log.print(needs, markup=False)
@@ -109,7 +108,7 @@ def run_command(given: argparse.Namespace) -> int:
             retry=given.retry,
             progress=progress,
             save=[name for name in wanted if wanted[name]],
-            calibrated=calibrated,
+            setup=setup,
         )
     for one in trackers:
         one.on_run_end(store.record(setup.id, spec.model_dump(mode="json")))

@@ -23,7 +23,7 @@ from harness.config.settings import construct, settings_of
 from harness.config.yaml import shown
 from harness.core.registry import UserError, unknown
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import PrivacySpec
+from harness.core.settings.privacy import PrivacyFields
 from harness.core.settings.section import Section
 
 
@@ -318,7 +318,7 @@ class PartitionSpec(Section):
 SECTIONS: dict[str, type[Section]] = {
     "data": DataSpec,
     "partition": PartitionSpec,
-    "privacy": PrivacySpec,
+    "privacy": PrivacyFields,
     "compression": Compression,
     "cohort": CohortSpec,
 }

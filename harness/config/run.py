@@ -18,7 +18,16 @@ from harness.config.yaml import bounded, shown
 from harness.core.algorithm import ALGORITHMS, Meta
 from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.compression import Compression, steps_of
-from harness.core.settings.privacy import SECRET, USER_RECORDS, PrivacySpec
+from harness.core.settings.privacy import (
+    SECRET,
+    USER_RECORDS,
+    CentralPrivacy,
+    GradientPrivacy,
+    PrivacySection,
+    PrivacySpec,
+    RecordPrivacy,
+    UserPrivacy,
+)
 from harness.core.settings.section import Section
 from harness.problems import PROBLEMS
 from harness.problems.base import ProblemType
@@ -55,7 +64,7 @@ class RunSpec(Section):
     )
     model: Named | None = None
     algorithm: Named
-    privacy: PrivacySpec | None = None
+    privacy: PrivacySection = None
     compression: Compression = Compression()
     cohort: CohortSpec | None = None
     topology: Named | None = None
@@ -152,10 +161,11 @@ class RunSpec(Section):
                 f"privacy: algorithm {meta.name} collects the raw data of all clients, so no mechanism applies"
             )
         named = self.data and self.data.user
-        if named and privacy.user and named != privacy.user:
+        protected = privacy.user if isinstance(privacy, UserPrivacy) else None
+        if named and protected and named != protected:
             raise UserError(
                 f"privacy.user: the data name {named!r} as the column of users (data.user), given "
-                f"{privacy.user!r}; give the same column"
+                f"{protected!r}; give the same column"
             )
         if privacy.placement == "distributed":
             self._refuse_codes()
@@ -168,12 +178,12 @@ class RunSpec(Section):
     def _check_rate(self) -> None:
         """Refuse a rate of clients where nothing hides them, or where their number would show."""
         privacy = self.privacy
-        if privacy is None or privacy.sampling != "poisson" or privacy.unit != "client":
+        if not isinstance(privacy, CentralPrivacy) or privacy.sampling != "poisson":
             raise UserError(
                 "cohort.rate: is for secret Poisson cohorts, in which it hides how many clients there are; needs "
                 "privacy with unit client, placement central and sampling poisson. Use cohort.size"
             )
-        if privacy.noise_cohort is not None:
+        if isinstance(privacy, CentralPrivacy) and privacy.noise_cohort is not None:
             raise UserError("privacy.noise_cohort: extrapolates a cohort.size; remove it or cohort.rate")
         if self.algorithm.made.local_steps is None:
             raise Incompatible(
@@ -194,9 +204,11 @@ class RunSpec(Section):
 
     def _sampled(self, privacy: PrivacySpec) -> PrivacySpec:
         """Fill in how units are sampled, and the adjacency that follows."""
-        return self._sampled_clients(privacy) if privacy.unit == "client" else self._sampled_records(privacy)
+        if isinstance(privacy, GradientPrivacy):
+            return self._sampled_records(privacy)
+        return self._sampled_clients(privacy)
 
-    def _sampled_records(self, privacy: PrivacySpec) -> PrivacySpec:
+    def _sampled_records(self, privacy: RecordPrivacy | UserPrivacy) -> PrivacySpec:
         """Fill in how records or users inside clients are sampled."""
         # All parties of a vertical problem know who is in a batch, so sampling amplifies nothing.
         vertical = PROBLEMS[self.problem["kind"]].kind == "vertical"
@@ -219,7 +231,7 @@ class RunSpec(Section):
                 "problem share them; use shared"
             )
         given: dict[str, Any] = {name: getattr(privacy, name) or usual[0] for name, usual in possible.items()}
-        if privacy.unit == "user":
+        if isinstance(privacy, UserPrivacy):
             given["user_records"] = privacy.user_records or USER_RECORDS
         return privacy.model_copy(update=given)
 
@@ -249,9 +261,7 @@ class RunSpec(Section):
                 "cohort.size / clients, which changes when a client leaves; give cohort.rate and cohort.divisor "
                 "instead of cohort.size, or adjacency zero-out, in which the number of clients is public"
             )
-        return PrivacySpec.model_validate(
-            privacy.model_dump() | {"sampling": sampling, "adjacency": adjacency}
-        )
+        return privacy.completed(sampling=sampling, adjacency=adjacency)
 
     @property
     def clients(self) -> int | None:

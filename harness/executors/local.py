@@ -18,8 +18,7 @@ from harness.config.code import NONE
 from harness.config.run import RunSpec
 from harness.core.interruption import remembered
 from harness.core.registry import UserError
-from harness.simulation.build import Execution, data_key, identify, keyed, load_once, prepare, task
-from harness.simulation.calibration import Calibrated
+from harness.simulation.build import Execution, Setup, data_key, identify, keyed, load_once, prepare, task
 from harness.simulation.callbacks import CallbackError, Observe, StopEarly
 from harness.simulation.evaluation import test_samples
 from harness.simulation.loop import simulate_all
@@ -76,14 +75,14 @@ def run_one(
     retry: bool = False,
     progress: Observe | None = None,
     save: Collection[str] = (),
-    calibrated: Calibrated | None = None,
+    setup: Setup | None = None,
 ) -> Outcome:
     """Carry out a run unless it is done already; errors are recorded in its folder.
 
-    ``calibrated`` is the run as `harness.simulation.calibration.calibrate` returns it, if it has been prepared with
+    ``setup`` is the run as `harness.simulation.calibration.calibrated` returns it, if it has been prepared with
     this execution; the other parameters are those of `run_together`.
     """
-    options = Options(execution or Execution(), retry, progress, save, calibrated=calibrated)
+    options = Options(execution or Execution(), retry, progress, save, setup=setup)
     (outcome,) = _run([spec], root, options)
     return outcome
 
@@ -153,7 +152,7 @@ class Options(NamedTuple):
     progress: Observe | None = None
     save: Collection[str] = ()
     patience: float = 0.0
-    calibrated: Calibrated | None = None
+    setup: Setup | None = None
 
 
 class Group:
@@ -173,9 +172,9 @@ class Group:
     """
 
     def __init__(self, specs: Sequence[RunSpec], root: Path, options: Options) -> None:
-        store, prepared = Store(root).open(), options.calibrated
+        store, setup = Store(root).open(), options.setup
         self._specs, self._options = specs, options
-        self._folders = [store.folder(prepared.setup.id if prepared else identify(spec)) for spec in specs]
+        self._folders = [store.folder(setup.id if setup else identify(spec)) for spec in specs]
         self._federations: dict[str, Federation] = {}
         self.ready: dict[int, Recorder] = {}
         self.outcomes: dict[int, Outcome] = {}
@@ -242,10 +241,7 @@ class Group:
         """Return the recorder of a run, prepared with the noise that is on record."""
         spec, folder, options = self._specs[number], self._folders[number], self._options
         observe = partial(options.progress, spec) if options.progress else None
-        if options.calibrated:
-            setup = options.calibrated.setup
-        else:
-            setup = prepare(spec, options.execution, self._federations)
+        setup = options.setup or prepare(spec, options.execution, self._federations)
         earlier = folder.code or NONE
         if folder.status == "done":
             wanted = {name: folder.path / name for name in self._lacking(folder)}
@@ -295,8 +291,7 @@ class Group:
         """Carry out runs as one stack; return the smaller stacks in which those that an error has left go on."""
         left: list[int] = []
         try:
-            prepared = self._options.calibrated
-            simulate_all([self.ready[number] for number in stack], prepared and prepared.dry)
+            simulate_all([self.ready[number] for number in stack])
         except (Unwritable, CallbackError):
             raise
         except Exception as error:

@@ -21,9 +21,9 @@ from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.privacy import Privacy
 from harness.metrics import better_is_higher
 from harness.simulation.build import data_key, identify, prepare
-from harness.simulation.calibration import calibrate, calibrated
-from harness.simulation.dry_run import DryRun
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
+from harness.simulation.totals import DryRun
 from harness.storage.store import Store
 from privacy import Event, Ledger, Selected, selection_epsilon
 from privacy.individual import largest
@@ -265,12 +265,12 @@ class _Releases:
             if data_key(spec) not in self._federations:
                 self._federations.clear()  # searches with the same data mostly follow one another
             try:
-                setup, dry = calibrate(prepare(spec, cache=self._federations), self._dry.get(without_budget))
+                setup = calibrated(prepare(spec, cache=self._federations), self._dry.get(without_budget))
             except Incompatible:  # not remembered: its model, which is not in the key, may be why
                 return []
-            assert setup.privacy is not None and dry is not None
-            self._dry[without_budget] = dry
-            self._events[kind] = _released(setup.privacy, dry.ledger)
+            assert setup.privacy is not None and setup.dry is not None
+            self._dry[without_budget] = setup.dry
+            self._events[kind] = _released(setup.privacy, setup.dry.ledger)
         return self._events[kind]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,10 +37,18 @@ from harness.core.flat_model import loops_of
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import SECRET, Privacy, PrivacySpec
+from harness.core.settings.privacy import (
+    SECRET,
+    CentralPrivacy,
+    GradientPrivacy,
+    Privacy,
+    PrivacyTerms,
+    UserPrivacy,
+)
 from harness.core.wire import low_rank
 from harness.problems import PROBLEMS, Setting
 from harness.problems.base import ProblemType
+from harness.simulation.totals import DryRun
 from harness.storage.user_secret import salted
 from privacy.banded import MOST_ROUNDS
 
@@ -120,8 +129,8 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Setup:
-    """A prepared run, or a stack of runs.
+class Prepared:
+    """A prepared run, or a stack of runs, before the noise of its budget is known.
 
     Attributes
     ----------
@@ -130,8 +139,8 @@ class Setup:
     id, noise_key : str
         Identity of the run, and the key of its noise and of its own draws: made of the id and ``code``, or a secret
         from the system's entropy.
-    privacy, compression : Privacy or None, Compression
-        Treatment of messages; `harness.simulation.calibration.calibrated` sets the noise.
+    privacy, compression : PrivacyTerms or None, Compression
+        Treatment of messages; `harness.simulation.calibration.calibrated` finds the noise.
     algorithm, problem, federation : Algorithm, Problem, Federation
         What the spec names.
     start : dict[str, Tensor]
@@ -146,7 +155,7 @@ class Setup:
         Digest of the code whose noise the run has (`harness.config.code`); empty without noise to be repeated.
     in_parts : bool or None
         Whether the cohort is processed client by client, as of `harness.simulation.simulation.Simulation`.
-    members : tuple of Setup
+    members : tuple of Prepared
         The single runs of a stack (`harness.simulation.stacking`), for which `federation`, `start` and `mixing`
         have a leading axis. Empty for a single run.
     """
@@ -154,7 +163,7 @@ class Setup:
     spec: RunSpec
     id: str
     noise_key: str
-    privacy: Privacy | None
+    privacy: PrivacyTerms | None
     compression: Compression
     algorithm: Algorithm
     problem: Problem
@@ -165,10 +174,10 @@ class Setup:
     diagnostics: bool = False
     code: str = ""
     in_parts: bool | None = None
-    members: tuple[Setup, ...] = ()
+    members: tuple[Prepared, ...] = ()
 
     @property
-    def each(self) -> tuple[Setup, ...]:
+    def each(self) -> tuple[Prepared, ...]:
         """Single runs: the members of a stack, or this run."""
         return self.members or (self,)
 
@@ -182,10 +191,50 @@ class Setup:
         """Training federation of a single run; for the centralized reference, one client with all data."""
         return self.federation.merged() if self.algorithm.meta.pooled else self.federation
 
+    def with_noise(self, noise: Callable[[PrivacyTerms, int], Privacy], dry: DryRun | None = None) -> Setup:
+        """Return the run with the noise that a function gives each single run, by its number."""
+        each = [
+            Setup(**{**vars(one), "privacy": one.privacy and noise(one.privacy, number)})
+            for number, one in enumerate(self.each)
+        ]
+        if not self.members:
+            return replace(each[0], dry=dry)
+        whole = {**vars(self), "privacy": each[0].privacy, "members": tuple(each), "dry": dry}
+        return Setup(**whole)
+
+
+@dataclass(frozen=True)
+class Setup(Prepared):
+    """A prepared run, or a stack of runs, that can be carried out.
+
+    Attributes
+    ----------
+    privacy : Privacy or None
+        The mechanism, with its noise.
+    members : tuple of Setup
+        The single runs of a stack.
+    dry : DryRun or None
+        That by which the noise was found.
+    """
+
+    privacy: Privacy | None
+    members: tuple[Setup, ...] = ()
+    dry: DryRun | None = None
+
+    @property
+    def each(self) -> tuple[Setup, ...]:
+        """Single runs: the members of a stack, or this run."""
+        return self.members or (self,)
+
+    def uncalibrated(self) -> Prepared:
+        """Return the run, to find the noise of its budget anew after a change."""
+        own = {field.name: getattr(self, field.name) for field in fields(Prepared)}
+        return Prepared(**{**own, "members": tuple(one.uncalibrated() for one in self.members)})
+
 
 def prepare(
     spec: RunSpec, execution: Execution | None = None, cache: dict[str, Federation] | None = None
-) -> Setup:
+) -> Prepared:
     """Load, partition and build everything a spec names.
 
     Parameters
@@ -267,10 +316,10 @@ def prepare(
             )
     if spec.compression.rank is not None:
         low_rank.checked(viewed, spec.compression.rank)
-    privacy = draft(spec, federation)
+    privacy = privacy_terms(spec, federation)
     if privacy is not None and privacy.costs_expected and not find_codec(spec.compression.codec).fixed:
         raise Incompatible(
-            f"compression.codec: under {privacy.spec.placement} placement bytes are expected values, as lengths of "
+            f"compression.codec: under {privacy.placement} placement bytes are expected values, as lengths of "
             f"messages tell of the data; those of codec {spec.compression.codec} follow from the data alone. Use a "
             "codec of fixed length, or local placement"
         )
@@ -283,7 +332,7 @@ def prepare(
     if privacy is not None and federation.users is not None and privacy.unit != "user":
         _remark_users(spec, federation, privacy.strict or privacy.counts_private)
     id = identity(spec, federation.digest)
-    made = Setup(
+    made = Prepared(
         spec=spec,
         id=id,
         noise_key=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
@@ -302,7 +351,10 @@ def prepare(
     return keyed(made, execution.noise_code or code_of(spec.model_dump(mode="json")))
 
 
-def keyed(setup: Setup, code: str) -> Setup:
+P = TypeVar("P", bound=Prepared)
+
+
+def keyed(setup: P, code: str) -> P:
     """Return a private run with the noise, and secret draws of its own, that it has under some code.
 
     They are those of the run without attacks: these release nothing, and another noise would be another release.
@@ -313,25 +365,24 @@ def keyed(setup: Setup, code: str) -> Setup:
     return replace(setup, noise_key=noise_name(unattacked, code), code=code)
 
 
-def draft(spec: RunSpec, federation: Federation) -> Privacy | None:
-    """Return a run's mechanism before calibration, with the given noise multiplier or 1; None without privacy."""
-    given, total = spec.privacy, federation.clients
-    if given is None:
-        return None
-    secret = given.unit == "client" and given.sampling in SECRET and spec.cohort is not None
+def privacy_terms(spec: RunSpec, federation: Federation) -> PrivacyTerms | None:
+    """Return a run's mechanism before calibration; None without privacy."""
+    settings, total = spec.privacy, federation.clients
+    if not isinstance(settings, CentralPrivacy):
+        return None if settings is None else PrivacyTerms(settings)
+    secret = settings.sampling in SECRET and spec.cohort is not None
     rate = spec.cohort.share(total) if secret and spec.cohort is not None else 1.0
-    multiplier = 1.0 if given.noise_multiplier is None else given.noise_multiplier
     cohort = total if spec.cohort is None else spec.cohort.expected
-    if given.noise_cohort is not None and given.noise_cohort < cohort:
+    if settings.noise_cohort is not None and settings.noise_cohort < cohort:
         raise Incompatible(
-            f"privacy.noise_cohort: at least the {cohort} clients of a round, given {given.noise_cohort}"
+            f"privacy.noise_cohort: at least the {cohort} clients of a round, given {settings.noise_cohort}"
         )
-    if given.mechanism == "banded":
-        return Privacy(given, multiplier, rate, rounds=spec.rounds, bands=_bands(spec, given, total))
-    return Privacy(given, multiplier, rate)
+    if settings.mechanism == "banded":
+        return PrivacyTerms(settings, rate, spec.rounds, _bands(spec, settings, total))
+    return PrivacyTerms(settings, rate)
 
 
-def _bands(spec: RunSpec, privacy: PrivacySpec, total: int) -> int:
+def _bands(spec: RunSpec, privacy: CentralPrivacy, total: int) -> int:
     """Return over how many rounds banded noise is correlated: nobody may take part twice within them."""
     turns = spec.cohort is not None and spec.cohort.kind == "balanced"
     apart = total // spec.cohort.size if turns and spec.cohort is not None and spec.cohort.size else 1
@@ -381,7 +432,7 @@ def _cached_problem(spec: RunSpec, kind: ProblemType, problem: Problem, digest: 
 def _strict(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
     """Raise Incompatible if the run treats something about the clients' data as public."""
     taken = list(federation.public)
-    if spec.privacy is not None and spec.privacy.unit != "client":
+    if isinstance(spec.privacy, GradientPrivacy):
         if spec.privacy.record_rate is None:
             taken.append("numbers of samples, as the rate at which a record is drawn")
     elif algorithm.local_steps is None:
@@ -444,7 +495,7 @@ def data_key(spec: RunSpec) -> str:
 def _user(spec: RunSpec) -> str | None:
     """Return the column of users inside clients, whom the data name or privacy protects."""
     named = None if spec.data is None else spec.data.user
-    return named or (None if spec.privacy is None else spec.privacy.user)
+    return named or (spec.privacy.user if isinstance(spec.privacy, UserPrivacy) else None)
 
 
 def task(spec: RunSpec) -> Literal["classification", "regression"]:

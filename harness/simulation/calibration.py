@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from datasets.errors import warn_once
 from harness.core.registry import UserError
 from harness.core.settings.compression import PLAIN
-from harness.core.settings.privacy import LARGEST, Privacy
-from harness.simulation.build import Setup
-from harness.simulation.dry_run import DryRun, dry_run
+from harness.core.settings.privacy import DistributedPrivacy, GradientPrivacy, Privacy, PrivacyTerms
+from harness.simulation.build import Prepared, Setup
+from harness.simulation.dry_run import dry_run
 from harness.simulation.statement import large_delta, protected_units
+from harness.simulation.totals import DryRun
 from privacy import Event, Ledger, analytic_sigma, calibrate_all, calibrate_each, classic_sigma
 from privacy.accounting import calibrate as calibrate_events
 from privacy.own_mechanism import MechanismError
@@ -21,20 +21,8 @@ from privacy.own_mechanism import MechanismError
 LOUD = 1.5  # times the median rate: a client drawn so much more often is named
 
 
-class Calibrated(NamedTuple):
-    """A setup with its noise, and the dry run that was made for it; None if there is nothing to calibrate."""
-
-    setup: Setup
-    dry: DryRun | None
-
-
-def calibrated(setup: Setup) -> Setup:
-    """Return the setup with the noise that its budget requires; see `calibrate`."""
-    return calibrate(setup).setup
-
-
-def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
-    """Find the noise that a setup's budget requires.
+def calibrated(setup: Prepared, dry: DryRun | None = None) -> Setup:
+    """Return a run with the noise that its budget requires; one that has its noise is unchanged.
 
     A dry run counts the releases and raises what gossip or compression refuse. For unit record all clients take
     part in its rounds, as they differ in their steps. Vertical problems go through all rounds, because every party
@@ -43,7 +31,7 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
 
     Parameters
     ----------
-    setup : Setup
+    setup : Prepared
         A run or a stack of runs.
     dry : DryRun, optional
         That of a run that differs in its budget only.
@@ -55,27 +43,31 @@ def calibrate(setup: Setup, dry: DryRun | None = None) -> Calibrated:
     UserError
         If no noise of a user's mechanism keeps the budget.
     """
-    if setup.privacy is None and setup.mixing is None and setup.compression == PLAIN:
-        return Calibrated(setup, None)
-    record = setup.privacy is not None and setup.privacy.by_gradient
-    setup = _draft(setup)
-    dry = dry or dry_run(setup, everybody=record)
+    if isinstance(setup, Setup):
+        return setup
+    by_gradient = setup.privacy is not None and setup.privacy.by_gradient
+    plain = setup.privacy is None and setup.mixing is None and setup.compression == PLAIN
+    totals = None if plain else dry or dry_run(setup, everybody=by_gradient)
+
+    def noise(privacy: PrivacyTerms, run: int) -> Privacy:
+        assert totals is not None
+        return with_noise(privacy, totals.ledger, totals.releases, run)
+
     try:
-        each = [
-            one
-            if one.privacy is None
-            else replace(one, privacy=with_noise(one.privacy, dry.ledger, dry.releases, number))
-            for number, one in enumerate(setup.each)
-        ]
+        found = setup.with_noise(noise, totals)
     except MechanismError as error:
         raise UserError(f"privacy.mechanism: {error}") from error
-    if record:
-        _name_loudest(each[0], dry.ledger)
-    _name_delta(each[0])
-    found = replace(setup, privacy=each[0].privacy, members=tuple(each) if setup.members else ())
-    if setup.privacy is not None and _noise_decides(setup.privacy):
-        dry = dry_run(found)
-    return Calibrated(found, dry)
+    if totals is not None and by_gradient:
+        _name_loudest(found.each[0], totals.ledger)
+    _name_delta(found.each[0])
+    if isinstance(setup.spec.privacy, DistributedPrivacy) and setup.spec.privacy.noise_multiplier is None:
+        return replace(found, dry=dry_run(found))
+    return found
+
+
+def recalibrated(setup: Setup) -> Setup:
+    """Return a changed run with the noise that its budget requires now."""
+    return calibrated(setup.uncalibrated())
 
 
 def _name_loudest(first: Setup, ledger: Ledger) -> None:
@@ -85,7 +77,7 @@ def _name_loudest(first: Setup, ledger: Ledger) -> None:
     """
     assert first.privacy is not None
     spec, noise = first.privacy.spec, first.privacy.noise_multiplier
-    if spec.noise == "per_client" or spec.noise_multiplier is not None or noise is None:
+    if first.privacy.multipliers or spec.noise_multiplier is not None:
         return
     for own in ledger.rates.values():
         rates = own.reshape(-1, own.shape[-1])[0]  # of the first run
@@ -118,34 +110,15 @@ def _name_delta(first: Setup) -> None:
         warn_once(f"privacy: {found}")
 
 
-def _draft(setup: Setup) -> Setup:
-    """Return the setup without the number of releases that an earlier calibration found.
-
-    Where the noise decides whether a run is possible, it has the least until it is known.
-    """
-    each = tuple(replace(one, privacy=one.privacy and _drafted(one.privacy)) for one in setup.each)
-    return replace(setup, privacy=each[0].privacy, members=each if setup.members else ())
-
-
-def _drafted(privacy: Privacy) -> Privacy:
-    least = 1 / LARGEST if _noise_decides(privacy) else privacy.noise_multiplier
-    return replace(privacy, releases=None, noise_multiplier=least)
-
-
-def _noise_decides(privacy: Privacy) -> bool:
-    """Whether noise that a budget has yet to decide says how many bits a sum needs."""
-    return privacy.placement == "distributed" and privacy.spec.noise_multiplier is None
-
-
-def with_noise(draft: Privacy, ledger: Ledger, releases: int, run: int = 0) -> Privacy:
+def with_noise(privacy: PrivacyTerms, ledger: Ledger, releases: int, run: int = 0) -> Privacy:
     """Return a mechanism with the noise that its budget requires.
 
     The classic formula takes the clip norm as sensitivity; the ledger holds the actual guarantee of its noise.
 
     Parameters
     ----------
-    draft : Privacy
-        The mechanism before calibration.
+    privacy : PrivacyTerms
+        The mechanism.
     ledger : Ledger
         All releases of the run, relative to its noise.
     releases : int
@@ -153,26 +126,24 @@ def with_noise(draft: Privacy, ledger: Ledger, releases: int, run: int = 0) -> P
     run : int
         Number of the run in a stack.
     """
-    spec = draft.spec
+    spec = privacy.spec
     if spec.noise_multiplier is not None:
         multiplier = spec.noise_multiplier
-    elif spec.epsilon_nominal is not None:
-        multiplier = classic_sigma(spec.epsilon_nominal, spec.delta, 1.0) / draft.factor
+    elif privacy.epsilon_nominal is not None:
+        multiplier = classic_sigma(privacy.epsilon_nominal, spec.delta, 1.0) / privacy.factor
     elif spec.epsilon_release is not None:
-        one = Event(1.0, noise=draft.own)
+        one = Event(1.0, noise=privacy.own)
         multiplier = (
             analytic_sigma(spec.epsilon_release, spec.delta, 1.0)
-            if draft.own is None
+            if privacy.own is None
             else calibrate_events(spec.epsilon_release, spec.delta, [one])
         )
     else:
         assert spec.epsilon is not None
-        histories = ledger.histories(run=run, noise=draft.own)
-        if spec.noise == "per_client":
+        histories = ledger.histories(run=run, noise=privacy.own)
+        if isinstance(spec, GradientPrivacy) and spec.noise == "per_client":
             own = calibrate_each(spec.epsilon, spec.delta, histories, spec.accountant)
             multipliers = tuple(own.tolist())
-            return replace(
-                draft, noise_multiplier=min(multipliers), multipliers=multipliers, releases=releases
-            )
+            return privacy.with_noise(min(multipliers), releases, multipliers)
         multiplier = calibrate_all(spec.epsilon, spec.delta, histories, spec.accountant)
-    return replace(draft, noise_multiplier=multiplier, releases=releases)
+    return privacy.with_noise(multiplier, releases)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,61 +17,23 @@ from datasets.federation import Batch
 from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
+from harness.core.settings.privacy import LARGEST, Privacy, PrivacyTerms
 from harness.core.wire import gossip, low_rank, masks
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Message
 from harness.core.wire.stages import Stages
-from harness.simulation.build import Setup
+from harness.simulation.build import Prepared, Setup
 from harness.simulation.hollow import by_shapes
 from harness.simulation.simulation import Simulation
-from privacy import Ledger
+from harness.simulation.totals import DryRun
 
 BLOCK_ENTRIES = 2**24  # of the models of clients that are run at once
 
 
-class DryRun(NamedTuple):
-    """Totals of a run.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        All releases.
-    releases : int
-        Largest number of releases in one round.
-    begun : dict[str, Tensor]
-        Bytes, operations and oracle calls before the first round, as `harness.core.cost.Cost.state`
-        returns them.
-    stretches : list of (int, dict)
-        Lengths of stretches of rounds, and the cost of one round of each.
-    tossed : bool
-        Whether public coins were tossed, so that the run with another seed may send something else.
-    everybody : bool
-        Whether the rounds were made with all clients.
-    """
-
-    ledger: Ledger
-    releases: int
-    begun: dict[str, Tensor]
-    stretches: list[tuple[int, dict[str, Tensor]]]
-    tossed: bool
-    everybody: bool
-
-    @property
-    def cost(self) -> dict[str, Tensor]:
-        """Cost of the whole run."""
-        return self.cost_after(sum(length for length, _ in self.stretches))
-
-    def cost_after(self, rounds: int) -> dict[str, Tensor]:
-        """Return the cost of the first rounds, whole numbers."""
-        total = {name: part.double() for name, part in self.begun.items()}
-        for length, each in self.stretches:
-            total = {name: part + min(length, rounds) * each[name] for name, part in total.items()}
-            rounds -= min(length, rounds)
-        return {name: part.round().long() for name, part in total.items()}
-
-
-def dry_run(setup: Setup, *, everybody: bool = False) -> DryRun:
+def dry_run(setup: Prepared, *, everybody: bool = False) -> DryRun:
     """Go through the rounds of a run without computing anything.
+
+    Its ledger holds noise relative to that of the run, so a run without noise of its own is given some.
 
     One round is made for every stretch of equal stage and pruning ratios. If persons are charged by appearance, all
     rounds are made. Bytes are expected values where they depend on what a message holds. Under central placement
@@ -80,7 +42,7 @@ def dry_run(setup: Setup, *, everybody: bool = False) -> DryRun:
 
     Parameters
     ----------
-    setup : Setup
+    setup : Prepared
         A run or a stack of runs.
     everybody : bool
         Whether all clients take part in the rounds that are made, as their releases differ. Each is still
@@ -91,7 +53,21 @@ def dry_run(setup: Setup, *, everybody: bool = False) -> DryRun:
     Incompatible
         If parts of the run are incompatible.
     """
-    return by_shapes(setup, lambda setup, _: _gone_through(setup, everybody))
+    return by_shapes(with_some_noise(setup), lambda setup, _: _gone_through(setup, everybody))
+
+
+def with_some_noise(setup: Prepared) -> Setup:
+    """Return a run with noise that is good enough for counting where a budget has yet to decide it.
+
+    The bits of a sum grow with the noise: there it is the least, which refuses no run that its budget allows.
+    """
+
+    def some(privacy: PrivacyTerms, _: int) -> Privacy:
+        least = 1 / LARGEST if privacy.placement == "distributed" else 1.0
+        given = privacy.spec.noise_multiplier
+        return privacy.with_noise(least if given is None else given)
+
+    return setup if isinstance(setup, Setup) else setup.with_noise(some)
 
 
 def _gone_through(setup: Setup, everybody: bool) -> DryRun:
@@ -129,20 +105,24 @@ def _gone_through(setup: Setup, everybody: bool) -> DryRun:
     return DryRun(run.ledger, most, begun, stretches, tally.tossed, everybody)
 
 
-def expected_cost(setup: Setup, made: DryRun | None = None) -> Callable[[int, int], dict[str, int]] | None:
+def expected_cost(setup: Setup) -> Callable[[int, int], dict[str, int]] | None:
     """Return the expected cost of a run after a round, if that is what is recorded; None for actual costs.
 
-    The result maps the number of the run in its stack and the round to bytes, operations and oracle calls. ``made``
-    is a dry run for expected costs, if there is one.
+    The result maps the number of the run in its stack and the round to bytes, operations and oracle calls.
     """
     if setup.privacy is None or not setup.privacy.costs_expected:
         return None
-    dry = dry_run(setup) if made is None or made.everybody else made
+    dry = of_cohorts(setup)
 
     def after(number: int, round: int) -> dict[str, int]:
         return {name: int(part.reshape(-1)[number]) for name, part in dry.cost_after(round).items()}
 
     return after
+
+
+def of_cohorts(setup: Setup) -> DryRun:
+    """Return a dry run with the cohorts of a run: that of its calibration, unless everybody took part in it."""
+    return dry_run(setup) if setup.dry is None or setup.dry.everybody else setup.dry
 
 
 def _blocks(run: Simulation) -> list[Tensor]:
@@ -201,7 +181,7 @@ class DryClients(Clients):
     ) -> list[Tensor]:
         if self._records is not None:
             self._records.book(batch, self.round)
-            if self._records.privacy.spec.ghost:  # refuses losses without a formula
+            if self._records.privacy.ghost:  # refuses losses without a formula
                 self._refuse_ghost(points, batch, by, objective)
         return self._of_models(self._nothing, points, batch, by, objective, self._times(batch))
 

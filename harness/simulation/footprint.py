@@ -21,8 +21,8 @@ from harness.core.execution.vectorize import Points, Rows, _clipped_sum, _gradie
 from harness.core.units import size
 from harness.core.wire.message import Message
 from harness.metrics import consensus_distance
-from harness.simulation.build import Setup
-from harness.simulation.dry_run import DryChannel, DryClients, DryStages
+from harness.simulation.build import Prepared, Setup
+from harness.simulation.dry_run import DryChannel, DryClients, DryStages, with_some_noise
 from harness.simulation.evaluation import EvaluatedClients, applied, joint_gradient_norm, outer_loss
 from harness.simulation.hollow import Hollow, Valued, as_hollow, by_shapes
 from harness.simulation.simulation import Simulation
@@ -95,9 +95,9 @@ class Footprint(NamedTuple):
         return ", ".join(f"{LABELS.get(name, name)} {size(bytes)}" for name, bytes in shown)
 
 
-def footprint(setup: Setup) -> Footprint:
+def footprint(setup: Prepared) -> Footprint:
     """Return what a run, or a stack of runs, takes at its peak; attacks and what callbacks keep are not counted."""
-    return by_shapes(setup, _counted, counted=True)
+    return by_shapes(with_some_noise(setup), _counted, counted=True)
 
 
 def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
@@ -117,7 +117,7 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
     mode.peak = mode.live
     _evaluate(run, mode)
     batches = count.batches
-    by_sample = setup.privacy is not None and setup.privacy.by_gradient and not setup.privacy.spec.ghost
+    by_sample = setup.privacy is not None and setup.privacy.by_gradient and not setup.privacy.ghost
     start = sum(value.nbytes for value in setup.start.values())
     return Footprint(
         data=_data(setup),
@@ -268,7 +268,7 @@ class CountedClients(DryClients):
             return _gradient(loss, points, batch, places)
         privacy, many = self._records.privacy, self._records.each
         plan = None
-        if privacy.spec.ghost:
+        if privacy.ghost:
             lead = [point.unsqueeze(0) for point in points]
             plan = self._rows.layout(loss, 1, lead, type(batch)(*(p.unsqueeze(0) for p in batch)), places)
         if plan is not None:

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.core import interruption
-from harness.simulation.build import Setup
-from harness.simulation.calibration import calibrate
+from harness.simulation.build import Prepared, Setup
+from harness.simulation.calibration import calibrated
 from harness.simulation.callbacks import CallbackError
-from harness.simulation.dry_run import DryRun, expected_cost
+from harness.simulation.dry_run import expected_cost
 from harness.simulation.recorder import End, PendingCheckpoint, Progress, Recorder
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
@@ -25,7 +25,7 @@ CHECKPOINT_SECONDS = 5.0  # a checkpoint of forty stacked runs takes a tenth of 
 
 
 def simulate(
-    setup: Setup,
+    setup: Prepared,
     folder: RunFolder | None = None,
     progress: Progress | None = None,
     save: Mapping[str, Path] = MappingProxyType({}),
@@ -34,8 +34,8 @@ def simulate(
 
     Parameters
     ----------
-    setup : Setup
-        The run.
+    setup : Prepared
+        The run; its noise is found unless it is known.
     folder, progress, save : optional
         As in `harness.simulation.recorder.Recorder`.
 
@@ -59,10 +59,8 @@ def simulate(
 
 
 @interruption.remembered()
-def simulate_all(recorders: Sequence[Recorder], dry: DryRun | None = None) -> list[End]:
+def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     """Carry out one run or a stack of runs, which must have one signature and one `stack_point`.
-
-    ``dry`` is the dry run of `calibrate`, if it has been called for them and their noise is known.
 
     A run that diverges or is stopped is removed from the stack, and the others continue. Whatever else is raised
     ends all of them, which keep checkpoints of the last complete round.
@@ -77,11 +75,9 @@ def simulate_all(recorders: Sequence[Recorder], dry: DryRun | None = None) -> li
     CallbackError
         If a progress function raises something other than `StopEarly`.
     """
-    setup = stack_setups([recorder.setup for recorder in recorders])
-    if dry is None:
-        setup, dry = calibrate(setup)
+    setup = calibrated(stack_setups([recorder.setup for recorder in recorders]))
     live, run, spec, rows = tuple(recorders), Simulation.from_setup(setup), setup.spec, setup.rows
-    expected = expected_cost(setup, dry)
+    expected = expected_cost(setup)
     for number, (recorder, single) in enumerate(zip(live, setup.each, strict=True)):
         recorder.open(single, expected and partial(expected, number))
     if begun := [recorder.checkpoint for recorder in live if recorder.checkpoint is not None]:

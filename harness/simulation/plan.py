@@ -16,7 +16,6 @@ from harness.config.recorded import identity
 from harness.config.run import RunSpec
 from harness.config.sweep import Combination
 from harness.core.registry import Incompatible, UserError
-from harness.core.settings.privacy import BUDGETS
 from harness.core.units import size
 from harness.simulation.build import (
     Execution,
@@ -28,8 +27,8 @@ from harness.simulation.build import (
     prepare,
     stand_in_federation,
 )
-from harness.simulation.calibration import calibrate, calibrated
-from harness.simulation.dry_run import DryRun, dry_run
+from harness.simulation.calibration import calibrated
+from harness.simulation.dry_run import of_cohorts
 from harness.simulation.footprint import Footprint, footprint
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import largest_stack, sizes, stack_key
@@ -64,15 +63,15 @@ def plan(
     Without ``identified`` these have an empty id, as ids of 100,000 runs take most of the time of their plan.
     ``done`` is called with the number of rows that are made.
     """
-    known = _Known({}, {}, {}, timed)
+    memo = Memo(timed)
     distinct = {id(cell): cell for cell in cells}  # a search repeats its combination
     kinds: dict[str, list[int]] = {}
     for key, cell in distinct.items():
-        kinds.setdefault(_kind(cell.spec) if cell.spec else str(key), []).append(key)
-    first = [(_data(distinct[key]), key) for some in kinds.values() for key in some[:SEEDS]]
+        kinds.setdefault(without_seed(cell.spec) if cell.spec else str(key), []).append(key)
+    first = [key for some in kinds.values() for key in some[:SEEDS]]
     made: dict[int, dict[str, Any]] = {}
-    for _, key in sorted(first, key=lambda one: one[0]):
-        made[key] = _row(distinct[key], known)
+    for key in sorted(first, key=lambda key: "" if (spec := distinct[key].spec) is None else data_key(spec)):
+        made[key] = _row(distinct[key], memo)
         done(len(made))
     for some in kinds.values():
         for number, key in enumerate(some[SEEDS:]):
@@ -91,15 +90,6 @@ def _taken_over(row: dict[str, Any], cell: Combination, identified: bool) -> dic
     return {**row, "id": own, "seed": spec.seed, "seed_planned": row["seed"]}
 
 
-class _Known(NamedTuple):
-    """What is the same for several combinations: trials by `_kind`, counts by `_sizes`, data of the last seed."""
-
-    trials: dict[str, Trial | None]
-    counts: dict[Hashable, Counts]
-    federations: dict[str, Federation]
-    timed: bool
-
-
 class Counts(NamedTuple):
     """What dry runs tell of a run: costs, its privacy statement, its memory, and the most such runs in a stack."""
 
@@ -107,11 +97,6 @@ class Counts(NamedTuple):
     privacy: dict[str, Any]
     footprint: Footprint
     stack: int
-
-
-def _data(cell: Combination) -> str:
-    """Return the settings that decide the data of a run; those that share them are planned together."""
-    return "" if cell.spec is None else data_key(cell.spec)
 
 
 def refusal(cell: Combination, cache: dict[str, Federation] | None = None) -> str | None:
@@ -157,8 +142,7 @@ def _refused_alike(spec: RunSpec) -> Hashable:
     key, privacy = stack_key(spec), spec.privacy
     if privacy is None or privacy.placement != "distributed":
         return key
-    budgets = tuple(getattr(privacy, name) for name in BUDGETS)
-    return key, budgets, spec.seed if privacy.noise_multiplier is None else None
+    return key, privacy.budget, spec.seed if privacy.noise_multiplier is None else None
 
 
 def affordable(
@@ -199,7 +183,7 @@ def affordable(
     def cost(cell: Combination) -> float:
         if cell.spec is None or identify(cell.spec) in ended:
             return 0.0
-        kind = _kind(cell.spec)
+        kind = without_seed(cell.spec)
         if kind not in measured:
             measured[kind] = _seconds(cell.spec, execution)
         return measured[kind] / 3600
@@ -281,60 +265,82 @@ def trial(setup: Setup, needed: Footprint) -> Trial | None:
     return Trial(total, None if ratio is None else float(ratio))
 
 
-def _kind(spec: RunSpec) -> str:
+def without_seed(spec: RunSpec) -> str:
     """Return a key shared by runs that differ in their seed only."""
     return spec.model_copy(update={"seed": 0}).model_dump_json()
 
 
-def _sizes(spec: RunSpec, federation: Federation, as_dealt: bool) -> Hashable:
-    """Return a key shared by runs that differ in their seed only, and in what their dry runs do not depend on.
+class Figures(NamedTuple):
+    """All that a plan tells of a run: the digest that names its data, and what was counted and measured."""
 
-    These are which samples a client has, and the start of a model that is not pruned. A drawn cohort and a topology
-    depend on the seed. So do public coins; `_counts` tells whether any was tossed. ``as_dealt`` tells the data of a
-    partition from those that a problem has split anew.
+    clients: int
+    digest: str
+    counts: Counts
+    trial: Trial | None
+
+
+class Memo:
+    """Figures of planned runs, found once for runs that differ in nothing that they depend on.
+
+    Only data are made for every seed, and only those of the last are kept. Trials are made once for runs that
+    differ in their seed only, dry runs for those whose clients have equally many samples too. A drawn cohort, a
+    topology and the start of a pruned model depend on the seed.
+
+    Parameters
+    ----------
+    timed : bool
+        Whether trials are made.
     """
-    drawn = spec.cohort is not None or spec.topology is not None or spec.compression.alpha != 0
-    training = federation.merged() if spec.algorithm.made.meta.pooled else federation
-    counts = tuple((name, tuple(training.counts(name).tolist())) for name in sorted(training.splits))
-    return _kind(spec), spec.seed if drawn else None, counts, as_dealt
+
+    def __init__(self, timed: bool) -> None:
+        self._timed = timed
+        self._federations: dict[str, Federation] = {}
+        self._trials: dict[str, Trial | None] = {}
+        self._counts: dict[Hashable, Counts] = {}
+
+    def figures(self, spec: RunSpec) -> Figures:
+        """Return the figures of a run.
+
+        Raises
+        ------
+        Incompatible
+            If parts of the run are incompatible.
+        """
+        if data_key(spec) not in self._federations:
+            self._federations.clear()
+            if not self._timed and (absent := stand_in_federation(spec)) is not None:
+                self._federations[data_key(spec)] = absent
+        dealt, trial_key = make_federation(spec, self._federations), without_seed(spec)
+        counts = None if dealt is None else self._counts.get(self._key(spec, dealt, True))
+        if dealt is not None and counts is not None:
+            return Figures(dealt.clients, _named(spec, dealt), counts, self._trials.get(trial_key))
+        setup = prepare(spec, cache=self._federations)
+        key = self._key(spec, setup.federation, dealt is not None and setup.federation.splits is dealt.splits)
+        counts = self._counts.get(key)
+        if counts is None:
+            ready = calibrated(setup)
+            counts, tossed = _counts(ready)
+            if not tossed:
+                self._counts[key] = counts
+            if self._timed and trial_key not in self._trials:
+                self._trials[trial_key] = trial(ready, counts.footprint)
+        digest = setup.federation.digest if dealt is None else _named(spec, dealt)
+        return Figures(setup.federation.clients, digest, counts, self._trials.get(trial_key))
+
+    @staticmethod
+    def _key(spec: RunSpec, federation: Federation, as_dealt: bool) -> Hashable:
+        """Return the key of dry runs; ``as_dealt`` tells data of a partition from those split anew by a problem."""
+        drawn = spec.cohort is not None or spec.topology is not None or spec.compression.alpha != 0
+        training = federation.merged() if spec.algorithm.made.meta.pooled else federation
+        counts = tuple((name, tuple(training.counts(name).tolist())) for name in sorted(training.splits))
+        return without_seed(spec), spec.seed if drawn else None, counts, as_dealt
 
 
-def _counts(setup: Setup, made: DryRun | None) -> tuple[Counts, bool]:
+def _counts(setup: Setup) -> tuple[Counts, bool]:
     """Return what dry runs tell, also that of its calibration, and whether another seed may change it."""
-    expected = dry_run(setup) if made is None or made.everybody else made
-    privacy = {} if setup.privacy is None else statement(setup.privacy, (made or expected).ledger)
+    expected = of_cohorts(setup)
+    privacy = {} if setup.privacy is None else statement(setup.privacy, (setup.dry or expected).ledger)
     return Counts(expected.cost, privacy, footprint(setup), largest_stack(setup)), expected.tossed
-
-
-def _told(spec: RunSpec, known: _Known) -> tuple[int, str, Counts]:
-    """Return a run's number of clients, the digest that names its data, and what its dry runs tell.
-
-    A trial is made of the first run of a kind.
-
-    Only data are made for every seed. Problem, model and dry runs are made once for seeds of equal `_sizes`.
-
-    Raises
-    ------
-    Incompatible
-        If parts of the run are incompatible.
-    """
-    dealt = make_federation(spec, known.federations)
-    if dealt is not None and (found := known.counts.get(_sizes(spec, dealt, True))) is not None:
-        return dealt.clients, _named(spec, dealt), found
-    setup = prepare(spec, cache=known.federations)
-    key = _sizes(spec, setup.federation, dealt is not None and setup.federation.splits is dealt.splits)
-    counts = known.counts.get(key)
-    if counts is None:
-        setup, made = calibrate(setup)
-        counts, tossed = _counts(setup, made)
-        if not tossed:
-            known.counts[key] = counts
-    if known.timed and _kind(spec) not in known.trials:
-        known.trials[_kind(spec)] = trial(
-            setup, counts.footprint
-        )  # calibrated: the first run of a kind has made its counts
-    digest = setup.federation.digest if dealt is None else _named(spec, dealt)
-    return setup.federation.clients, digest, counts
 
 
 def _named(spec: RunSpec, dealt: Federation) -> str:
@@ -342,18 +348,14 @@ def _named(spec: RunSpec, dealt: Federation) -> str:
     return dealt.digest if dealt.digest == DIGEST else named_digest(spec, dealt.digest)
 
 
-def _row(cell: Combination, known: _Known) -> dict[str, Any]:
+def _row(cell: Combination, memo: Memo) -> dict[str, Any]:
     if cell.spec is None:
         return {"status": "skipped", "reason": cell.reason}
-    if _data(cell) not in known.federations:
-        known.federations.clear()
-        if not known.timed and (absent := stand_in_federation(cell.spec)) is not None:
-            known.federations[_data(cell)] = absent
     try:
-        clients, digest, counts = _told(cell.spec, known)
+        clients, digest, counts, measured = memo.figures(cell.spec)
     except Incompatible as error:
         return {"status": "skipped", "reason": str(error)}
-    privacy, measured = counts.privacy, known.trials.get(_kind(cell.spec))
+    privacy = counts.privacy
     columns = (
         *(
             "unit",

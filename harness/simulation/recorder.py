@@ -20,7 +20,7 @@ from harness.config.recorded import versions as versions_of
 from harness.config.run import RunSpec
 from harness.core.clients.row_table import RowTable
 from harness.metrics import Predictions, by_client, by_group, write_predictions
-from harness.simulation.build import Setup
+from harness.simulation.build import Prepared, Setup
 from harness.simulation.callbacks import CallbackError, StopEarly
 from harness.simulation.evaluation import solution
 from harness.simulation.saved_model import save_model
@@ -48,7 +48,7 @@ class Recorder:
 
     Parameters
     ----------
-    setup : Setup
+    setup : Prepared
         The run.
     folder : RunFolder, optional
         Destination; the caller holds its claim. None: nothing is written.
@@ -71,7 +71,7 @@ class Recorder:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: Prepared,
         folder: RunFolder | None = None,
         progress: Progress | None = None,
         save: Mapping[str, Path] = MappingProxyType({}),
@@ -101,7 +101,7 @@ class Recorder:
             The costs to record after a round, instead of the actual ones, which would tell about messages before
             their noise, and who is in a secret cohort.
         """
-        self.setup, self._expected = setup, expected
+        self._setup, self._expected = setup, expected
         if self._folder:
             data = {"source": setup.federation.source, "digest": setup.federation.digest}
             spec, meta = setup.spec.model_dump(mode="json"), setup.algorithm.meta
@@ -118,16 +118,16 @@ class Recorder:
 
     def evaluate(self, run: Simulation, number: int) -> bool:
         """Evaluate one run of a simulation and record the result; return False if the run has diverged."""
-        last = run.round == self.setup.spec.rounds
+        last = run.round == self._setup.spec.rounds
         metrics, self._last = run.evaluate(number, final=last)
         # Problems that rank have only a training loss, which a private run may not write.
         told = self._last is not None and (self._last.loss is not None or run.unprotected == "all")
         if told and metrics.get("loss") is None and not (run.rows_private and run.keeps_models(number)):
             return False
-        if last and self.setup.spec.attacks is not None:
+        if last and self._setup.spec.attacks is not None:
             from harness.simulation.attacks.measure import attacked  # imports parts of scipy that are slow
 
-            figures, self._attacks = attacked(self.setup, run, number)
+            figures, self._attacks = attacked(self._setup, run, number)
             metrics |= figures
         at = run.snapshot(number)
         cost = at.cost if self._expected is None else self._expected(at.round)
@@ -144,7 +144,7 @@ class Recorder:
             **({"parties": parties} if parties else {}),
             "timing": self._seconds(last),
         }
-        if self.lines < _evaluations(at.round, self.setup.spec):  # a resumed run may have recorded it
+        if self.lines < _evaluations(at.round, self._setup.spec):  # a resumed run may have recorded it
             self.lines += 1
             if self._folder:
                 self._folder.append(self._line)
@@ -152,14 +152,14 @@ class Recorder:
 
     @property
     def _secret(self) -> bool:
-        return self.setup.privacy is not None and self.setup.privacy.secret_cohorts
+        return self._setup.privacy is not None and self._setup.privacy.secret_cohorts
 
     def _seconds(self, last: bool) -> dict[str, float]:
         """Return how long the run took so far, except where that tells too much about a secret cohort.
 
         Times of single rounds tell who is in it, and their sum still tells a little, so strict leaves it out too.
         """
-        strict = self.setup.privacy is not None and self.setup.privacy.strict
+        strict = self._setup.privacy is not None and self._setup.privacy.strict
         return {} if self._secret and (strict or not last) else {"seconds": self.spent}
 
     def report(self, round: int) -> bool:
@@ -193,7 +193,7 @@ class Recorder:
 
     def finish(self, run: Simulation, number: int) -> None:
         """Record the end of one run of a simulation."""
-        setup, predictions = self.setup, self._last
+        setup, predictions = self._setup, self._last
         self._write_extras(run, number)
         final = {k: v for k, v in self._line.items() if k != "timing"} | {"clients": setup.federation.clients}
         # Parameters of a predictor are no result, but the variables of an outer problem are.
@@ -227,10 +227,10 @@ class Recorder:
         if self._save and self._finished:
             self._compare(self._finished.end())
         if PREDICTIONS in self._save and self._last is not None:
-            write_predictions(self._last, self._save[PREDICTIONS], self.setup.federation.names)
+            write_predictions(self._last, self._save[PREDICTIONS], self._setup.federation.names)
             written.append(PREDICTIONS)
         if MODEL in self._save:
-            save_model(self.setup, run, number, self._line, self._save[MODEL])
+            save_model(self._setup, run, number, self._line, self._save[MODEL])
             written.append(MODEL)
         if self._finished and written:
             self._finished.seal(*written)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from harness.core.execution.memory import Room, resident, room
 from harness.core.registry import UserError
 from harness.core.units import size
-from harness.simulation.build import Execution, Setup
+from harness.simulation.build import Execution, Prepared
 from harness.simulation.footprint import Footprint, footprint
 from harness.simulation.simulation import divisible
 from harness.simulation.stacking import sizes
@@ -22,7 +22,7 @@ class Fit(NamedTuple):
 
     Attributes
     ----------
-    setup : Setup
+    setup : Prepared
         The run, with its cohort in parts if it only fits so.
     most : int
         How many such runs fit side by side.
@@ -32,7 +32,7 @@ class Fit(NamedTuple):
         What is left; None if unknown.
     """
 
-    setup: Setup
+    setup: Prepared
     most: int
     needed: Footprint | None
     there: Room | None
@@ -48,7 +48,7 @@ class Fit(NamedTuple):
         )
 
 
-def fit(setup: Setup, execution: Execution, runs: int = 1) -> Fit:
+def fit(setup: Prepared, execution: Execution, runs: int = 1) -> Fit:
     """Return how a run fits into the memory that is left, beside up to so many others like it.
 
     Raises
@@ -81,7 +81,7 @@ def _left(execution: Execution) -> Room | None:
     return min(there, Room(max(0, execution.memory - resident()), "the share of one of several workers"))
 
 
-def _refusal(setup: Setup, needed: Footprint, there: Room, execution: Execution) -> str:
+def _refusal(setup: Prepared, needed: Footprint, there: Room, execution: Execution) -> str:
     computed = needed.gradients + needed.batches > needed.to_come / 4
     ways = {
         "fewer clients per round (cohort.size)": sizes(setup)[0] > 1,

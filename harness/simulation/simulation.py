@@ -30,7 +30,7 @@ from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
-from harness.core.settings.privacy import Privacy
+from harness.core.settings.privacy import Privacy, PrivacyTerms
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.diagnostics import RELEASED
@@ -205,7 +205,17 @@ class Simulation:
 
     @classmethod
     def from_setup(cls, setup: Setup, **options: Any) -> Self:
-        """Return the simulation of a prepared run, or of a stack of them; ``options`` as for the class."""
+        """Return the simulation of a run, or of a stack of them; ``options`` as for the class.
+
+        Raises
+        ------
+        TypeError
+            If the noise of its budget has not been found.
+        """
+        if not isinstance(setup, Setup):
+            raise TypeError(
+                "the noise of a prepared run is not known; use harness.simulation.calibration.calibrated"
+            )
         given = {
             "problem": setup.problem,
             "federation": setup.federation,
@@ -602,7 +612,7 @@ class Simulation:
         return {name: each[number] if self.stacked else each for name, each in self.errors.items()}
 
 
-def divisible(algorithm: Algorithm, privacy: Privacy | None, compression: Compression) -> bool:
+def divisible(algorithm: Algorithm, privacy: PrivacyTerms | None, compression: Compression) -> bool:
     """Whether the cohort of a run can be processed client by client.
 
     Memories of messages and of noise, factors, adaptive clipping and record-level privacy need the cohort in one
@@ -612,7 +622,7 @@ def divisible(algorithm: Algorithm, privacy: Privacy | None, compression: Compre
     return algorithm.meta.parts and not (joint or _banded(privacy) or compression.joins)
 
 
-def _banded(privacy: Privacy | None) -> bool:
+def _banded(privacy: PrivacyTerms | None) -> bool:
     return privacy is not None and privacy.spec.mechanism == "banded"
 
 

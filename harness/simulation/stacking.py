@@ -25,10 +25,11 @@ from harness.core.clients.row_table import of_run, stacked
 from harness.core.per_run import kind
 from harness.core.settings.privacy import BUDGETS
 from harness.models import MODELS
-from harness.simulation.build import Setup
+from harness.simulation.build import Prepared, Setup
 
 Checkpoint = dict[str, Any]
 T = TypeVar("T")
+P = TypeVar("P", bound=Prepared)
 
 LARGEST = 64  # runs in a stack
 STEP_BYTES = 16 * 2**20  # of all models and batches in one step; beyond this, arithmetic dominates
@@ -48,7 +49,7 @@ PER_RUN = (
 )  # checkpoint fields with a leading axis of runs
 
 
-def obstacle(setup: Setup) -> str | None:
+def obstacle(setup: Prepared) -> str | None:
     """Return why a run cannot be stacked with others; None if it can."""
     meta, problem, spec = setup.algorithm.meta, setup.problem, setup.spec
     if not meta.stackable:
@@ -81,7 +82,7 @@ def obstacle(setup: Setup) -> str | None:
     return None
 
 
-def signature(setup: Setup) -> Hashable:
+def signature(setup: Prepared) -> Hashable:
     """Return the key that stacked runs must share: that of `stack_key`, and sizes that depend on the seed.
 
     Clients of different sizes are padded. If the largest client determines the width of a batch or the number of
@@ -117,17 +118,17 @@ def stack_key(spec: RunSpec) -> str:
     return json.dumps(given, sort_keys=True)
 
 
-def _batch(setup: Setup, split: str = "train") -> tuple[int, int]:
+def _batch(setup: Prepared, split: str = "train") -> tuple[int, int]:
     """Return the width of a batch and the number of samples of the largest client."""
     largest = int(setup.training.counts(split).max())
     return min(setup.algorithm.batch_size or largest, largest), largest
 
 
-def _in_epochs(setup: Setup) -> bool:
+def _in_epochs(setup: Prepared) -> bool:
     return setup.algorithm.local_steps is None
 
 
-def cut(setups: Sequence[Setup], most: int | None = None, fitting: int = LARGEST) -> list[list[int]]:
+def cut(setups: Sequence[Prepared], most: int | None = None, fitting: int = LARGEST) -> list[list[int]]:
     """Cut runs of one signature into stacks, and return the numbers of the runs of each.
 
     Runs of one seed share their batches, also beside those of other seeds, if each seed of the stack has as many.
@@ -136,7 +137,7 @@ def cut(setups: Sequence[Setup], most: int | None = None, fitting: int = LARGEST
 
     Parameters
     ----------
-    setups : sequence of Setup
+    setups : sequence of Prepared
         Runs of one signature.
     most : int, optional
         Largest number of runs in a stack; default: as many as is faster.
@@ -171,12 +172,12 @@ def cut(setups: Sequence[Setup], most: int | None = None, fitting: int = LARGEST
     return stacks
 
 
-def _own_batches(setup: Setup) -> bool:
+def _own_batches(setup: Prepared) -> bool:
     """Whether runs of one seed draw cohorts of their own, and so have batches of their own."""
     return setup.privacy is not None and setup.privacy.own_draws and setup.spec.cohort is not None
 
 
-def largest_stack(setup: Setup) -> int:
+def largest_stack(setup: Prepared) -> int:
     """Return how many runs such as this one, of different seeds, are stacked at most."""
     clients, model, batches = sizes(setup)
     return 1 if obstacle(setup) else _most(clients * (model + batches), setup.federation.pool.x)
@@ -186,7 +187,7 @@ def _most(entries: int, like: Tensor) -> int:
     return max(1, min(LARGEST, STEP_BYTES // (entries * like.element_size())))
 
 
-def sizes(setup: Setup) -> tuple[int, int, int]:
+def sizes(setup: Prepared) -> tuple[int, int, int]:
     """Return the number of clients in a round, and the entries of a client's model and of its batch."""
     cohort, (width, _) = setup.spec.cohort, _batch(setup)
     clients = setup.training.clients if cohort is None else math.ceil(cohort.expected)
@@ -200,7 +201,7 @@ def chunks(items: Sequence[T], count: int) -> list[Sequence[T]]:
     return [items[first:last] for first, last in pairwise(ends)]
 
 
-def stack_setups(setups: Sequence[Setup]) -> Setup:
+def stack_setups(setups: Sequence[P]) -> P:
     """Stack runs of one signature into one setup with a leading axis of runs; return a single run unchanged.
 
     Members index a common pool, so the samples are in memory once.
@@ -210,16 +211,17 @@ def stack_setups(setups: Sequence[Setup]) -> Setup:
         return first
     shared = one_pool([setup.federation for setup in setups])
     members = tuple(replace(setup, federation=one) for setup, one in zip(setups, shared, strict=True))
-    return replace(
+    whole = replace(
         first,
         federation=stack(shared),
         start={name: torch.stack([setup.start[name] for setup in setups]) for name in first.start},
         mixing=None if first.mixing is None else torch.stack([_mixing(setup) for setup in setups]),
         members=members,
     )
+    return replace(whole, dry=None) if isinstance(whole, Setup) else whole  # that of the first is no stack's
 
 
-def _mixing(setup: Setup) -> Tensor:
+def _mixing(setup: Prepared) -> Tensor:
     assert setup.mixing is not None
     return setup.mixing
 
@@ -232,7 +234,7 @@ def slices(federation: Federation, count: int) -> list[Federation]:
     return [replace(federation, splits=splits) for splits in each]
 
 
-def split(checkpoint: Checkpoint, number: int, setup: Setup) -> Checkpoint:
+def split(checkpoint: Checkpoint, number: int, setup: Prepared) -> Checkpoint:
     """Return the checkpoint of one run of a stack; that of a single run unchanged."""
     if not setup.members:
         return checkpoint

@@ -11,7 +11,7 @@ from datasets.federation import Federation
 from harness.config.recorded import own_version
 from harness.core.clients.clients import ERRORS
 from harness.core.registry import UserError
-from harness.core.settings.privacy import DISTRIBUTED, SECRET, Privacy
+from harness.core.settings.privacy import SECRET, DistributedPrivacy, Privacy, PrivacyTerms, UserPrivacy
 from harness.simulation.build import Setup
 from privacy import Ledger
 from privacy.own_mechanism import MechanismError
@@ -96,13 +96,14 @@ def statement(
     units : float, optional
         How many units are protected, or the public number that stands for it; to tell whether delta is too large.
     """
-    distributed = privacy.placement == "distributed"
-    found = guarantees(privacy, ledger, run)
+    spec, found = privacy.spec, guarantees(privacy, ledger, run)
     return {
         **({"warning": large_delta(privacy, units)} if large_delta(privacy, units) else {}),
         "unit": privacy.unit,
         **({"protects": FEATURES} if vertical and privacy.by_gradient else {}),
-        **({"user": privacy.spec.user, "user_records": privacy.user_records} if privacy.spec.user else {}),
+        **(
+            {"user": spec.user, "user_records": privacy.user_records} if isinstance(spec, UserPrivacy) else {}
+        ),
         "placement": privacy.placement,
         "clip": privacy.clip,
         "adjacency": privacy.adjacency,
@@ -114,17 +115,21 @@ def statement(
         **_draws(privacy),
         **({"mechanism": "banded", "bands": privacy.bands} if privacy.spec.mechanism == "banded" else {}),
         **(_of_user(privacy.spec.mechanism) if privacy.own is not None else {}),
-        **({name: getattr(privacy.spec, name) for name in DISTRIBUTED} if distributed else {}),
-        **({"noise_cohort": privacy.spec.noise_cohort} if privacy.spec.noise_cohort else {}),
+        **(
+            {"bits": spec.bits, "dropouts": spec.dropouts, "aggregation": spec.aggregation}
+            if isinstance(spec, DistributedPrivacy)
+            else {}
+        ),
+        **({"noise_cohort": privacy.noise_cohort} if privacy.noise_cohort else {}),
         "strict": privacy.strict,
-        "epsilon_nominal": privacy.spec.epsilon_nominal,
+        "epsilon_nominal": privacy.epsilon_nominal,
         "generator": ENTROPY if privacy.spec.secure_rng else SALTED if privacy.strict else KEYED,
         "arithmetic": _arithmetic(privacy, found["epsilon_release"]),
         **found,
     }
 
 
-def protected_units(privacy: Privacy, training: Federation, *, vertical: bool = False) -> int:
+def protected_units(privacy: PrivacyTerms, training: Federation, *, vertical: bool = False) -> int:
     """Return how many clients, records or users of a federation a statement is about."""
     if not privacy.by_gradient:
         return training.clients
@@ -134,7 +139,7 @@ def protected_units(privacy: Privacy, training: Federation, *, vertical: bool = 
     return int(training.counts()[0] if vertical else training.counts().sum())
 
 
-def large_delta(privacy: Privacy, units: float | None) -> str:
+def large_delta(privacy: PrivacyTerms, units: float | None) -> str:
     """Say that a delta is no small probability for so many units; empty if it is.
 
     A mechanism that publishes one unit, drawn by chance, as it is has epsilon 0 at a delta of 1 over their number.

@@ -17,7 +17,7 @@ from harness.core import rng
 from harness.core.losses import cross_entropy
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import Setup
-from harness.simulation.calibration import calibrated
+from harness.simulation.calibration import recalibrated
 from harness.simulation.simulation import Simulation
 from privacy import one_run_epsilon, one_run_gaussian_epsilon
 
@@ -70,7 +70,7 @@ def audit_run(setup: Setup, canaries: int, confidence: float = 0.95) -> dict[str
     present = replace(planted, splits={**planted.splits, "train": train})
     if privacy.secret_cohorts and privacy.rate < 1:  # cohorts keep their size among more clients
         privacy = replace(privacy, rate=privacy.rate * setup.federation.clients / present.clients)
-    run = Simulation.from_setup(calibrated(replace(setup, federation=present, privacy=privacy)))
+    run = Simulation.from_setup(recalibrated(replace(setup, federation=present, privacy=privacy)))
     before = _losses(run, present, places)
     while run.round < setup.spec.rounds:
         run.step()

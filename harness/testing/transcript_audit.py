@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.core.settings.compression import PLAIN
-from harness.core.settings.privacy import Privacy
+from harness.core.settings.privacy import CentralPrivacy, Privacy
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 from harness.simulation.snapshot import Diverged
@@ -63,7 +63,8 @@ def audit_transcript(
         ``std_claimed`` and ``std_measured`` (over the sensitivity; all releases together), ``epsilon_claimed`` and
         ``epsilon_seen``, ``findings``.
     """
-    privacy = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}))  # post-processing
+    if privacy.server_clip is not None:  # post-processing
+        privacy = replace(privacy, spec=privacy.spec.model_copy(update={"server_clip": None}))
     banded = privacy.spec.mechanism == "banded"
     rounds = min(rounds, privacy.rounds) if banded else rounds
     summed = privacy.placement == "distributed"
@@ -124,6 +125,7 @@ SIDES = {"clients": Witness, "channel": Wiretap}
 
 def _encoded(noise: dict[int, Tensor], privacy: Privacy) -> dict[int, Tensor]:
     """Return what the noise of all rounds is made from, C times it, which must be independent."""
+    assert isinstance(privacy.spec, CentralPrivacy)
     rows = coefficients(privacy.rounds, privacy.bands, privacy.spec.factorization)
     made = {}
     for round, newest in noise.items():

@@ -337,7 +337,7 @@ class Witness(Clients):
                 records.counts(self.federation, split)[self.ids] if records.users else self._samples(split)
             )
             rates = (size / counts.clamp(min=1).double()).clamp(max=1.0)
-            public = self._records.privacy.spec.record_rate
+            public = self._records.privacy.record_rate
             stream = f"{split} {stream}"
             self._rates[stream] = rates if public is None else torch.full_like(rates, public)
             held = self.take(self.federation.splits[split])

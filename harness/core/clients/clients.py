@@ -258,7 +258,7 @@ class Clients(Cohort):
     def _all_steps(self, work: LocalWork, counts: Tensor) -> Tensor:
         """Return the numbers of local steps of clients with ``counts (..., n)`` samples."""
         self._refuse_epochs(work)
-        rate = None if self._records is None else self._records.privacy.spec.record_rate
+        rate = None if self._records is None else self._records.privacy.record_rate
         return all_steps(work, counts, rate)
 
     def _refuse_epochs(self, work: LocalWork) -> None:
@@ -284,7 +284,7 @@ class Clients(Cohort):
 
     def data(self, stream: str = "data") -> Batch:
         """Return all training data of each client as one batch, ``(..., C, N)``."""
-        if self._records is not None and self._records.privacy.spec.record_rate is not None:
+        if self._records is not None and self._records.privacy.record_rate is not None:
             raise Incompatible(
                 "privacy.adjacency: the algorithm uses all samples of a client at once, whose number add-remove "
                 "protects; use zero-out"
@@ -419,7 +419,7 @@ class Clients(Cohort):
         samples = batch._replace(
             **records.of(batch).batch._asdict()
         )  # keeps the server's fields of a PartyBatch
-        options: Any = {"norm": records.privacy.bound(), "ghost": records.privacy.spec.ghost}
+        options: Any = {"norm": records.privacy.bound(), "ghost": records.privacy.ghost}
         clipped = partial(self._rows.clipped_sums, group=records.each, **options)
         sums = self._of_models(clipped, points, samples, by, objective, self._times(batch))
         mask = None if self.pruned is None else self.pruned.mask_of(sums, self.ids)

@@ -98,7 +98,7 @@ class Records:
         """The function that draws the batches."""
         if self.public:
             return sampling.draw_batches
-        return partial(sampling.draw_poisson_batches, rate=self.privacy.spec.record_rate)
+        return partial(sampling.draw_poisson_batches, rate=self.privacy.record_rate)
 
     def counts(self, federation: Federation, split: str) -> Tensor:
         """Return how many records, or users, may be drawn at each client, ``(total,)``."""
@@ -176,13 +176,13 @@ class Records:
         self, counts: Tensor, federation: Federation, split: str, batch_size: int | None
     ) -> tuple[float | str, Tensor]:
         """Return the rate of records, and the divisor of sums of gradients."""
-        if self.privacy.spec.record_rate is not None:
+        if self.privacy.record_rate is not None:
             if batch_size is None:
                 raise Incompatible(
                     "privacy.adjacency: add-remove of records divides gradients by algorithm.batch_size, as "
                     "counts of samples are private; give it"
                 )
-            return self.privacy.spec.record_rate, torch.tensor(batch_size)
+            return self.privacy.record_rate, torch.tensor(batch_size)
         name, samples = f"{split} {batch_size}", self.counts(federation, split)
         if batch_size is not None and bool((samples > batch_size).any()):
             rates = (batch_size / samples.double().clamp(min=1)).clamp(max=1.0)
@@ -243,7 +243,9 @@ class Records:
                 for key, clients in own
                 for client in clients
             ]
-            noise = gaussian_noise(joint, privacy.deviation(each[ids] if each.ndim else float(each)), streams)
+            noise = gaussian_noise(
+                joint, (each[ids] if each.ndim else float(each)) * privacy.sensitivity, streams
+            )
             joint = joint + (noise if mask is None else noise * mask)
         joint = joint / drawn.divisor * drawn.batch.active
         return list(joint.split([part.shape[-1] for part in sums], -1))

@@ -1,51 +1,80 @@
-"""Settings of privacy."""
+"""Settings of privacy, one class for each unit and placement, and what a run knows of its mechanism."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    create_model,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from compression.secure_sum import Protocol
 from harness.core.registry import UserError, unknown
 from harness.core.settings.section import Section
-from privacy import AdaptiveClip, Factorization, Ledger, joint_norm
+from privacy import AdaptiveClip, Factorization, joint_norm
 from privacy.discrete import MOST_BITS
 from privacy.own_mechanism import MECHANISMS, Noise
 
 Clip = float | tuple[float, ...] | Literal["adaptive"]
+FixedClip = float | tuple[float, ...]
 Adjacency = Literal["replace", "add-remove", "zero-out"]
 Unit = Literal["client", "record", "user"]
 Placement = Literal["local", "central", "distributed"]
 Sampling = Literal["poisson", "without-replacement", "fixed", "full"]
+PublicSampling = Literal["fixed", "full"]
 USER_RECORDS = 8
-DISTRIBUTED = ("bits", "dropouts", "aggregation")  # settings of that placement
 SECRET: tuple[str, ...] = ("poisson", "without-replacement")  # sampling of cohorts that nobody sees
-
 
 OURS = ("independent", "banded")  # mechanisms
 BUDGETS = ("epsilon", "epsilon_release", "epsilon_nominal", "noise_multiplier")
 LARGEST = 1e9  # epsilon or noise multiplier; the smallest is its inverse
 SMALLEST_DELTA = 1e-30
 LARGEST_CLIP = 1e15  # its square and its noise still fit into float32
+#: Sampling of cohorts that each adjacency is accounted for, under central placement.
+COHORTS: dict[Adjacency, tuple[Sampling, ...]] = {
+    "replace": ("without-replacement", "fixed", "full"),
+    "zero-out": ("poisson", "fixed", "full"),
+    "add-remove": ("poisson",),
+}
+FOR_BANDED = "mechanism: banded, with placement central"
 
 
-class PrivacySpec(Section):
-    """Settings of the mechanism. Give exactly one of the four budgets.
+def _bounded(budget: float) -> float:
+    if budget > LARGEST or 0 < budget < 1 / LARGEST:
+        raise ValueError(f"must be between {1 / LARGEST:g} and {LARGEST:g}")
+    return budget
+
+
+def _not_tiny(delta: float) -> float:
+    if delta < SMALLEST_DELTA:
+        raise ValueError(f"must be at least {SMALLEST_DELTA:g}")
+    return delta
+
+
+Budget = Annotated[float, Field(gt=0), AfterValidator(_bounded)]
+
+
+class PrivacySettings(Section):
+    """Settings of any kind of privacy. Give exactly one budget.
 
     Attributes
     ----------
     unit : {"client", "record", "user"}
         Unit of protection: all of a client's data, one record, or all training records of one user inside a client.
-    user : str or None
-        With unit user, the column that names the user of a record. Every user is at one client. Users are drawn as
-        records are, ``batch_size`` of them on average, and contribute the mean gradient of their records.
-    user_records : int or None
-        With unit user, how many of a user's training records are used, at most; default 8.
     placement : {"local", "central", "distributed"}
         Who adds noise: each client to its messages; the server to the average; or the clients together, each a
         share of it, to a sum of integers that is all the server learns (secure aggregation). Has no default,
@@ -56,55 +85,21 @@ class PrivacySpec(Section):
         Budget of the whole run, over all releases.
     epsilon_release : float or None
         Exact epsilon of each single release.
-    epsilon_nominal : float or None
-        Input of the classic formula ``sqrt(2 ln(1.25 / delta)) clip / epsilon``.
     noise_multiplier : float or None
         Standard deviation of the noise over the sensitivity; 0 clips without noise.
     delta : float
         The delta of all epsilons.
+    sampling : {"poisson", "without-replacement", "fixed", "full"} or None
+        Sampling of the cohort. The first two are secret and need central placement; fixed is a public cohort.
+        Default: full without a cohort setting, else fixed if local, poisson if central.
     adjacency : {"replace", "add-remove", "zero-out"} or None
         Relation of neighboring data sets: a unit is replaced, present or absent, or replaced by one without any
         contribution while counts of samples, or clients, stay. Default for unit client: with Poisson sampling
         zero-out, or add-remove if the cohort has a public rate; else replace; for unit record: zero-out.
-    sampling : {"poisson", "without-replacement", "fixed", "full"} or None
-        Sampling of the cohort. The first two are secret and need central placement; fixed is a public cohort.
-        Default: full without a cohort setting, else fixed if local, poisson if central.
-    record_rate : float or None
-        For unit record with adjacency add-remove: public probability that a record is in a batch. The divisor of a
-        gradient is then the algorithm's ``batch_size``, whatever the client's number of samples.
     mechanism : str
-        "independent" (default): every release has Gaussian noise of its own. "banded": the noise is correlated
-        between rounds, so that it cancels in what the server adds up (DP-FTRL, `privacy.banded`); for unit client,
-        central placement and balanced cohorts, in which nobody takes part twice within ``bands`` rounds. Others are
-        mechanisms of users (`privacy.own_mechanism`), which bound messages in their L1 norm; for unit client, local
-        or central placement, and one clip norm.
-    bands : int or None
-        With banded noise, over how many rounds it is correlated; default: as many as lie between two rounds of a
-        client.
-    factorization : {"optimal", "toeplitz"}
-        How banded noise is correlated: with the least error of sums, found by a search, or by a formula, for runs
-        of any length.
-    noise : {"shared", "per_client"}
-        For unit record: whether all clients have the noise that the most exposed one needs, or each its own.
-    ghost : bool
-        For unit record: whether gradients of samples are clipped without being computed one by one, which is faster
-        for larger networks and rounds differently.
-    bits : int or None
-        With distributed placement, bits of a coordinate on the wire, 2 to 20. Default: the fewest with at most 1 %
-        more noise than without rounding.
-    dropouts : float or None
-        With distributed placement, share of a cohort, in [0, 1), whose noise may be missing because they dropped
-        out or are dishonest, rounded down to whole clients; the others add so much more. Default: 0.
-    aggregation : {"secagg", "secagg+", "ideal"} or None
-        With distributed placement, the protocol of the sum, for its bytes (`compression.secure_sum`); ideal counts
-        the integers only. Default: secagg.
+        "independent" (default): every release has Gaussian noise of its own. Others are for some kinds only.
     accountant : {"pld", "prv", "rdp"}
         Accountant of secret draws; other epsilons are exact.
-    noise_cohort : int or None
-        Add to averages the noise of a cohort of so many clients, as in a federation that is larger in proportion
-        (central placement). Such an epsilon is extrapolated: it is no guarantee for the clients that are simulated.
-    server_clip : float or None
-        Bound on the norm of averaged messages, applied by the server.
     strict : bool
         Whether statistics of the clients' data are private: sample counts and the constants of standardization.
         Algorithms that rely on them are refused, and averages have equal weights by default.
@@ -118,152 +113,268 @@ class PrivacySpec(Section):
     """
 
     shape: ClassVar[str] = "named fields such as {placement: local, epsilon: 8}"
+    kind: ClassVar[tuple[str, str]]  # the setting that tells the kind, and its value
+    limits: ClassVar[str] = ""  # why some of its settings are narrower than those of other kinds
 
-    unit: Unit = "client"
-    user: str | None = None
-    user_records: int | None = Field(default=None, ge=1)
-    placement: Placement | None = None
-    clip: float | tuple[float, ...] | Literal["adaptive"] = 10.0
-    epsilon: float | None = Field(default=None, gt=0)
-    epsilon_release: float | None = Field(default=None, gt=0)
-    epsilon_nominal: float | None = Field(default=None, gt=0)
-    noise_multiplier: float | None = Field(default=None, ge=0)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    adjacency: Adjacency | None = None
+    unit: Unit
+    placement: Placement | None
+    clip: Clip = 10.0
+    epsilon: Budget | None = None
+    epsilon_release: Budget | None = None
+    noise_multiplier: Annotated[float, Field(ge=0), AfterValidator(_bounded)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1), AfterValidator(_not_tiny)] = 1e-5
     sampling: Sampling | None = None
-    record_rate: float | None = Field(default=None, gt=0, le=1)
+    adjacency: Adjacency | None = None
     mechanism: str = "independent"
-    bands: int | None = Field(default=None, ge=2)
-    factorization: Factorization = "optimal"
-    noise: Literal["shared", "per_client"] = "shared"
-    ghost: bool = False
-    bits: int | None = Field(default=None, ge=2, le=MOST_BITS)
-    dropouts: float | None = Field(default=None, ge=0, lt=1)
-    aggregation: Protocol | None = None
     accountant: Literal["pld", "prv", "rdp"] = "pld"
-    noise_cohort: int | None = Field(default=None, ge=1)
-    server_clip: float | None = Field(default=None, gt=0)
     strict: bool = False
     draws: Literal["own", "shared"] = "own"
     secure_rng: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_kind(cls, given: object) -> object:
+        """Leave out settings of other kinds at their defaults, as records hold them; refuse others."""
+        if not isinstance(given, Mapping):
+            return given
+        fields = PrivacyFields.model_fields
+        for name in fields.keys() & given.keys() - cls.model_fields.keys():
+            if given[name] != fields[name].default:
+                raise UserError(
+                    f"privacy.{name}: is for {_kinds_with(name)}; {' '.join(cls.kind)} does not support {name}, "
+                    f"given {given[name]!r}; remove it"
+                )
+        return {
+            name: value for name, value in given.items() if name in cls.model_fields or name not in fields
+        }
+
+    @field_validator("placement", "clip", "sampling", "adjacency", "mechanism", mode="wrap")
+    @classmethod
+    def _with_reasons(cls, given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return read(given)
+        except ValidationError as error:
+            reasons = error.errors()[0]["msg"], cls.limits
+            raise ValueError("; ".join(filter(None, reasons))) from None
+
+    @field_validator("clip")
+    @classmethod
+    def _positive(cls, clip: Clip) -> Clip:
+        norms = clip if isinstance(clip, tuple) else (clip,)
+        if not norms or any(not isinstance(norm, str) and not norm > 0 for norm in norms):
+            raise ValueError("clip norms must be above 0")
+        if any(LARGEST_CLIP < norm < math.inf for norm in norms if norm != "adaptive"):
+            raise ValueError(f"at most {LARGEST_CLIP:g}, above which its noise does not fit into float32")
+        return clip
+
     @model_validator(mode="after")
-    def _check(self) -> PrivacySpec:
-        named = [name for name in BUDGETS if getattr(self, name) is not None]
+    def _one_budget(self) -> Self:
+        named = [name for name in BUDGETS if getattr(self, name, None) is not None]
         if len(named) != 1:
             raise UserError(
                 f"privacy: give exactly one of {', '.join(BUDGETS)}; given {' and '.join(named) or 'none'}"
             )
         norms = self.clip if isinstance(self.clip, tuple) else (self.clip,)
-        if not norms or any(not isinstance(norm, str) and not norm > 0 for norm in norms):
-            raise UserError(f"privacy.clip: clip norms must be above 0, given {self.clip}")
-        if any(LARGEST_CLIP < norm < math.inf for norm in norms if norm != "adaptive"):
-            raise UserError(
-                f"privacy.clip: at most {LARGEST_CLIP:g}, above which its noise does not fit into float32; "
-                f"given {self.clip}"
-            )
-        if self.noise_multiplier != 0 and any(norm == math.inf for norm in norms):
+        if self.noise_multiplier != 0 and math.inf in norms:
             raise UserError("privacy.clip: an infinite clip norm needs noise_multiplier 0")
-        if self.delta < SMALLEST_DELTA:
-            raise UserError(f"privacy.delta: must be at least {SMALLEST_DELTA:g}, given {self.delta}")
-        given = getattr(self, named[0])
-        if given > LARGEST or 0 < given < 1 / LARGEST:
+        return self
+
+    @model_validator(mode="after")
+    def _draws_are_secret(self) -> Self:
+        if self.draws == "shared" and (self.strict or self.secure_rng):
             raise UserError(
-                f"privacy.{named[0]}: must be between {1 / LARGEST:g} and {LARGEST:g}, given {given}"
-            )
-        if (self.unit == "user") != (self.user is not None) or (self.user_records and self.unit != "user"):
-            raise UserError(
-                "privacy.user: unit user needs the column that names the user of a record, privacy.user; other "
-                "units take neither user nor user_records"
-            )
-        if self.draws == "shared" and self.secure_rng:
-            raise UserError(
-                "privacy.draws: with secure_rng draws come from the system's entropy, and no two runs share them, "
-                "given shared; use own, or remove secure_rng"
-            )
-        if self.draws == "shared" and self.strict:
-            raise UserError(
-                "privacy.draws: shared draws follow from the seed, which the run file names, so with strict anyone "
-                "would know who was drawn, given shared; use own, or remove strict"
-            )
-        if self.unit != "client":
-            self._check_record()
-        else:
-            self._check_client()
-        if self.placement == "distributed":
-            self._check_distributed()
-        else:
-            for name in DISTRIBUTED:
-                if getattr(self, name) is not None:
-                    raise UserError(f"privacy.{name}: is for placement distributed; give it or remove {name}")
-        if self.mechanism == "banded":
-            self._check_banded()
-        elif self.mechanism not in OURS:
-            self._check_own()
-        if self.mechanism != "banded" and (self.bands is not None or self.factorization != "optimal"):
-            raise UserError(
-                "privacy: bands and factorization are for mechanism banded; give it or remove them"
+                "privacy.draws: shared draws follow from the seed, which the run file names: strict and secure_rng "
+                "need draws that nobody else knows, given shared; use own, or remove strict and secure_rng"
             )
         return self
 
-    def _check_own(self) -> None:
-        _registered(self.mechanism)
-        if self.unit != "client" or self.placement not in ("local", "central"):
-            raise UserError(
-                f"privacy.mechanism: {self.mechanism} is for messages of clients: unit client, placement local or "
-                "central"
-            )
+    @model_serializer(mode="wrap")
+    def _in_full(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the settings of all kinds, so that every record has the same columns."""
+        written: dict[str, Any] = write(self)
+        return {name: written.get(name, field.default) for name, field in PrivacyFields.model_fields.items()}
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        """The budget that is given, by its name."""
+        given = ((name, getattr(self, name, None)) for name in BUDGETS)
+        return next((name, value) for name, value in given if value is not None)
+
+    def completed(self, **settings: Any) -> Self:
+        """Return the settings with others given too, checked again."""
+        return self.model_validate(self.model_dump() | settings)
+
+
+class ClientPrivacy(PrivacySettings):
+    """Privacy of all data of a client, by noise in what it sends.
+
+    Attributes
+    ----------
+    server_clip : float or None
+        Bound on the norm of averaged messages, applied by the server.
+    """
+
+    unit: Literal["client"] = "client"
+    server_clip: float | None = Field(default=None, gt=0)
+
+
+class ContinuousPrivacy(ClientPrivacy):
+    """Privacy by noise of real numbers, which is Gaussian or a user's.
+
+    Attributes
+    ----------
+    epsilon_nominal : float or None
+        Input of the classic formula ``sqrt(2 ln(1.25 / delta)) clip / epsilon``.
+    mechanism : str
+        Also a mechanism of users (`privacy.own_mechanism`), which bounds messages in their L1 norm and takes one
+        clip norm.
+    """
+
+    epsilon_nominal: Budget | None = None
+
+    @model_validator(mode="after")
+    def _registered(self) -> Self:
+        if self.mechanism == "banded" and self.placement == "local":
+            raise UserError("privacy.mechanism: banded is for placement central, given placement local")
+        if self.mechanism in OURS:
+            return self
+        noise_of(self.mechanism)
         if isinstance(self.clip, tuple | str) or self.epsilon_nominal is not None or self.accountant != "pld":
             raise UserError(
                 f"privacy.mechanism: {self.mechanism} needs one clip norm, of the L1 norm of a message, and "
                 "accountant pld; epsilon_nominal is of Gaussian noise"
             )
+        return self
 
-    def _check_distributed(self) -> None:
-        if self.sampling in SECRET:
-            raise UserError(
-                "privacy.sampling: distributed placement is not amplified by sampling, because the server knows "
-                "who takes part in a sum; use fixed or full"
-            )
-        if self.clip == "adaptive" or self.mechanism != "independent" or self.epsilon_nominal is not None:
-            raise UserError(
-                "privacy: placement distributed supports neither adaptive clip norms, banded or own noise nor "
-                "epsilon_nominal"
-            )
-        if math.inf in (self.clip if isinstance(self.clip, tuple) else (self.clip,)):
-            raise UserError(
-                "privacy.clip: placement distributed needs a finite clip norm, the unit of its integers"
-            )
 
-    def _check_banded(self) -> None:
-        if self.unit != "client" or self.placement != "central":
+class LocalPrivacy(ContinuousPrivacy):
+    """Noise that each client adds to its own messages."""
+
+    kind: ClassVar = ("placement", "local")
+    limits: ClassVar = (
+        "local placement protects against replacing a client's data; it is not amplified by sampling, because the "
+        "server knows the cohort, and adaptive clipping needs a count at the server"
+    )
+
+    placement: Literal["local"]
+    clip: FixedClip = 10.0
+    sampling: PublicSampling | None = None
+    adjacency: Literal["replace"] | None = None
+
+
+class CentralPrivacy(ContinuousPrivacy):
+    """Noise that a trusted server adds to averages.
+
+    Attributes
+    ----------
+    mechanism : str
+        Also "banded": the noise is correlated between rounds, so that it cancels in what the server adds up
+        (DP-FTRL, `privacy.banded`); for balanced cohorts, in which nobody takes part twice within ``bands`` rounds.
+    bands : int or None
+        With banded noise, over how many rounds it is correlated; default: as many as lie between two rounds of a
+        client.
+    factorization : {"optimal", "toeplitz"}
+        How banded noise is correlated: with the least error of sums, found by a search, or by a formula, for runs
+        of any length.
+    noise_cohort : int or None
+        Add to averages the noise of a cohort of so many clients, as in a federation that is larger in proportion.
+        Such an epsilon is extrapolated: it is no guarantee for the clients that are simulated.
+    """
+
+    kind: ClassVar = ("placement", "central")
+
+    placement: Literal["central"]
+    bands: int | None = Field(default=None, ge=2, description=FOR_BANDED)
+    factorization: Factorization = Field(default="optimal", description=FOR_BANDED)
+    noise_cohort: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.noise_cohort is not None and self.clip == "adaptive":
             raise UserError(
-                "privacy.mechanism: banded noise is the server's, for averages of clients; it needs unit client "
-                "and placement central"
+                "privacy.noise_cohort: is for fixed clip norms, given clip adaptive; give a number"
             )
-        if self.sampling not in (None, "fixed"):
+        if self.mechanism != "banded" and (self.bands is not None or self.factorization != "optimal"):
+            raise UserError("privacy: bands and factorization require mechanism: banded")
+        if self.mechanism == "banded" and self.sampling not in (None, "fixed"):
             raise UserError(
                 "privacy.sampling: banded noise needs balanced cohorts, which are fixed, given "
                 f"{self.sampling}; give cohort.kind balanced"
             )
-
-    def _check_record(self) -> None:
-        for name in ("server_clip", "noise_cohort"):
-            if getattr(self, name) is not None:
-                raise UserError(f"privacy: unit {self.unit} does not support {name}")
-        if (
-            self.placement in ("central", "distributed")
-            or isinstance(self.clip, tuple | str)
-            or self.sampling in ("without-replacement", "fixed")
-        ):
+        if self.adjacency and self.sampling and self.sampling not in COHORTS[self.adjacency]:
+            fit = " or ".join(name for name, cohorts in COHORTS.items() if self.sampling in cohorts)
             raise UserError(
-                f"privacy: unit {self.unit} protects every local gradient, with one clip norm and Poisson batches; "
-                "omit placement and sampling and give clip as a number"
+                f"privacy.adjacency: {self.sampling} cohorts need adjacency {fit}, given {self.adjacency}; "
+                f"{self.adjacency} is for sampling {' or '.join(COHORTS[self.adjacency])}"
             )
-        if self.epsilon_nominal is not None:
-            raise UserError(f"privacy: unit {self.unit} does not support epsilon_nominal")
-        if self.ghost and self.unit == "user":
-            raise UserError("privacy.ghost: is for unit record; a user's gradient is a mean over records")
+        return self
+
+
+class DistributedPrivacy(ClientPrivacy):
+    """Noise that clients add together, to integers of which the server learns only the sum.
+
+    Attributes
+    ----------
+    bits : int or None
+        Bits of a coordinate on the wire, 2 to 20. Default: the fewest with at most 1 % more noise than without
+        rounding.
+    dropouts : float or None
+        Share of a cohort, in [0, 1), whose noise may be missing because they dropped out or are dishonest, rounded
+        down to whole clients; the others add so much more. Default: 0.
+    aggregation : {"secagg", "secagg+", "ideal"} or None
+        The protocol of the sum, for its bytes (`compression.secure_sum`); ideal counts the integers only. Default:
+        secagg.
+    """
+
+    kind: ClassVar = ("placement", "distributed")
+    limits: ClassVar = (
+        "distributed placement is not amplified by sampling, because the server knows who takes part in a sum, and "
+        "its integers need independent noise and a fixed clip norm"
+    )
+
+    placement: Literal["distributed"]
+    clip: FixedClip = 10.0
+    sampling: PublicSampling | None = None
+    adjacency: Literal["replace", "zero-out"] | None = None
+    mechanism: Literal["independent"] = "independent"
+    bits: int | None = Field(default=None, ge=2, le=MOST_BITS)
+    dropouts: float | None = Field(default=None, ge=0, lt=1)
+    aggregation: Protocol | None = None
+
+    @field_validator("clip")
+    @classmethod
+    def _finite(cls, clip: FixedClip) -> FixedClip:
+        if math.inf in (clip if isinstance(clip, tuple) else (clip,)):
+            raise ValueError("placement distributed needs a finite clip norm, the unit of its integers")
+        return clip
+
+
+class GradientPrivacy(PrivacySettings):
+    """Privacy by noise that clients add to every local gradient.
+
+    Attributes
+    ----------
+    record_rate : float or None
+        With adjacency add-remove: public probability that a record is in a batch. The divisor of a gradient is then
+        the algorithm's ``batch_size``, whatever the client's number of samples.
+    noise : {"shared", "per_client"}
+        Whether all clients have the noise that the most exposed one needs, or each its own.
+    """
+
+    limits: ClassVar = (
+        "units record and user protect every local gradient, with one clip norm, independent noise and Poisson "
+        "batches; omit placement, sampling and mechanism, and give clip as a number"
+    )
+
+    placement: Literal["local"] | None = None
+    clip: float = 10.0
+    sampling: Literal["poisson", "full"] | None = None
+    mechanism: Literal["independent"] = "independent"
+    record_rate: float | None = Field(default=None, gt=0, le=1)
+    noise: Literal["shared", "per_client"] = "shared"
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
         if (self.adjacency == "add-remove") != (self.record_rate is not None):
             raise UserError(
                 "privacy.record_rate: adjacency add-remove of records needs a public rate at which batches are "
@@ -273,77 +384,162 @@ class PrivacySpec(Section):
             raise UserError(
                 "privacy.noise: per_client chooses each client's noise by a budget; give privacy.epsilon"
             )
-
-    def _check_client(self) -> None:
-        if self.placement is None:
-            raise UserError(
-                "privacy.placement: missing; the same epsilon means different things. local: each client adds "
-                "noise to its own messages, so that nobody needs to be trusted. central: a trusted server adds "
-                "noise to the average, far less of it. Give local or central"
-            )
-        if self.noise_cohort is not None and (self.placement != "central" or self.clip == "adaptive"):
-            raise UserError(
-                "privacy.noise_cohort: is for the server's noise with fixed clip norms; it needs placement central "
-                "and a clip norm"
-            )
-        for name, usual in (("record_rate", None), ("noise", "shared"), ("ghost", False)):
-            if getattr(self, name) != usual:
-                raise UserError(f"privacy.{name}: is for unit record; remove it or give unit: record")
-        if self.adjacency == "zero-out" and (
-            self.placement == "local" or self.sampling == "without-replacement"
-        ):
-            raise UserError(
-                "privacy.adjacency: zero-out is for unit record, and for averages of Poisson or public cohorts "
-                f"(sampling poisson, fixed or full), given {self.placement} and {self.sampling}; use replace"
-            )
-        if self.placement == "local":
-            if self.adjacency == "add-remove":
-                raise UserError(
-                    "privacy.adjacency: local placement protects against replacing a client's data; use replace"
-                )
-            if self.sampling in SECRET:
-                raise UserError(
-                    "privacy.sampling: local placement is not amplified by sampling, because the server knows the "
-                    "cohort; use fixed or full"
-                )
-            if self.clip == "adaptive":
-                raise UserError(
-                    "privacy.clip: adaptive clipping needs a count at the server; use placement central"
-                )
-        elif self.adjacency == "add-remove" and self.sampling not in ("poisson", None):
-            raise UserError(
-                f"privacy.adjacency: {self.sampling} cohorts need adjacency replace; use replace or "
-                "sampling poisson"
-            )
-        elif self.adjacency == "replace" and self.sampling == "poisson":
-            raise UserError(
-                "privacy.adjacency: Poisson cohorts need adjacency zero-out, or add-remove with cohort.rate"
-            )
+        return self
 
 
-def _registered(mechanism: str) -> Noise:
+class RecordPrivacy(GradientPrivacy):
+    """Privacy of one record.
+
+    Attributes
+    ----------
+    ghost : bool
+        Whether gradients of samples are clipped without being computed one by one, which is faster for larger
+        networks and rounds differently.
+    """
+
+    kind: ClassVar = ("unit", "record")
+
+    unit: Literal["record"]
+    ghost: bool = False
+
+
+class UserPrivacy(GradientPrivacy):
+    """Privacy of all training records of one user inside a client.
+
+    Users are drawn as records are, ``batch_size`` of them on average, and contribute the mean gradient of their
+    records.
+
+    Attributes
+    ----------
+    user : str
+        The column that names the user of a record. Every user is at one client.
+    user_records : int or None
+        How many of a user's training records are used, at most; default 8.
+    """
+
+    kind: ClassVar = ("unit", "user")
+
+    unit: Literal["user"]
+    user: str
+    user_records: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        """Refuse users without a column that names them."""
+        if isinstance(given, Mapping) and given.get("user") is None:
+            raise UserError(
+                "privacy.user: missing; unit user needs the column that names the user of a record"
+            )
+        return given
+
+
+PrivacySpec = LocalPrivacy | CentralPrivacy | DistributedPrivacy | RecordPrivacy | UserPrivacy
+KINDS: tuple[type[PrivacySettings], ...] = (
+    LocalPrivacy,
+    CentralPrivacy,
+    DistributedPrivacy,
+    RecordPrivacy,
+    UserPrivacy,
+)
+
+
+def _all_fields() -> type[Section]:
+    """Return a section with the settings of all kinds and their defaults: None where a kind requires them."""
+    fields: dict[str, Any] = {}
+    for kind in KINDS:
+        for name, info in kind.model_fields.items():
+            fields.setdefault(name, (Any, None if info.is_required() else info.default))
+    return create_model("PrivacyFields", __base__=Section, **fields)
+
+
+PrivacyFields = _all_fields()
+
+
+def _kinds_with(name: str) -> str:
+    """Return what a setting is for, or the kinds that have it: ``placement local or central``."""
+    having = [kind for kind in KINDS if name in kind.model_fields]
+    if (described := having[0].model_fields[name].description) is not None:
+        return described
+    groups: dict[str, list[str]] = {}
+    for setting, value in (kind.kind for kind in having):
+        groups.setdefault(setting, []).append(value)
+    return "; ".join(
+        f"{setting} {' or '.join([', '.join(values[:-1]), values[-1]] if values[1:] else values)}"
+        for setting, values in groups.items()
+    )
+
+
+def kind_of(given: Mapping[str, Any]) -> type[PrivacySettings]:
+    """Return the class of some settings, by their unit and their placement.
+
+    Raises
+    ------
+    UserError
+        If there is none.
+    """
+    unit, placement = given.get("unit", "client"), given.get("placement")
+    by = {value: kind for kind in KINDS for _, value in [kind.kind]}
+    if isinstance(unit, str) and unit in ("record", "user"):
+        return by[unit]
+    if unit != "client":
+        raise UserError(f"privacy.unit: input should be 'client', 'record' or 'user', given {unit!r}")
+    if placement is None:
+        raise UserError(
+            "privacy.placement: missing; the same epsilon means different things. local: each client adds "
+            "noise to its own messages, so that nobody needs to be trusted. central: a trusted server adds "
+            "noise to the average, far less of it. Give local or central"
+        )
+    if placement not in ("local", "central", "distributed"):
+        raise UserError(
+            f"privacy.placement: input should be 'local', 'central' or 'distributed', given {placement!r}"
+        )
+    return by[placement]
+
+
+def read_privacy(given: object) -> object:
+    """Return the settings of a section privacy; None without one.
+
+    Raises
+    ------
+    UserError, ValueError
+        If they are not valid.
+    """
+    if given is None or isinstance(given, PrivacySettings):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(f"needs {PrivacySettings.shape}")
+    return kind_of(given).model_validate(given)
+
+
+PrivacySection = Annotated[PrivacySpec | None, BeforeValidator(read_privacy)]
+
+
+def noise_of(mechanism: str) -> Noise:
+    """Return the noise of a user's mechanism.
+
+    Raises
+    ------
+    UserError
+        If it is not registered.
+    """
     if mechanism not in MECHANISMS:
         raise unknown("mechanism", mechanism, [*OURS, *MECHANISMS])
     return MECHANISMS[mechanism]
 
 
 @dataclass(frozen=True)
-class Privacy:
-    """The calibrated mechanism of a run.
+class PrivacyTerms:
+    """The mechanism of a run, without the noise that its budget requires.
+
+    `harness.simulation.calibration` finds it.
 
     Attributes
     ----------
     spec : PrivacySpec
         The settings, with `sampling` and `adjacency` given.
-    noise_multiplier : float
-        Standard deviation of the noise over the sensitivity, or scale of a user's noise over the L1 sensitivity; 0
-        clips without noise. If clients have their own, the smallest.
     rate : float
         Probability that a client takes part in a secret cohort; else 1.
-    releases : int or None
-        Releases per round for which the noise is calibrated. A round with more ends the run.
-    multipliers : tuple of float
-        Noise multiplier of each client, where they have their own.
     rounds, bands : int
         Of banded noise: for how many rounds it is factorized, and over how many it is correlated.
 
@@ -354,40 +550,13 @@ class Privacy:
     """
 
     spec: PrivacySpec
-    noise_multiplier: float
     rate: float = 1.0
-    releases: int | None = None
-    multipliers: tuple[float, ...] = ()
     rounds: int = 0
     bands: int = 1
 
     def __post_init__(self) -> None:
         if self.spec.sampling is None or self.spec.adjacency is None:
-            raise ValueError("privacy: a calibrated mechanism needs sampling and adjacency")
-
-    @classmethod
-    def of(
-        cls,
-        noise_multiplier: float,
-        *,
-        sampling: Sampling = "full",
-        rate: float = 1.0,
-        **settings: Any,
-    ) -> Self:
-        """Return a mechanism with a given noise multiplier.
-
-        Parameters
-        ----------
-        noise_multiplier, sampling, rate
-            As in `Privacy` and `PrivacySpec`.
-        **settings
-            Further fields of `PrivacySpec`.
-        """
-        record = settings.get("unit", "client") != "client"
-        usual = "replace" if sampling != "poisson" else "zero-out"
-        placement = {} if record else {"placement": "central" if sampling in SECRET else "local"}
-        given = {"adjacency": usual, "sampling": sampling, **placement, **settings}
-        return cls(PrivacySpec(noise_multiplier=noise_multiplier, **given), noise_multiplier, rate)
+            raise ValueError("privacy: the mechanism of a run needs sampling and adjacency")
 
     @property
     def own(self) -> Noise | None:
@@ -398,7 +567,7 @@ class Privacy:
         UserError
             If the mechanism is not registered, as in a process without its plugin.
         """
-        return None if self.spec.mechanism in OURS else _registered(self.spec.mechanism)
+        return None if self.spec.mechanism in OURS else noise_of(self.spec.mechanism)
 
     @property
     def order(self) -> int:
@@ -413,12 +582,37 @@ class Privacy:
     @property
     def by_gradient(self) -> bool:
         """Whether every local gradient is protected (units record and user) instead of messages."""
-        return self.unit != "client"
+        return isinstance(self.spec, GradientPrivacy)
 
     @property
     def user_records(self) -> int | None:
         """Largest number of records of a user; None where records are protected one by one."""
-        return (self.spec.user_records or USER_RECORDS) if self.unit == "user" else None
+        return (self.spec.user_records or USER_RECORDS) if isinstance(self.spec, UserPrivacy) else None
+
+    @property
+    def record_rate(self) -> float | None:
+        """Public probability that a record is in a batch; None where it follows from counts."""
+        return self.spec.record_rate if isinstance(self.spec, GradientPrivacy) else None
+
+    @property
+    def ghost(self) -> bool:
+        """Whether gradients of samples are clipped without being computed one by one."""
+        return isinstance(self.spec, RecordPrivacy) and self.spec.ghost
+
+    @property
+    def noise_cohort(self) -> int | None:
+        """Size of the cohort whose noise averages have, if it is another than that of the run."""
+        return self.spec.noise_cohort if isinstance(self.spec, CentralPrivacy) else None
+
+    @property
+    def epsilon_nominal(self) -> float | None:
+        """Input of the classic formula, if it is given."""
+        return self.spec.epsilon_nominal if isinstance(self.spec, ContinuousPrivacy) else None
+
+    @property
+    def server_clip(self) -> float | None:
+        """Bound on the joint norm of the average, applied after the noise."""
+        return self.spec.server_clip if isinstance(self.spec, ClientPrivacy) else None
 
     @property
     def placement(self) -> Placement:
@@ -443,7 +637,7 @@ class Privacy:
     @property
     def counts_private(self) -> bool:
         """Whether the clients' numbers of samples are private."""
-        return self.strict or self.spec.record_rate is not None or self.clients_private
+        return self.strict or self.record_rate is not None or self.clients_private
 
     @property
     def clients_private(self) -> bool:
@@ -457,7 +651,7 @@ class Privacy:
 
     @property
     def own_draws(self) -> bool:
-        """Whether secret draws are keyed by the run's noise key, instead of by its seed."""
+        """Whether secret draws are keyed by the run's noise key instead of by its seed."""
         return self.sampling in SECRET and self.spec.draws == "own"
 
     @property
@@ -467,7 +661,7 @@ class Privacy:
         Under central placement a client's message is encoded before it is clipped and noised, so the length of its
         code would tell more than its release. Secret cohorts are central.
         """
-        return self.unit == "client" and self.placement == "central"
+        return isinstance(self.spec, CentralPrivacy)
 
     @property
     def delta(self) -> float:
@@ -480,11 +674,6 @@ class Privacy:
         return self.spec.accountant
 
     @property
-    def server_clip(self) -> float | None:
-        """Bound on the joint norm of the average, applied after the noise."""
-        return self.spec.server_clip
-
-    @property
     def strict(self) -> bool:
         """Whether statistics of the clients' data are private."""
         return self.spec.strict
@@ -493,18 +682,6 @@ class Privacy:
     def factor(self) -> float:
         """Sensitivity of a clipped message over its clip norm."""
         return 2.0 if self.adjacency == "replace" else 1.0
-
-    def adaptive(self, expected: float) -> AdaptiveClip:
-        """Return the rule of adaptive clipping in a cohort of an expected size; its count takes some budget."""
-        return AdaptiveClip.for_cohort(expected, self.noise_multiplier, replaced=self.count_replaced)
-
-    @property
-    def count_replaced(self) -> bool:
-        """Whether a unit moves the centered count of short messages by 1: a message of zeros is a short one.
-
-        Who has no effect in a secret Poisson cohort is counted as little as who is not drawn.
-        """
-        return self.adjacency == "replace" or self.sampling != "poisson"
 
     def bound(self) -> float:
         """Return the joint norm guaranteed by clipping to fixed norms.
@@ -518,19 +695,76 @@ class Privacy:
             raise ValueError("an adaptive clip norm has no fixed bound; it is part of the channel's state")
         return joint_norm(self.clip) if isinstance(self.clip, tuple) else self.clip
 
-    def deviation(self, noise_multiplier: Any) -> Any:
-        """Return the standard deviation of noise for a fixed clip norm; a number, or one per client."""
-        return noise_multiplier * self.factor * self.bound()
+    @property
+    def sensitivity(self) -> float:
+        """How far a unit moves a sum of messages, or of gradients, that are clipped to fixed norms."""
+        return self.factor * self.bound()
+
+    def with_noise(
+        self, noise_multiplier: float, releases: int | None = None, multipliers: tuple[float, ...] = ()
+    ) -> Privacy:
+        """Return the mechanism with an amount of noise, whatever it had before."""
+        terms = (self.spec, self.rate, self.rounds, self.bands)
+        return Privacy(*terms, noise_multiplier=noise_multiplier, releases=releases, multipliers=multipliers)
+
+
+@dataclass(frozen=True)
+class Privacy(PrivacyTerms):
+    """The mechanism of a run, with its noise.
+
+    Attributes
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise over the sensitivity, or scale of a user's noise over the L1 sensitivity; 0
+        clips without noise. If clients have their own, the smallest.
+    releases : int or None
+        Releases per round for which the noise is calibrated. A round with more ends the run.
+    multipliers : tuple of float
+        Noise multiplier of each client, where they have their own.
+    """
+
+    noise_multiplier: float = field(kw_only=True)
+    releases: int | None = field(default=None, kw_only=True)
+    multipliers: tuple[float, ...] = field(default=(), kw_only=True)
+
+    @classmethod
+    def of(
+        cls,
+        noise_multiplier: float,
+        *,
+        sampling: Sampling = "full",
+        rate: float = 1.0,
+        **settings: Any,
+    ) -> Self:
+        """Return a mechanism with a given noise multiplier.
+
+        Parameters
+        ----------
+        noise_multiplier, sampling, rate
+            As in `Privacy` and `PrivacySettings`.
+        **settings
+            Further settings.
+        """
+        record = settings.get("unit", "client") != "client"
+        usual = "replace" if sampling != "poisson" else "zero-out"
+        placement = {} if record else {"placement": "central" if sampling in SECRET else "local"}
+        given = {"adjacency": usual, "sampling": sampling, **placement, **settings}
+        spec: Any = read_privacy({"noise_multiplier": noise_multiplier, **given})
+        return cls(spec, rate, noise_multiplier=noise_multiplier)
+
+    def adaptive(self, expected: float) -> AdaptiveClip:
+        """Return the rule of adaptive clipping in a cohort of an expected size; its count takes some budget."""
+        return AdaptiveClip.for_cohort(expected, self.noise_multiplier, replaced=self.count_replaced)
+
+    @property
+    def count_replaced(self) -> bool:
+        """Whether a unit moves the centered count of short messages by 1: a message of zeros is a short one.
+
+        Who has no effect in a secret Poisson cohort is counted as little as who is not drawn.
+        """
+        return self.adjacency == "replace" or self.sampling != "poisson"
 
     @property
     def noise(self) -> float | NDArray[np.float64]:
         """Noise multiplier of all clients, or of each, ``(total,)``."""
         return np.array(self.multipliers) if self.multipliers else self.noise_multiplier
-
-    def book(self, ledger: Ledger, draw: tuple[str | int, ...], multiplier: float = 1.0) -> None:
-        """Book a release of the cohort, with a noise multiplier relative to the mechanism's."""
-        if self.sampling in SECRET and self.rate < 1:
-            sampling: Any = self.sampling
-            ledger.book(draw, multiplier, sampling=sampling, rate=self.rate)
-        else:
-            ledger.book(draw, multiplier)

@@ -32,7 +32,7 @@ class Section(BaseModel):
     ``shape`` says in messages what is written there.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
     shape: ClassVar[str] = "named fields"
 
     @model_validator(mode="before")  # those of sections, which read short forms, come before it

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from harness.core.registry import Incompatible
+from harness.core.settings.privacy import CentralPrivacy
 from harness.core.wire.dp_client import Mechanism
-from privacy import coefficients, gaussian_noise
+from privacy import Factorization, coefficients, gaussian_noise
 from privacy.banded import deviations
 
 
@@ -39,9 +40,7 @@ class BandedMechanism(Mechanism):
             raise Incompatible(
                 f"privacy.mechanism: the banded noise of this run is for {privacy.rounds} rounds; give more rounds"
             )
-        first, *others = coefficients(privacy.rounds, privacy.bands, privacy.spec.factorization)[
-            round
-        ].tolist()
+        first, *others = coefficients(privacy.rounds, privacy.bands, self._factorization)[round].tolist()
         noise: Tensor = gaussian_noise(like, 1.0, self._streams("noise", slot, like, sender))
         past = self._past(like, slot, round)
         for number, other in enumerate(others):
@@ -60,7 +59,12 @@ class BandedMechanism(Mechanism):
         privacy, round = self.privacy, self._clients.round
         if round < 0:
             return 1.0
-        return float(deviations(privacy.rounds, privacy.bands, privacy.spec.factorization)[round])
+        return float(deviations(privacy.rounds, privacy.bands, self._factorization)[round])
+
+    @property
+    def _factorization(self) -> Factorization:
+        assert isinstance(self.privacy.spec, CentralPrivacy)
+        return self.privacy.spec.factorization
 
     def _past(self, like: Tensor, slot: int, round: int) -> Tensor:
         """Return the noise of the last rounds, the newest first; zeros where there is none."""

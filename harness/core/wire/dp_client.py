@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from harness.core import rng
 from harness.core.clients.clients import Clients
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
-from harness.core.settings.privacy import Privacy
+from harness.core.settings.privacy import SECRET, Privacy
 from privacy import AdaptiveClip, Clipped, clip, clip_each, gaussian_noise
 from privacy.clipping import NORMS
 from privacy.own_mechanism import Noise
@@ -97,17 +96,21 @@ class Mechanism:
     def sensitivity(self, slot: int) -> float | Tensor:
         """Return the sensitivity of the sum of a slot's clipped messages to one client, in the norm of the clip."""
         limits = self.limits(slot)
-        return (limits if isinstance(limits, Tensor) else self.privacy.bound()) * self.privacy.factor
+        return limits * self.privacy.factor if isinstance(limits, Tensor) else self.privacy.sensitivity
 
     @property
     def noisy(self) -> bool:
         """Whether noise is added."""
         return self._multiplier() > 0
 
+    def scale(self, sensitivity: float | Tensor) -> float | Tensor:
+        """Return the scale of the noise; ``(R,)`` if stacked runs differ in it."""
+        scale: float | Tensor = _values(self._multiplier() * sensitivity)
+        return scale
+
     def deviation(self, sensitivity: float | Tensor) -> float | Tensor:
-        """Return the standard deviation of the noise; ``(R,)`` if stacked runs differ in it."""
-        deviation: float | Tensor = _values(self._multiplier() * sensitivity)
-        return deviation
+        """Return the standard deviation of the noise, which is the scale of Gaussian noise."""
+        return self.scale(sensitivity)
 
     @property
     def spread(self) -> float:
@@ -145,15 +148,22 @@ class Mechanism:
 
     def book(self, samples: Batch | None = None) -> None:
         """Book one release of this round's draw."""
-        privacy, ledger, round = self.privacy, self._clients.ledger, self._clients.round
-        if round < 0 or self._clients.chosen:  # everybody takes part in the initialization
-            privacy = replace(privacy, rate=1.0)
-        draw, z = ("round", round), privacy.noise_multiplier
+        privacy, z = self.privacy, self.privacy.noise_multiplier
         if privacy.clip != "adaptive" or z == 0:
-            privacy.book(ledger, draw)
+            self._book(1.0)
             return
-        privacy.book(ledger, draw, self._multiplier() / z)
-        privacy.book(ledger, draw, self._rule().count_multiplier(replaced=privacy.count_replaced) / z)
+        self._book(self._multiplier() / z)
+        self._book(self._rule().count_multiplier(replaced=privacy.count_replaced) / z)
+
+    def _book(self, multiplier: float) -> None:
+        """Book a release with a noise multiplier relative to the run's."""
+        ledger, round, rate = self._clients.ledger, self._clients.round, self.privacy.rate
+        drawn = round >= 0 and not self._clients.chosen  # everybody takes part in the initialization
+        if drawn and self.privacy.sampling in SECRET and rate < 1:
+            sampling: Any = self.privacy.sampling
+            ledger.book(("round", round), multiplier, sampling=sampling, rate=rate)
+        else:
+            ledger.book(("round", round), multiplier)
 
     def clip_average(self, average: Tensor) -> Tensor:
         """Bound the norm of the average: post-processing, which costs no privacy."""
@@ -166,7 +176,7 @@ class AdditiveMechanism(Mechanism):
 
     def deviation(self, sensitivity: float | Tensor) -> float | Tensor:
         """Return the standard deviation of the noise; ``(R,)`` if stacked runs differ in it."""
-        return super().deviation(sensitivity) * self._own.std
+        return self.scale(sensitivity) * self._own.std
 
     def noise(
         self,
@@ -181,7 +191,7 @@ class AdditiveMechanism(Mechanism):
             return torch.zeros_like(like)
         streams = self._streams("noise", slot, like, sender)
         drawn = np.stack([self._own.draw(like.shape[-1], stream.generator()) for stream in streams])
-        scale = torch.as_tensor(super().deviation(sensitivity), dtype=torch.float64)
+        scale = torch.as_tensor(self.scale(sensitivity), dtype=torch.float64)
         scale = scale.view(*scale.shape, *[1] * (like.ndim - scale.ndim))
         noise = (torch.from_numpy(drawn).reshape(like.shape) * scale).to(like)
         return noise if shared is None else noise * shared

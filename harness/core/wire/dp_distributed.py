@@ -13,6 +13,7 @@ from compression.secure_sum import SumBytes, sum_bytes
 from harness.core import rng
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
+from harness.core.settings.privacy import DistributedPrivacy
 from harness.core.wire.dp_client import Mechanism
 from privacy import Grid, discrete_gaussian, grid, padded_length, rotate, rotate_back, rounded
 
@@ -28,7 +29,7 @@ class DistributedMechanism(Mechanism):
         Incompatible
             If ``privacy.bits`` cannot hold a sum.
         """
-        spec, padded = self.privacy.spec, padded_length(length)
+        spec, padded = self._spec, padded_length(length)
         try:
             return [
                 grid(z, self.privacy.factor, self._clients.n, padded, spec.bits, spec.dropouts or 0.0)
@@ -37,9 +38,14 @@ class DistributedMechanism(Mechanism):
         except ValueError as error:
             raise Incompatible(f"privacy.bits: {error}") from error
 
+    @property
+    def _spec(self) -> DistributedPrivacy:
+        assert isinstance(self.privacy.spec, DistributedPrivacy)
+        return self.privacy.spec
+
     def sizes(self, length: int) -> list[SumBytes]:
         """Return the bytes of one client for a message of a length, in each run."""
-        protocol = self.privacy.spec.aggregation or "secagg"
+        protocol = self._spec.aggregation or "secagg"
         padded = padded_length(length)
         return [sum_bytes(round(self._clients.n), padded, one.bits, protocol) for one in self.grids(length)]
 

@@ -226,7 +226,7 @@ class Stages:
         """Add the server's noise, for the sensitivity of a message over the expected cohort size."""
         assert self.mechanism is not None
         mask = self._mask_of_average(message)
-        cohort = self.mechanism.privacy.spec.noise_cohort or self.clients.n
+        cohort = self.mechanism.privacy.noise_cohort or self.clients.n
         sensitivity = self.mechanism.sensitivity(message.slot) / cohort
         noise = self.mechanism.noise(message.joint, message.slot, sensitivity, "server", mask)
         if self.mechanism.noisy and (noted := self._noted(message)) is not None:

@@ -11,7 +11,7 @@ import pytest
 from harness.cli.parser import main
 from harness.config.run import read_spec
 from harness.simulation.build import prepare
-from harness.simulation.calibration import calibrate
+from harness.simulation.calibration import calibrated
 from harness.simulation.statement import statement
 from privacy.own_mechanism import MECHANISMS, Noise
 from tests.support.mechanisms import Laplace
@@ -78,9 +78,9 @@ def claim_of(data: Path, tmp_path: Path, name: str) -> dict[str, Any]:
         fields = {**fields, "data": {**source, "user": "person"}}
     budget = {"epsilon": 3.0, "clip": 0.5, **privacy}
     whole = {**given(data, STEPS, rounds=3), "privacy": budget, **fields}
-    setup, dry = calibrate(prepare(read_spec(whole)))
-    assert dry is not None and setup.privacy is not None
-    return statement(setup.privacy, dry.ledger, vertical=setup.problem.kind == "vertical")
+    setup = calibrated(prepare(read_spec(whole)))
+    assert setup.dry is not None and setup.privacy is not None
+    return statement(setup.privacy, setup.dry.ledger, vertical=setup.problem.kind == "vertical")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -140,10 +140,10 @@ def test_so_does_that_of_a_mechanism_of_a_plugin_that_is_loaded(cohort, data, tm
     MECHANISMS["laplace"] = Noise(Laplace())  # without the checks
     mechanism = {"placement": "central", "mechanism": "laplace", "epsilon": 3.0, "clip": 0.5}
     fields = {"rounds": 2, "privacy": mechanism} | ({} if cohort is None else {"cohort": cohort})
-    setup, dry = calibrate(prepare(read_spec(given(data, STEPS, **fields))))
-    assert setup.privacy is not None and dry is not None
+    setup = calibrated(prepare(read_spec(given(data, STEPS, **fields))))
+    assert setup.privacy is not None and setup.dry is not None
     file = tmp_path / "statement.json"
-    file.write_text(json.dumps(statement(setup.privacy, dry.ledger)))
+    file.write_text(json.dumps(statement(setup.privacy, setup.dry.ledger)))
     assert main(["epsilon", "--statement", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(3.0, rel=1e-3)
 

@@ -16,7 +16,7 @@ from harness.config.run import RunSpec, read_spec
 from harness.config.yaml import read_yaml
 from harness.core.registry import Incompatible, UserError
 from harness.core.settings.compression import Compression
-from harness.core.settings.privacy import PrivacySpec
+from harness.core.settings.privacy import PrivacyFields
 
 WHOLE = {
     "data": {"name": "csv", "path": "a.csv", "label": "y"},
@@ -390,7 +390,7 @@ def test_a_changed_default_renames_the_runs_that_use_it():
     Whoever changes one of these gives the setting another name, or raises the version of what it belongs to.
     """
     sections = {
-        "privacy": PrivacySpec,
+        "privacy": PrivacyFields,
         "compression": Compression,
         "partition": PartitionSpec,
         "run": RunSpec,

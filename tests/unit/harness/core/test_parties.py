@@ -10,7 +10,7 @@ from harness.config.sweep import Combination
 from harness.core import Channel
 from harness.core.registry import Incompatible, UserError
 from harness.simulation import evaluation
-from harness.simulation.build import draft, prepare
+from harness.simulation.build import prepare
 from harness.simulation.dry_run import dry_run
 from harness.simulation.evaluation import measure
 from harness.simulation.loop import simulate
@@ -189,7 +189,7 @@ def test_a_plan_counts_appearances_as_the_run_does(data, steps):
 def world(data, **privacy):
     """Return the two sides of a first round, under the mechanism of a run with noise multiplier z."""
     setup = parties(data, privacy={**RECORD, **privacy}, precision="float64")
-    mechanism = draft(setup.spec, setup.federation)
+    mechanism = setup.privacy
     clients = cohort(data=setup.federation, problem=setup.problem, mechanism=mechanism)
     batch = next(iter(clients.batches(setup.algorithm, aligned=True)))
     y = clients.rows(setup.start["y"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.config.run import read_spec
 from harness.core import rng
 from harness.simulation.build import prepare
-from harness.simulation.calibration import Calibrated
+from harness.simulation.dry_run import with_some_noise
 from harness.simulation.loop import simulate
 from privacy import gaussian_noise
 
@@ -161,7 +161,7 @@ def test_no_key_is_drawn_twice_in_a_run(what, monkeypatch):
         return noise_stream(run, *purpose)
 
     # The noise of a budget is calibrated by a dry run, which draws nothing that is used; the multiplier is given.
-    monkeypatch.setattr("harness.simulation.loop.calibrate", lambda setup: Calibrated(setup, None))
+    monkeypatch.setattr("harness.simulation.loop.calibrated", with_some_noise)
     monkeypatch.setattr("harness.simulation.loop.expected_cost", lambda *given: None)
     setup = prepare(read_spec(RUNS[what] | {"rounds": 4, "eval_every": 2, "seed": 11}))
     monkeypatch.setattr(rng, "key", record)

@@ -162,9 +162,9 @@ def test_noise_and_batches_do_not_depend_on_what_a_user_holds(visits):
     ("privacy", "fields", "text"),
     [
         ({"user": None}, {}, "unit user needs the column"),
-        ({"unit": "record"}, {}, "other units take neither user nor user_records"),
+        ({"unit": "record"}, {}, "privacy.user.*: is for unit user; unit record does not support user"),
         ({"ghost": True}, {}, "is for unit record"),
-        ({"placement": "central"}, {}, "unit user protects every local gradient"),
+        ({"placement": "central"}, {}, "units record and user protect every local gradient"),
         ({"user_records": 0}, {}, "greater than or equal to 1"),
     ],
 )

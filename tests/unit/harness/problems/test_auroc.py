@@ -13,6 +13,7 @@ from harness.core.registry import UserError
 from harness.problems import PROBLEMS, Setting
 from harness.problems.auroc import auroc
 from harness.simulation.build import prepare
+from harness.simulation.calibration import calibrated
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
 from tests.support.worlds import federation_of, random_federation, run_algorithm
@@ -234,7 +235,7 @@ def adult(**fields):
 def test_auroc_rises_on_adult(name):
     """From the 0.807 of the model drawn with seed 0 to over 0.87; and only what ranks is reported, no accuracy."""
     algorithm = {"name": name, "lr_x": 1.0, "lr_y": 0.1, "local_steps": 10, "batch_size": 50}
-    run = Simulation.from_setup(prepare(read_spec(adult(algorithm=algorithm, rounds=30))))
+    run = Simulation.from_setup(calibrated(prepare(read_spec(adult(algorithm=algorithm, rounds=30)))))
     before, _ = run.evaluate()
     for _ in range(30):
         run.step()

@@ -9,7 +9,7 @@ from harness.config.sweep import Combination
 from harness.core.registry import Incompatible
 from harness.executors.tuning import _Releases
 from harness.simulation.build import prepare
-from harness.simulation.calibration import calibrate, calibrated
+from harness.simulation.calibration import calibrated
 from harness.simulation.plan import plan, vetted
 from tests.support.runs import finished, given, ready
 
@@ -63,6 +63,6 @@ def test_an_incompatible_run_adds_nothing_to_the_cost_of_a_search(data):
     """It has failed before its first release; others, with a smaller model, have made theirs."""
     releases, budget = _Releases(), {"bits": 7, "noise_multiplier": 1.0}
     with pytest.raises(Incompatible):
-        calibrate(prepare(spec_of(data, fields={"model": BROAD}, **budget)))
+        calibrated(prepare(spec_of(data, fields={"model": BROAD}, **budget)))
     assert releases.of(spec_of(data, fields={"model": BROAD}, **budget)) == []
     assert releases.of(spec_of(data, **budget)) != []

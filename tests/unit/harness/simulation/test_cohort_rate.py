@@ -11,7 +11,7 @@ import torch
 from harness.config.run import read_spec
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import Setup
-from harness.simulation.calibration import calibrated
+from harness.simulation.calibration import recalibrated
 from harness.simulation.cohorts import Cohorts
 from harness.simulation.dry_run import expected_cost
 from harness.simulation.simulation import Simulation
@@ -40,7 +40,7 @@ def run_of(data: Any, name: str = "fedavg", **settings: Any) -> Setup:
 def test_nothing_booked_or_counted_tells_how_many_clients_there_are(data, name: str, clip: Any) -> None:
     setup = run_of(data, name, clip=clip)
     fewer = without(setup, 2)
-    full, less = calibrated(setup), calibrated(fewer)
+    full, less = setup, recalibrated(fewer)
     assert less.federation.clients == full.federation.clients - 1
     assert less.privacy == full.privacy  # noise, rate, releases a round
     costs, fewer_costs = expected_cost(full), expected_cost(less)
@@ -60,7 +60,7 @@ def test_a_client_that_leaves_moves_a_round_by_its_own_clipped_message(data, nam
     """Without noise: nobody else's message or weight changes, and its own moves the sum by the clip norm."""
     setup = run_of(data, name, noise_multiplier=0.0, epsilon=None)
     fewer = without(setup, 6)  # the last one, so that the others keep their numbers
-    both = [Simulation.from_setup(calibrated(one)) for one in (setup, fewer)]
+    both = [Simulation.from_setup(one) for one in (setup, recalibrated(fewer))]
     for run, ids in zip(both, (torch.arange(7), torch.arange(6)), strict=True):
         run.step(ids, drawn=True)
     moved = (both[0].state.x - both[1].state.x).norm()
@@ -69,7 +69,7 @@ def test_a_client_that_leaves_moves_a_round_by_its_own_clipped_message(data, nam
 
 def test_who_needs_the_number_of_clients_is_refused(data) -> None:
     with pytest.raises(Incompatible, match="uses the number of clients, which add-remove hides"):
-        finished(calibrated(run_of(data, "feddyn")))
+        finished(run_of(data, "feddyn"))
 
 
 def test_at_a_rate_of_size_over_clients_add_remove_is_refused(data) -> None:
@@ -93,8 +93,7 @@ def test_zero_out_and_add_remove_have_the_same_noise(data) -> None:
     cohort = {"rate": 3 / 7, "divisor": 3}
     algorithm = {"name": "fedavg", **STEPS}
     found = [
-        calibrated(ready(data, algorithm, privacy=CENTRAL, cohort=one, rounds=4)).privacy
-        for one in ({"size": 3}, cohort)
+        ready(data, algorithm, privacy=CENTRAL, cohort=one, rounds=4).privacy for one in ({"size": 3}, cohort)
     ]
     assert [one.adjacency for one in found if one] == ["zero-out", "add-remove"]
     assert len({one.noise_multiplier for one in found if one}) == 1

@@ -221,7 +221,7 @@ def test_a_plan_repeats_the_dry_run_of_calibration_for_records_only(data, monkey
         calls.append(given)
         return dry_run(*given, **options)
 
-    for place in ("calibration", "plan"):
+    for place in ("calibration", "dry_run"):
         monkeypatch.setattr(f"harness.simulation.{place}.dry_run", counted)
     planned(data, "fedavg", {"privacy": privacy})
     assert len(calls) == runs

@@ -71,7 +71,7 @@ def test_random_k_with_ratios_per_client_is_refused() -> None:
 
 
 PRIVACY = [
-    ({}, r"privacy: give exactly one of epsilon, .*; given none"),
+    ({"placement": "local"}, r"privacy: give exactly one of epsilon, .*; given none"),
     ({"placement": "local", "epsilon": 1, "noise_multiplier": 1}, "given epsilon and noise_multiplier"),
     (
         {"placement": "local", "epsilon_release": 1, "epsilon_nominal": 1},
@@ -127,7 +127,7 @@ PRIVACY = [
     ),
     (
         {"placement": "local", "epsilon": 1, "adjacency": "zero-out"},
-        r"privacy\.adjacency: zero-out is for unit record",
+        r"privacy\.adjacency: .* local placement protects against replacing .* given 'zero-out'",
     ),
     (
         {"placement": "local", "epsilon": 1, "accountant": "gdp"},
@@ -135,13 +135,16 @@ PRIVACY = [
     ),
     (
         {"placement": "local", "epsilon": 1, "sampling": "random"},
-        r"privacy\.sampling: input should be 'poisson', 'without-replacement', 'fixed' or",
+        r"privacy\.sampling: input should be 'fixed' or 'full'; .* given 'random'",
     ),
     ({"placement": "local", "epsilon": 1, "norm": 3}, r"unknown field.*privacy.*norm"),
-    ({"epsilon": 1, "unit": "record", "placement": "central"}, "unit record protects every local gradient"),
+    (
+        {"epsilon": 1, "unit": "record", "placement": "central"},
+        "units record and user protect every local gradient",
+    ),
     ({"epsilon": 1, "unit": "record", "clip": [1, 2]}, "give clip as a number"),
     ({"epsilon": 1, "unit": "record", "clip": "adaptive"}, "give clip as a number"),
-    ({"epsilon": 1, "unit": "record", "sampling": "fixed"}, "omit placement and sampling"),
+    ({"epsilon": 1, "unit": "record", "sampling": "fixed"}, "omit placement, sampling"),
     ({"epsilon": 1, "unit": "record", "sampling": "full"}, "remove privacy.sampling"),
     ({"epsilon": 1, "unit": "record", "adjacency": "replace"}, "accounted by zero-out or add-remove"),
     ({"epsilon_nominal": 1, "unit": "record"}, "does not support epsilon_nominal"),
@@ -151,23 +154,23 @@ PRIVACY = [
     ),
     (
         {"placement": "local", "epsilon": 1, "sampling": "poisson"},
-        "local placement is not amplified by sampling",
+        "local placement .* is not amplified by sampling",
     ),
     (
         {"placement": "local", "epsilon": 1, "clip": "adaptive"},
-        "needs a count at the server; use placement central",
+        "local placement .* adaptive clipping needs a count at the server",
     ),
     (
         {"epsilon": 1, "placement": "central", "sampling": "fixed", "adjacency": "add-remove"},
-        "fixed cohorts need adjacency replace; use replace or sampling poisson",
+        "fixed cohorts need adjacency replace or zero-out, given add-remove; add-remove is for sampling poisson",
     ),
     (
         {"epsilon": 1, "placement": "central", "sampling": "full", "adjacency": "add-remove"},
-        "full cohorts need adjacency replace",
+        "full cohorts need adjacency replace or zero-out, given add-remove",
     ),
     (
         {"epsilon": 1, "placement": "central", "sampling": "poisson", "adjacency": "replace"},
-        "Poisson cohorts need adjacency zero-out, or add-remove with cohort.rate",
+        "poisson cohorts need adjacency zero-out or add-remove, given replace",
     ),
     (
         {"placement": "local", "epsilon": 1, "sampling": "fixed"},

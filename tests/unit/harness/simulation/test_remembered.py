@@ -156,7 +156,7 @@ def test_only_long_runs_record_operations(rounds, calls, forgotten, tmp_path):
 def test_runs_of_one_seed_are_evaluated_at_once_as_each_alone(model, monkeypatch):
     data = {}
     given = [SPEC | {"model": model, "algorithm": {"name": "fedavg", "lr": lr}} for lr in (0.1, 1.0, 3.0)]
-    setups = [prepare(read_spec(one), cache=data) for one in given]
+    setups = [calibrated(prepare(read_spec(one), cache=data)) for one in given]
     alone = [Simulation.from_setup(setup) for setup in setups]
     stack = Simulation.from_setup(stack_setups(setups))
     for run in (*alone, stack):

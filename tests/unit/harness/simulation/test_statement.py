@@ -7,7 +7,7 @@ import pytest
 from harness.config.run import read_spec
 from harness.report.tables.privacy import in_words
 from harness.simulation.build import prepare
-from harness.simulation.calibration import calibrate
+from harness.simulation.calibration import calibrated
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
 from harness.simulation.statement import large_delta, not_covered, statement
@@ -33,9 +33,9 @@ def test_the_generator_is_named(data, settings, said: str) -> None:
 @pytest.mark.parametrize(("epsilon", "ends"), [(20.0, False), (30.0, True)])
 def test_where_the_tails_of_normals_end_is_said_of_loud_releases(data, epsilon: float, ends: bool) -> None:
     mechanism = {"placement": "central", "clip": 1.0, "epsilon_release": epsilon}
-    setup, dry = calibrate(ready(data, privacy=mechanism))
-    assert setup.privacy is not None and dry is not None
-    text = statement(setup.privacy, dry.ledger)["arithmetic"]
+    setup = ready(data, privacy=mechanism)
+    assert setup.privacy is not None and setup.dry is not None
+    text = statement(setup.privacy, setup.dry.ledger)["arithmetic"]
     assert "not hardened" in text and ("8.2 standard deviations" in text) == ends
 
 
@@ -62,7 +62,7 @@ def test_a_delta_of_one_over_the_units_is_warned_of(mechanism, units: int, warne
 def test_a_large_delta_is_in_statement_words_and_log(data, caplog) -> None:
     """Seven clients: .2 is above 1 / 7; of the records there are more than ten."""
     setup = prepare(read_spec(given(data, privacy={**CENTRAL, "delta": 0.2})))
-    claim = Simulation.from_setup(calibrate(setup).setup).statement()
+    claim = Simulation.from_setup(calibrated(setup)).statement()
     assert claim is not None and "delta 0.2 is not below 1 / 7 clients" in claim["warning"]
     assert next(iter(claim)) == "warning" and "Warning: delta 0.2" in in_words(claim)
     assert any("delta 0.2 is not below" in message for message in caplog.messages)

@@ -10,6 +10,7 @@ from harness.core.flat_model import Ravel
 from harness.core.methods.moreau import envelope_gradient
 from harness.core.registry import UserError
 from harness.simulation.build import prepare
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 
 
@@ -75,7 +76,7 @@ SPEC = {
 @pytest.mark.slow
 def test_fair_classification_agrees_with_another_solver():
     """The losses are means over clients of their class means; a class that a client lacks counts 0 there."""
-    setup = prepare(read_spec(SPEC))
+    setup = calibrated(prepare(read_spec(SPEC)))
     run = Simulation.from_setup(setup)
     for _ in range(3):
         run.step()
@@ -96,7 +97,7 @@ def test_fair_classification_agrees_with_another_solver():
 
 
 def test_without_the_setting_there_is_no_stationarity():
-    setup = prepare(read_spec({**SPEC, "problem": "fair_classification"}))
+    setup = calibrated(prepare(read_spec({**SPEC, "problem": "fair_classification"})))
     assert "stationarity" not in Simulation.from_setup(setup).evaluate().metrics
 
 

@@ -36,7 +36,7 @@ def released(setup):
     for _ in range(setup.spec.rounds):
         run.step()
         models.append(run.state.x)
-    deviation = setup.privacy.deviation(setup.privacy.noise_multiplier) / (run.cohorts.size or run.total)
+    deviation = setup.privacy.noise_multiplier * setup.privacy.sensitivity / (run.cohorts.size or run.total)
     return torch.stack(models).double().diff(dim=0) / deviation
 
 
@@ -84,7 +84,7 @@ def test_a_message_of_every_second_round_begins_anew(data):
     run.step()
     jump = (run.state.x - before).double()
     assert set(first) == {"noise 1", "noise round 1"}
-    alone = float(jump.std()) / setup.privacy.deviation(setup.privacy.noise_multiplier)
+    alone = float(jump.std()) / (setup.privacy.noise_multiplier * setup.privacy.sensitivity)
     assert alone == pytest.approx(1 / coefficients(14, 7)[3, 0], rel=0.1)
 
 
@@ -109,10 +109,10 @@ def test_clients_that_take_part_too_often_are_refused(data, privacy, fields, tex
 @pytest.mark.parametrize(
     ("privacy", "text"),
     [
-        ({"placement": "local", "adjacency": "replace"}, "needs unit client and placement central"),
+        ({"placement": "local", "adjacency": "replace"}, "banded is for placement central"),
         ({"sampling": "full"}, "give cohort.kind balanced"),
         ({"sampling": "poisson", "adjacency": "add-remove"}, "give cohort.kind balanced"),
-        ({"mechanism": "independent", "bands": 3}, "are for mechanism banded"),
+        ({"mechanism": "independent", "bands": 3}, "mechanism: banded"),
         ({"mechanism": "band"}, "Did you mean 'banded'"),
         ({"bands": 1}, "greater than or equal to 2"),
     ],
@@ -135,7 +135,7 @@ def test_diagnostics_have_the_deviation_of_correlated_noise(data):
     """The norms of the rows of the inverse of C: later rounds have more noise than independent noise."""
     setup = noisy(data)
     run = Simulation.from_setup(setup)
-    alone = setup.privacy.deviation(setup.privacy.noise_multiplier)
+    alone = setup.privacy.noise_multiplier * setup.privacy.sensitivity
     rows = np.linalg.norm(np.linalg.inv(matrix(coefficients(14, 7))), axis=1)
     for expected in rows:
         run.step(diagnose=True)

@@ -7,14 +7,17 @@ import pytest
 import torch
 
 from algorithms.centralized.fedavg import FedAvg
+from harness.config.run import read_spec
 from harness.core import Meta
 from harness.core.registry import Incompatible
-from harness.core.settings.privacy import PrivacySpec
-from harness.simulation.calibration import calibrated, with_noise
+from harness.core.settings.privacy import PrivacyTerms, read_privacy
+from harness.simulation.build import prepare
+from harness.simulation.calibration import calibrated, recalibrated, with_noise
 from harness.simulation.loop import simulate
 from harness.simulation.simulation import Simulation
+from harness.simulation.stacking import stack_setups
 from privacy import Draw, Event, Ledger, account, epsilon, gaussian_epsilon
-from tests.support.runs import finished, ready
+from tests.support.runs import finished, given, ready
 from tests.support.wire import booked, channel, privacy, rows
 
 CENTRAL = {"unit": "client", "placement": "central", "clip": 1.0}
@@ -76,8 +79,8 @@ def test_a_budget_covers_a_release_before_the_first_round_too() -> None:
     ledger = Ledger()
     ledger.add(Draw(((1.0, 1),)), 1)
     ledger.add(Draw(((1.0, 2),), "poisson", 0.1), 10)
-    spec = PrivacySpec(**CENTRAL, sampling="poisson", adjacency="add-remove", epsilon=2.0)
-    z = with_noise(replace(privacy("central", z=1.0), spec=spec), ledger, releases=2).noise_multiplier
+    spec = read_privacy({**CENTRAL, "sampling": "poisson", "adjacency": "add-remove", "epsilon": 2.0})
+    z = with_noise(PrivacyTerms(spec), ledger, releases=2).noise_multiplier
     total = account([Event(z), Event(z / 2**0.5, 0.1, 10)], 1e-5).epsilon
     assert total == pytest.approx(2.0, rel=1e-4)
     assert total <= 2.0
@@ -192,14 +195,26 @@ def test_a_round_that_releases_more_than_the_first_ends_the_run(data) -> None:
         finished(setup)
 
 
-@pytest.mark.slow
-def test_settling_twice_changes_nothing(data) -> None:
-    """`simulate` settles what it is given, which may be settled already."""
-    adaptive = {"placement": "central", "clip": "adaptive"}
-    for mechanism in (LOCAL, {"unit": "record"}, adaptive):
-        once = ready(data, "fedavg", privacy={**mechanism, "epsilon": 1})
-        again = calibrated(once).privacy
-        assert again.noise_multiplier == pytest.approx(once.privacy.noise_multiplier, rel=1e-5)
+def test_a_run_that_has_its_noise_is_not_calibrated_again(data, monkeypatch) -> None:
+    once = ready(data, "fedavg", privacy={**LOCAL, "noise_multiplier": None, "epsilon": 1})
+    monkeypatch.setattr("harness.simulation.calibration.dry_run", None)
+    assert calibrated(once) is once and calibrated(stack_setups([once])) is once
+    twice = calibrated(stack_setups([once, replace(once, spec=once.spec.model_copy(update={"seed": 1}))]))
+    assert [one.privacy for one in twice.each] == [once.privacy] * 2 and twice.dry is None
+
+
+def test_a_run_that_has_changed_is_calibrated_anew(data) -> None:
+    once = ready(data, "fedavg", privacy={**LOCAL, "noise_multiplier": None, "epsilon": 1}, rounds=2)
+    more = replace(once, spec=once.spec.model_copy(update={"rounds": 8}))
+    assert recalibrated(once).privacy == once.privacy
+    assert recalibrated(more).privacy.noise_multiplier > 1.5 * once.privacy.noise_multiplier
+
+
+def test_only_a_run_that_has_its_noise_can_be_simulated(data) -> None:
+    prepared = prepare(read_spec(given(data, privacy={**LOCAL, "noise_multiplier": None, "epsilon": 1})))
+    assert type(prepared.privacy) is PrivacyTerms and not hasattr(prepared.privacy, "noise_multiplier")
+    with pytest.raises(TypeError, match="calibrated"):
+        Simulation.from_setup(prepared)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +239,7 @@ def test_batches_are_booked_at_the_rates_at_which_they_were_drawn(data, twice: b
     setup = ready(data, {"name": "fedavg", "local_steps": 2, "batch_size": 2}, privacy=asked, rounds=3)
     counts = setup.federation.counts()
     algorithm = LargeBatches(local_steps=2, batch_size=2, twice=twice)
-    setup = calibrated(replace(setup, algorithm=algorithm))
+    setup = recalibrated(replace(setup, algorithm=algorithm))
     run = Simulation.from_setup(setup)
     for _ in range(3):
         run.step()

@@ -122,10 +122,10 @@ def test_a_cohort_in_parts_sends_what_it_sends_in_one_piece():
     ("privacy", "fields", "text"),
     [
         ({"sampling": "poisson", "adjacency": "add-remove"}, {"cohort": 3}, "not amplified by sampling"),
-        ({"clip": "adaptive"}, {}, "neither adaptive clip norms"),
-        ({"mechanism": "banded"}, {}, "neither adaptive clip norms, banded"),
+        ({"clip": "adaptive"}, {}, "need independent noise and a fixed clip norm"),
+        ({"mechanism": "banded"}, {}, "need independent noise and a fixed clip norm"),
         ({"clip": float("inf"), "epsilon": None, "noise_multiplier": 0.0}, {}, "needs a finite clip norm"),
-        ({"unit": "record"}, {}, "unit record protects every local gradient"),
+        ({"unit": "record"}, {}, "units record and user protect every local gradient"),
         ({"bits": 21}, {}, "less than or equal to 20"),
         ({"dropouts": 1.0}, {}, "less than 1"),
         ({"aggregation": "secag"}, {}, "'secagg'"),

@@ -36,7 +36,7 @@ def test_noise_is_divided_by_the_larger_cohort_and_the_claim_names_it(data):
     ("privacy", "error", "text"),
     [
         (CENTRAL | {"noise_cohort": 6}, Incompatible, "at least the 7 clients of a round, given 6"),
-        ({"placement": "local", "noise_cohort": 70}, UserError, "needs placement central"),
+        ({"placement": "local", "noise_cohort": 70}, UserError, "is for placement central"),
         (CENTRAL | {"clip": "adaptive", "noise_cohort": 70}, UserError, "fixed clip norms"),
         ({"unit": "record", "noise_cohort": 70}, UserError, "does not support noise_cohort"),
     ],

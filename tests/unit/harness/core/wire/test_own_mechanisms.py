@@ -17,7 +17,7 @@ from harness.core.registry import UserError
 from harness.core.settings.privacy import Placement
 from harness.core.wire.dp_client import AdditiveMechanism
 from harness.simulation.build import prepare
-from harness.simulation.calibration import calibrate, calibrated
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from harness.simulation.stacking import stack_setups
 from harness.testing.small_tasks import simulate, small, wide_task
@@ -160,13 +160,13 @@ def test_noise_of_another_distribution_is_found_by_the_audit(monkeypatch):
     ("given", "said"),
     [
         ({"mechanism": "laplaze"}, "laplace"),
-        ({"unit": "record", "placement": None}, "unit client"),
-        ({"placement": "distributed"}, "banded or own noise"),
+        ({"unit": "record", "placement": None}, "independent noise"),
+        ({"placement": "distributed"}, "need independent noise"),
         ({"clip": "adaptive", "placement": "central"}, "one clip norm"),
         ({"clip": [1, 2]}, "one clip norm"),
         ({"accountant": "rdp"}, "accountant pld"),
         ({"epsilon": None, "epsilon_nominal": 1}, "of Gaussian noise"),
-        ({"bands": 3}, "mechanism banded"),
+        ({"bands": 3}, "is for mechanism: banded"),
     ],
 )
 def test_settings_for_which_nothing_is_proved_are_refused(given, said):
@@ -230,7 +230,7 @@ def test_a_plugin_whose_density_is_another_is_refused(tmp_path, capsys):
 def test_stacked_runs_under_own_noise_equal_separate_ones():
     asked = {"placement": "local", "clip": 1, "mechanism": "laplace"}
     setups = [prepare(read_spec(spec(privacy=asked | {"epsilon": budget}))) for budget in (5, 50)]
-    stacked = Simulation.from_setup(calibrate(stack_setups(setups)).setup)
+    stacked = Simulation.from_setup(calibrated(stack_setups(setups)))
     alone = [Simulation.from_setup(calibrated(one)) for one in setups]
     for run in (stacked, *alone):
         run.step()

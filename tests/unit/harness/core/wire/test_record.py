@@ -17,7 +17,7 @@ from harness.core.registry import Incompatible
 from harness.core.wire.channel import Channel
 from harness.problems.auroc import auroc
 from harness.problems.classify import classifier
-from harness.simulation.build import draft
+from harness.simulation.build import privacy_terms
 from harness.simulation.simulation import Simulation
 from privacy import epsilon
 from tests.support.runs import finished, given, ready
@@ -293,5 +293,5 @@ def test_class_means_cannot_be_protected_record_by_record(data) -> None:
 
 def test_neighbors_of_records_keep_the_counts_unless_asked_otherwise(data) -> None:
     spec = read_spec(given(data, privacy={"unit": "record", "clip": 1.0, "epsilon": 1.0}))
-    made = draft(spec, iid_federation((16, 40)))
-    assert (made.rate, made.noise_multiplier, made.adjacency) == (1.0, 1.0, "zero-out")
+    made = privacy_terms(spec, iid_federation((16, 40)))
+    assert (made.rate, made.adjacency) == (1.0, "zero-out")
