@@ -132,8 +132,8 @@ class FedBiOAcc(Release):
         else:
             xp, nu_t, x_t = channel.down(state.xp, state.nu, state.x)
         x, nu = x_t, nu_t
-        y, yp = clients.take(state.y), clients.take(state.yp)
-        omega, begun = clients.take(state.omega), clients.take(state.begun)
+        y, yp, omega = (clients.take(rows) for rows in (state.y, state.yp, state.omega))
+        begun = clients.take(state.begun, mean=torch.ones_like(state.nu[..., :1]))
         for lower, outer in draws(self, clients, self.neumann_terms):
             keep_x = begun * max(0.0, 1 - self.c_x * self.alpha(t) ** 2)
             keep_y = begun * max(0.0, 1 - self.c_y * self.alpha(t) ** 2)
@@ -146,17 +146,7 @@ class FedBiOAcc(Release):
         reach = Public(num_steps * self.lr_x * self.alpha(t))
         parts, base, scale = (xp, nu, x), (x_t, nu_t, x_t), (reach, None, reach)
         n = 2 if self.dedupe else 3
-
-        def end(xp: Tensor, nu: Tensor, x: Tensor) -> list[Tensor]:
-            for step in range(clients.round * num_steps, t):
-                xp, nu = x, max(0.0, 1 - self.c_x * self.alpha(step) ** 2) * nu
-                x = clients.project_x(x - self.lr_x * self.alpha(step + 1) * nu)
-            return [xp, nu, x]
-
-        known = self.known(end, (x_t, nu_t, x_t), (state.x, state.nu, state.x))
-        (dxp, dnu, *dx), _ = channel.mean_and_sent(
-            *parts[:n], base=base[:n], known=known and known[:n], scale=scale[:n], weighting="uniform"
-        )
+        dxp, dnu, *dx = channel.mean(*parts[:n], base=base[:n], scale=scale[:n], weighting="uniform")
         xp_new, nu_new = state.x + dxp, state.nu + dnu
         x_new = xp_new - self.lr_x * self.alpha(t) * nu_new if self.dedupe else state.x + dx[0]
         return state._replace(

@@ -33,7 +33,6 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import Channel, Clients, Meta, Release, UserError, positive, register
-from harness.core.steps import fading
 
 
 @register
@@ -118,15 +117,7 @@ class FedSGDAM(Release):
             x, y = x - self.lr_x * u, clients.project(y + self.lr_y * v)
         steps = clients.most_steps(self)
         reach = steps * self.lr_x, steps * self.lr_y, None, None
-        keep_x, far_x = fading(1 - self.alpha, self.local_steps or 1)
-        keep_y, far_y = fading(1 - self.beta, self.local_steps or 1)
-
-        def end(x: Tensor, y: Tensor, u: Tensor, v: Tensor) -> list[Tensor]:
-            y = clients.project(y + self.lr_y * far_y * v)
-            return [x - self.lr_x * far_x * u, y, keep_x * u, keep_y * v]
-
-        known = self.known(end, sent, state[:4])
-        moved, _ = channel.mean_and_sent(x, y, u, v, base=sent, known=known, scale=reach, weighting="uniform")
+        moved = channel.mean(x, y, u, v, base=sent, scale=reach, weighting="uniform")
         if self.average_prev:
             before = channel.mean(xp, yp, base=sent[:2], scale=reach[:2], weighting="uniform")
             xp, yp = channel.down(state.x + before[0], clients.project(state.y + before[1]))

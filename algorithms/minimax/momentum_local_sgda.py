@@ -31,7 +31,6 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from harness.core import Channel, Clients, Meta, Release, UserError, positive, register
-from harness.core.steps import fading
 
 
 @register
@@ -102,16 +101,6 @@ class MomentumLocalSGDA(Release):
                 x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
         steps = clients.most_steps(self)
         reach = steps * lr_x, steps * lr_y, None, None
-        keep_x, far_x = fading(1 - wx, self.local_steps or 1)
-        keep_y, far_y = fading(1 - wy, self.local_steps or 1)
-        if not self.recompute_after_sync:  # the first step follows the old direction as it is
-            far_x, far_y = far_x + 1 - keep_x, far_y + 1 - keep_y
-
-        def end(x: Tensor, y: Tensor, dx: Tensor, dy: Tensor) -> list[Tensor]:
-            return [x - lr_x * far_x * dx, clients.project(y + lr_y * far_y * dy), keep_x * dx, keep_y * dy]
-
-        moved, _ = channel.mean_and_sent(
-            x, y, dx, dy, base=sent, known=self.known(end, sent, state), scale=reach, weighting="uniform"
-        )
+        moved = channel.mean(x, y, dx, dy, base=sent, scale=reach, weighting="uniform")
         x, y, dx, dy = (old + step for old, step in zip(state, moved, strict=True))
         return self.State(x, clients.project(y), dx, dy)

@@ -29,7 +29,6 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, Release, ServerUpdate, positive, register
-from harness.core.steps import reach
 
 
 @register
@@ -74,8 +73,7 @@ class SAGDA(Descent, Release, ServerUpdate):
         x, y = sent = channel.down(state.x, state.y)
         (anchor,) = clients.batches(self, steps=1, stream="anchor")
         ax, ay = clients.grads(x, y, anchor)
-        means = channel.mean(ax, ay, weighting="uniform")
-        mx, my = channel.down(*means)
+        mx, my = channel.down(*channel.mean(ax, ay, weighting="uniform"))
         m = None
         for batch in clients.batches(self):
             gx, gy = clients.grads(x, y, batch)
@@ -85,13 +83,7 @@ class SAGDA(Descent, Release, ServerUpdate):
             (x, y), m = self.step((x, y), drift, batch, m, lr=sizes, correction=(mx, my))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        length = reach(steps.of(x), self.momentum)
-
-        def end(x: Tensor, y: Tensor, mx: Tensor, my: Tensor) -> list[Tensor]:
-            return [x - self.lr_x * length * mx, clients.project(y + self.lr_y * length * my)]
-
-        known = self.known(end, (*sent, mx, my), (state.x, state.y, *means))
         scale = steps * self.lr_x, steps * self.lr_y
-        (dx, dy), _ = channel.mean_and_sent(x, y, base=sent, known=known, scale=scale, weighting="uniform")
+        dx, dy = channel.mean(x, y, base=sent, scale=scale, weighting="uniform")
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.core.public import Public
     from harness.core.registry import UserError
     from harness.core.wire.channel import Channel
-    from harness.core.wire.message import Known
+    from harness.core.wire.message import Increment, Value
 
 __all__ = [
     "ALGORITHMS",
@@ -32,13 +32,14 @@ __all__ = [
     "Channel",
     "Clients",
     "Descent",
-    "Known",
+    "Increment",
     "Meta",
     "Problem",
     "Public",
     "Release",
     "ServerUpdate",
     "UserError",
+    "Value",
     "cross_entropy",
     "join_model",
     "not_negative",
@@ -52,10 +53,11 @@ __all__ = [
 _ELSEWHERE = {
     "Channel": "wire.channel",
     "Clients": "clients.clients",
-    "Known": "wire.message",
+    "Increment": "wire.message",
     "Problem": "problem",
     "Public": "public",
     "UserError": "registry",
+    "Value": "wire.message",
     "cross_entropy": "losses",
     "join_model": "problem",
     "split_model": "problem",

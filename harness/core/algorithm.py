@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -14,11 +13,12 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import steps
+from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Known, plain
+from harness.core.wire.message import plain
 from privacy import scale_to_norm
 
 S = TypeVar("S")
@@ -243,6 +243,14 @@ class Descent(Algorithm):
                 "and a round is a single step"
             )
 
+    def reach(self, batches: Batches) -> Any:
+        """Return how far a round's steps lead each client along a constant direction, ``(..., C, 1)``.
+
+        In units of the step size: the number of steps, more with momentum. A client without a batch counts as one
+        with one.
+        """
+        return steps.reach(batches.num_steps.clamp(min=1), self.momentum)
+
     @property
     def _changes_gradients(self) -> bool:
         """Whether steps go elsewhere than along the gradients."""
@@ -330,6 +338,9 @@ class Descent(Algorithm):
 class Release(Algorithm):
     """An algorithm whose messages contain terms that follow from earlier releases.
 
+    What a client would send if all its gradients were zero is such a term; the channel finds it by going through
+    `round` without gradients (`harness.core.wire.known_terms`).
+
     Attributes
     ----------
     release : {"value", "change"}
@@ -339,39 +350,6 @@ class Release(Algorithm):
     """
 
     release: Literal["value", "change"] = "value"
-
-    def known(
-        self,
-        end: Callable[..., Sequence[Tensor]],
-        rows: Sequence[Any],
-        vectors: Sequence[Any] | None = None,
-        remembered: int = 0,
-    ) -> list[Known] | None:
-        """Return the increments of a round in which all gradients are zero; None to release the change.
-
-        Parameters
-        ----------
-        end : Callable
-            Where such a round ends: maps what it starts from to the parts of the message.
-        rows : sequence of Tensor
-            The arguments of `end` at each client, rows ``(..., C, n)``, all of them sent, received or public; the
-            first are those that the parts are increments of.
-        vectors : sequence of Tensor, optional
-            The same at the server, ``(..., n)``, with what it takes as the mean of rows of clients.
-        remembered : int
-            Number of last parts that are values, of which the receiver remembers what was sent last.
-        """
-        if self.release == "change":
-            return None
-        moves = [after - before for after, before in zip(end(*rows), rows, strict=False)]
-        means: Sequence[Tensor | None] = [None] * len(moves)
-        if vectors is not None:
-            means = [after - before for after, before in zip(end(*vectors), vectors, strict=False)]
-        values = len(moves) - remembered
-        return [
-            Known(move, mean, number >= values)
-            for number, (move, mean) in enumerate(zip(moves, means, strict=True))
-        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from harness.core.public import Public
 from harness.core.settings.compression import Compression
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
-from harness.core.wire.message import Known
+from harness.core.wire.message import Increment
 from harness.core.wire.pipeline import CENTRAL, DISTRIBUTED, LOCAL, PUBLIC, SEPARATE, UNCODED, table
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
@@ -100,7 +100,8 @@ def test_the_printed_order_is_the_executed_one(placement, source):
         setting = Compression(beta=0.5, select="random_k")
     way = Recorder(cohort(), privacy=mechanism(placement, z=1.0, server_clip=1.0), compression=setting)
     ones = torch.ones(4, 4, dtype=torch.float64)
-    way.mean_and_sent(messages(), base=ones, known=[Known(ones, ones[0])], scale=(Public(2.0),))
+    way.release_values(lambda clients, way: way.mean(clients.take(ones, mean=ones[0])))
+    way.mean(Increment(messages(), of=ones, scale=Public(2.0)))
     design = Path(harness.core.wire.channel.__file__).parents[3] / "docs" / "design.md"
     text = harness.core.wire.channel.__doc__ if source == "module" else design.read_text()
     columns = dict(zip(("local", "central", "distributed"), printed_order(text), strict=True))
