@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, Public, Release, not_negative, positive, register
+from harness.core import Channel, Clients, Meta, Public, Release, not_negative, positive, register, step_size
 from harness.core.methods.bilevel import draws, hypergradient, train
 from harness.core.methods.derivatives import inner_gradient
 
@@ -66,8 +66,8 @@ class FedBiOAcc(Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 1.0
-    lr_y: float = 1.0
+    lr_x: float = step_size(1.0)
+    lr_y: float = step_size(1.0)
     delta: float = 0.1
     u: float = 1.0
     sigma: float = 1.0
@@ -77,7 +77,7 @@ class FedBiOAcc(Release):
     neumann_terms: int | None = 10
     neumann_step: float = 0.1
     outer_rounds: int | None = None
-    lr_train: float = 0.1
+    lr_train: float = step_size(0.1)
     release: Literal["value", "change"] = "change"
 
     class State(NamedTuple):
@@ -95,7 +95,7 @@ class FedBiOAcc(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "lr_train", "delta", "u", "neumann_step", "outer_rounds")
+        positive(self, "delta", "u", "neumann_step", "outer_rounds")
         not_negative(self, "sigma", "c_x", "c_y", "neumann_terms")
 
     def stage(self, round: int) -> int:

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 
 
 @register
@@ -47,7 +47,7 @@ class FedAvg(Descent, ServerUpdate):
         parts=True,
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     finetune_epochs: int = 0
     finetune: Literal["head", "all"] = "head"
 
@@ -58,7 +58,6 @@ class FedAvg(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "finetune_epochs")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

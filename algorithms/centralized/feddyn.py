@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, Release, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, Release, positive, register, step_size
 
 
 @register
@@ -48,7 +48,7 @@ class FedDyn(Descent, Release):
         "feddyn", "centralized", ("erm",), "Acar et al. 2021", "https://arxiv.org/abs/2111.04263"
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     mu: float = 0.1
 
     class State(NamedTuple):
@@ -60,7 +60,7 @@ class FedDyn(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "mu")
+        positive(self, "mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and zero gradients."""

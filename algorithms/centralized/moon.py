@@ -25,7 +25,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import contrastive_loss
 from harness.core.problem import Problem, join_model, split_model
 
@@ -54,7 +64,7 @@ class MOON(Descent, ServerUpdate):
         apart=("mu", "temperature"),
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     mu: float = 1.0
     temperature: float = 0.5
 
@@ -67,7 +77,7 @@ class MOON(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "temperature")
+        positive(self, "temperature")
         not_negative(self, "mu")
 
     def view(self, problem: Problem) -> Problem:

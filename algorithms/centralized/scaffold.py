@@ -37,8 +37,8 @@ from harness.core import (
     Release,
     ServerUpdate,
     Value,
-    positive,
     register,
+    step_size,
 )
 
 
@@ -62,7 +62,7 @@ class Scaffold(Descent, Release, ServerUpdate):
         version=3,
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
 
     class State(NamedTuple):
         """Model and control variate ``(..., P)``; the clients' control variates ``(..., total, P)``."""
@@ -70,10 +70,6 @@ class Scaffold(Descent, Release, ServerUpdate):
         x: Tensor
         c: Tensor
         ci: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and zero control variates."""

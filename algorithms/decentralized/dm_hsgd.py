@@ -31,7 +31,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register, step_size
 
 
 @register
@@ -56,8 +56,8 @@ class DMHSGD(Algorithm):
 
     local_steps: int | None = 1
     batch_size: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.1
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.1)
     beta_x: float = 0.01
     beta_y: float = 0.1
     mega_batch: int = 2000
@@ -76,7 +76,7 @@ class DMHSGD(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "beta_x", "beta_y", "mega_batch")
+        positive(self, "beta_x", "beta_y", "mega_batch")
         if max(self.beta_x, self.beta_y) > 1:
             given = f"{self.beta_x}, {self.beta_y}"
             raise UserError(f"algorithm dm_hsgd: beta_x and beta_y must be in (0, 1], given {given}")

@@ -34,7 +34,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register, step_size
 
 
 @register
@@ -63,8 +63,8 @@ class DREAM(Algorithm):
 
     local_steps: int | None = 1
     batch_size: int | None = 64
-    lr_x: float = 0.01
-    lr_y: float = 0.1
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.1)
     p: float = 0.5
     q: float = 0.5
     mega_batch: int = 128
@@ -84,7 +84,7 @@ class DREAM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "mega_batch", "hops")
+        positive(self, "mega_batch", "hops")
         if not (0 <= self.p <= 1 and 0 < self.q <= 1):
             raise UserError(
                 f"algorithm dream: p must be in [0, 1], q in (0, 1], given p {self.p}, q {self.q}"

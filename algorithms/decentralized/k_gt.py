@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, Release, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, Release, positive, register, step_size
 from harness.core.steps import reach
 
 
@@ -52,7 +52,7 @@ class KGT(Descent, Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     server_lr: float = 0.5
     zero_init: bool = False
 
@@ -64,7 +64,7 @@ class KGT(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "server_lr")
+        positive(self, "server_lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point with corrections that make their gradients agree."""

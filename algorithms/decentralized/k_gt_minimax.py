@@ -35,7 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, UserError, positive, register
+from harness.core import Channel, Clients, Descent, Meta, Release, UserError, positive, register, step_size
 from harness.core.steps import reach
 
 
@@ -66,8 +66,8 @@ class KGTMinimax(Descent, Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     server_lr: float = 0.5
     zero_init: bool = False
     smoothness: float | None = None
@@ -84,7 +84,7 @@ class KGTMinimax(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "server_lr", "smoothness", "condition", "v")
+        positive(self, "server_lr", "smoothness", "condition", "v")
         if (self.smoothness is None) != (self.condition is None):
             raise UserError("algorithm k_gt_minimax: Theorem 1 needs both smoothness and condition")
 

@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 from harness.core.methods.derivatives import project_simplex
 
 
@@ -44,8 +44,8 @@ class AFL(Descent, ServerUpdate):
         "afl", "fairness", ("erm",), "Mohri et al. 2019", "https://arxiv.org/abs/1902.00146"
     )
 
-    lr: float = 0.1
-    lr_weights: float = 0.1
+    lr: float = step_size(0.1)
+    lr_weights: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model ``(..., P)``, the clients' weights ``(..., total, 1)``."""
@@ -55,7 +55,6 @@ class AFL(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "lr_weights")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

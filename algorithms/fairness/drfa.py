@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 from harness.core.methods.derivatives import project_simplex
 
 
@@ -46,8 +46,8 @@ class DRFA(Descent, ServerUpdate):
         "drfa", "fairness", ("erm",), "Deng et al. 2020", "https://arxiv.org/abs/2102.12660"
     )
 
-    lr: float = 0.1
-    lr_weights: float = 0.1
+    lr: float = step_size(0.1)
+    lr_weights: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model ``(..., P)``, the clients' weights ``(..., total, 1)``."""
@@ -57,7 +57,6 @@ class DRFA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "lr_weights")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

@@ -35,8 +35,8 @@ from harness.core import (
     Public,
     ServerUpdate,
     not_negative,
-    positive,
     register,
+    step_size,
 )
 from harness.core.methods.derivatives import project_simplex
 from harness.core.methods.fairness import group_shares, group_weighted_loss
@@ -59,8 +59,8 @@ class FedMinMax(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 1
-    lr: float = 0.1
-    lr_mu: float = 0.1
+    lr: float = step_size(0.1)
+    lr_mu: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model ``(..., P)`` and two mixtures of groups ``(..., K)``."""
@@ -71,7 +71,6 @@ class FedMinMax(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "lr_mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

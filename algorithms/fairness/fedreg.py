@@ -24,7 +24,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.fairness import penalized_loss
 
 
@@ -48,7 +58,7 @@ class FedReg(Descent, ServerUpdate):
         parts=True, groups=True, classes=True, apart=("penalty", "slope")
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     penalty: float = 0.1
     slope: float = 1.0
 
@@ -59,7 +69,7 @@ class FedReg(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "slope")
+        positive(self, "slope")
         not_negative(self, "penalty")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

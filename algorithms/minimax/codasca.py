@@ -46,6 +46,7 @@ from harness.core import (
     not_negative,
     positive,
     register,
+    step_size,
 )
 
 
@@ -72,8 +73,8 @@ class CODASCA(Descent, Release, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     prox: float = 0.002
     stage_rounds: int = 200
     decay: float = 3.0
@@ -91,7 +92,7 @@ class CODASCA(Descent, Release, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "stage_rounds", "decay")
+        positive(self, "stage_rounds", "decay")
         not_negative(self, "prox")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

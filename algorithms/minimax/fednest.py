@@ -29,7 +29,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, Release, ServerUpdate, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    Release,
+    ServerUpdate,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -53,8 +64,8 @@ class FedNest(Descent, Release, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     inner_rounds: int = 1
     svrg: bool = True
 
@@ -66,7 +77,7 @@ class FedNest(Descent, Release, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "inner_rounds")
+        positive(self, "inner_rounds")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core import Channel, Clients, Meta, Release, UserError, positive, register
+from harness.core import Channel, Clients, Meta, Release, UserError, positive, register, step_size
 
 
 @register
@@ -59,8 +59,8 @@ class FedSGDAM(Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     alpha: float = 0.1
     beta: float = 0.1
     first_batch: int | None = None
@@ -79,7 +79,7 @@ class FedSGDAM(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "alpha", "beta", "first_batch")
+        positive(self, "alpha", "beta", "first_batch")
         if max(self.alpha, self.beta) > 1:
             given = f"{self.alpha}, {self.beta}"
             raise UserError(f"algorithm fedsgda_m: alpha and beta must be in (0, 1], given {given}")

@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register, step_size
 
 
 @register
@@ -51,8 +51,8 @@ class FedSGDAPlus(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     server_lr: float = 1.5
     server_lr_y: float | None = None
     snapshot_rounds: int = 5
@@ -66,7 +66,7 @@ class FedSGDAPlus(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "snapshot_rounds", "server_lr_y")
+        positive(self, "snapshot_rounds", "server_lr_y")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""

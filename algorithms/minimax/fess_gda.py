@@ -36,6 +36,7 @@ from harness.core import (
     not_negative,
     positive,
     register,
+    step_size,
 )
 from harness.core.steps import reach
 
@@ -61,8 +62,8 @@ class FESSGDA(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     prox: float = 1.0
     beta: float = 0.5
 
@@ -75,7 +76,7 @@ class FESSGDA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "beta")
+        positive(self, "beta")
         not_negative(self, "prox")
         if self.beta > 1:
             raise UserError(f"algorithm fess_gda: beta must be in (0, 1], given {self.beta}")

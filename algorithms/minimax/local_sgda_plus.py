@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register, step_size
 
 
 @register
@@ -49,8 +49,8 @@ class LocalSGDAPlus(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     snapshot_rounds: int = 5
 
     class State(NamedTuple):
@@ -62,7 +62,7 @@ class LocalSGDAPlus(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "snapshot_rounds")
+        positive(self, "snapshot_rounds")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""

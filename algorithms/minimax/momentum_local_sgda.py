@@ -30,7 +30,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, Release, UserError, positive, register
+from harness.core import Channel, Clients, Meta, Release, UserError, positive, register, step_size
 
 
 @register
@@ -57,8 +57,8 @@ class MomentumLocalSGDA(Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     a: float = 1.0
     b_x: float = 0.5
     b_y: float = 0.5
@@ -74,7 +74,7 @@ class MomentumLocalSGDA(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "a", "b_x", "b_y")
+        positive(self, "a", "b_x", "b_y")
         if self.a > 1 or self.a * max(self.b_x, self.b_y) > 1:
             given = f"a {self.a}, b_x {self.b_x}, b_y {self.b_y}"
             raise UserError(

@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Descent, Meta, Release, ServerUpdate, register, step_size
 
 
 @register
@@ -50,8 +50,8 @@ class SAGDA(Descent, Release, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     resample_cv: bool = False
 
     class State(NamedTuple):
@@ -59,10 +59,6 @@ class SAGDA(Descent, Release, ServerUpdate):
 
         x: Tensor
         y: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr_x", "lr_y")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""

@@ -24,7 +24,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -46,7 +56,7 @@ class Ditto(Descent, ServerUpdate):
         "ditto", "personalized", ("erm",), "Li et al. 2021", "https://arxiv.org/abs/2012.04221"
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     tie: float = 0.01
     personal_epochs: int | None = None
@@ -59,7 +69,7 @@ class Ditto(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "personal_epochs")
+        positive(self, "personal_epochs")
         not_negative(self, "tie")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

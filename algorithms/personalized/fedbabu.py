@@ -22,7 +22,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -46,7 +46,7 @@ class FedBABU(Descent, ServerUpdate):
         version=2, parts=True,
     )  # fmt: skip
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     finetune_epochs: int = 5
     finetune: Literal["all", "head"] = "all"
@@ -59,7 +59,6 @@ class FedBABU(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "finetune_epochs")
 
     def view(self, problem: Problem) -> Problem:

@@ -32,7 +32,17 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, UserError, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    UserError,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.gaussian_encoder import class_posteriors, mean_scores, variational_loss
 from harness.core.problem import Problem, join_model, split_model
 
@@ -63,7 +73,7 @@ class FedCR(Descent, ServerUpdate):
         version=2, classes=True, apart=("beta",),
     )  # fmt: skip
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     latent: int = 256
     beta: float = 0.001
@@ -82,7 +92,7 @@ class FedCR(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "latent", "draws", "test_draws")
+        positive(self, "latent", "draws", "test_draws")
         if not (0 <= self.prior_rate <= 1 and self.beta >= 0):
             given = f"{self.prior_rate} and {self.beta}"
             raise UserError(f"algorithm fedcr: prior_rate must be in [0, 1], beta at least 0, given {given}")

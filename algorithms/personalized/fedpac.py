@@ -29,7 +29,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import aligned_loss, class_statistics, minimize_on_simplex
 from harness.core.problem import Problem, join_model, split_model
 from harness.core.wire.message import combined
@@ -65,8 +75,8 @@ class FedPAC(Descent, ServerUpdate):
         classes=True,
     )
 
-    lr_u: float = 0.01
-    lr_v: float = 0.01
+    lr_u: float = step_size(0.01)
+    lr_v: float = step_size(0.01)
     grad_clip: float | None = 10.0
     head_epochs: int | None = None
     alignment: float = 1.0
@@ -81,7 +91,7 @@ class FedPAC(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_u", "lr_v", "head_epochs")
+        positive(self, "head_epochs")
         not_negative(self, "alignment")
 
     def view(self, problem: Problem) -> Problem:

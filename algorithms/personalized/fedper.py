@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, register, step_size
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -41,7 +41,7 @@ class FedPer(Descent, ServerUpdate):
         "fedper", "personalized", ("erm",), "Arivazhagan et al. 2019", "https://arxiv.org/abs/1912.00818"
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
 
     class State(NamedTuple):
@@ -49,10 +49,6 @@ class FedPer(Descent, ServerUpdate):
 
         u: Tensor
         vi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

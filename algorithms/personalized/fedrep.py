@@ -25,7 +25,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -46,8 +56,8 @@ class FedRep(Descent, ServerUpdate):
         "fedrep", "personalized", ("erm",), "Collins et al. 2021", "https://arxiv.org/abs/2102.07078"
     )
 
-    lr_u: float = 0.01
-    lr_v: float = 0.01
+    lr_u: float = step_size(0.01)
+    lr_v: float = step_size(0.01)
     head_epochs: int | None = None
     grad_clip: float | None = 10.0
 
@@ -59,7 +69,7 @@ class FedRep(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_v", "head_epochs")
+        positive(self, "head_epochs")
         not_negative(self, "lr_u")
 
     def view(self, problem: Problem) -> Problem:

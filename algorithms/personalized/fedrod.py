@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 from harness.core.methods.derivatives import balanced_loss, class_shares
 from harness.core.problem import Problem, join_model, split_model
 
@@ -57,7 +57,7 @@ class FedRoD(Descent, ServerUpdate):
         classes=True,
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     balance: float = 1.0
 
@@ -70,7 +70,6 @@ class FedRoD(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "balance")
 
     def view(self, problem: Problem) -> Problem:

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 
 
 @register
@@ -45,8 +45,8 @@ class PerFedAvg(Descent, ServerUpdate):
         parts=True,
     )  # fmt: skip
 
-    lr: float = 0.01
-    lr_inner: float = 0.01
+    lr: float = step_size(0.01)
+    lr_inner: float = step_size(0.01)
     grad_clip: float | None = 10.0
     finetune_steps: int = 1
 
@@ -57,7 +57,6 @@ class PerFedAvg(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "lr_inner")
         not_negative(self, "finetune_steps")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         not_negative,
         positive,
         register,
+        step_size,
     )
     from harness.core.clients.clients import Clients
     from harness.core.losses import cross_entropy, weighted_mean
@@ -46,6 +47,7 @@ __all__ = [
     "positive",
     "register",
     "split_model",
+    "step_size",
     "weighted_mean",
 ]
 
