@@ -80,8 +80,9 @@ class BEER(Descent):
         x, v = state.x, state.v
         (batch,) = clients.batches(self)
         g, _ = self.direction(x, clients.grad(x, batch), batch)
-        _, (mixed_x,), (known_x,) = channel.mix_changes(rebroadcast=[x], memory=[state.known_x])
-        (g,), (mixed_v,), (known_v,) = channel.mix_changes(g, onto=[v - state.g], memory=[state.known_v])
+        points = channel.mix_changes(rebroadcast=[x], memory=[state.known_x])
+        (mixed_x,), (known_x,) = points.rebroadcast, points.received
+        (g,), (mixed_v,), _, (known_v,) = channel.mix_changes(g, onto=[v - state.g], memory=[state.known_v])
         v = v - state.g + g
         x = x + self.gamma * (mixed_x - x) - self.lr * v
         return self.State(x, v + self.gamma * (mixed_v - v), g, known_x, known_v)

@@ -72,7 +72,9 @@ class ChocoSGD(Descent):
         x, m = state.x, None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        (dx,), (mixed,), (known,) = channel.mix_changes(x, base=state.x, onto=[state.x], memory=[state.known])
+        (dx,), (mixed,), _, (known,) = channel.mix_changes(
+            x, base=state.x, onto=[state.x], memory=[state.known]
+        )
         x = state.x + dx
         return self.State(x + self.gamma * (mixed - x), known)
 

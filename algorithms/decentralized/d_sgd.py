@@ -61,8 +61,7 @@ class DSGD(Descent):
         x, m = state.x, None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        _, (x,), _ = channel.mix(x, base=state.x, onto=(state.x,))
-        return self.State(x)
+        return self.State(*channel.mix(x, base=state.x, onto=(state.x,)).mixed)
 
     def model(self, state: State) -> Tensor:
         """Return the average of the nodes, ``(..., P)``."""

@@ -67,7 +67,7 @@ class DecentralizedLocalSGDA(Descent):
             y = clients.project(y)
         steps = clients.most_steps(self)
         reach = steps * self.lr_x, steps * self.lr_y
-        _, (x, y), _ = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach)
+        x, y = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach).mixed
         return self.State(x, clients.project(y))
 
     def model(self, state: State) -> Tensor:

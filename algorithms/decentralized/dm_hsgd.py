@@ -87,21 +87,21 @@ class DMHSGD(Algorithm):
         (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="init")
         u, v = clients.grads(x, y, batch)
         zeros = torch.zeros_like(u), torch.zeros_like(v)
-        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=zeros)
+        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=zeros)
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Step along the trackers and mix; update the estimates at the new point; track their change."""
         x_old, y_old, u, v, ru, rv, sx, sy = state
         moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
-        _, _, (x, y) = channel.mix(rebroadcast=moved)
+        x, y = channel.mix(rebroadcast=moved).rebroadcast
         y = clients.project(y)
         (batch,) = clients.batches(self)
         gx_old, gy_old = clients.grads(x_old, y_old, batch)
         gx, gy = clients.grads(x, y, batch)
         u = gx + (1 - self.beta_x) * (u - gx_old)
         v = gy + (1 - self.beta_y) * (v - gy_old)
-        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=(sx - ru, sy - rv))
+        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=(sx - ru, sy - rv))
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def model(self, state: State) -> Tensor:

@@ -82,7 +82,7 @@ class KGT(Descent, Release):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, correction=state.c)
         steps = clients.most_steps(self)
         far = self.lr * reach(int(steps.value), self.momentum)
-        (dx,), (mixed_dx,), (mixed_x,) = channel.mix(
+        (dx,), (mixed_dx,), (mixed_x,), _ = channel.mix(
             Increment(x, of=state.x, scale=steps * self.lr), rebroadcast=[state.x]
         )
         return self.State(mixed_x + self.server_lr * mixed_dx, state.c + (dx - mixed_dx) / far)

@@ -118,7 +118,7 @@ class KGTMinimax(Descent, Release):
             dx, dy = dx - lr_x * gx, dy + lr_y * gy
         length = reach(int(steps.value), self.momentum)
         scale = steps * lr_x, steps * lr_y
-        (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, rebroadcast=(x, y), scale=scale)
+        (dx, dy), (wdx, wdy), (wx, wy), _ = channel.mix(dx, dy, rebroadcast=(x, y), scale=scale)
         cx = cx + (dx - wdx) / (length * lr_x)
         cy = cy - (dy - wdy) / (length * lr_y)
         return self.State(wx + server_lr * wdx, clients.project(wy + server_lr * wdy), cx, cy)

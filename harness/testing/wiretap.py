@@ -34,7 +34,6 @@ from harness.testing.transcript import Key, Limit, Transcript, clipped, clipped_
 
 WORST = 0  # number of the client that sends long rows
 LONG = 1e3  # length of its rows over the clip norm, and factor of the long gradients
-Gossiped = tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}  # of the sensitivity, for rounding
 
 
@@ -136,10 +135,10 @@ class Wiretap(Channel):
         base: Any = None,
         scale: Scale | None = None,
         hops: int = 1,
-    ) -> Gossiped:
+    ) -> gossip.Exchange:
         """Send rows to the neighbors, note their noise, and compare the mixture with what was sent."""
         options: dict[str, Any] = {"rebroadcast": rebroadcast, "onto": onto, "hops": hops}
-        return self._gossiped(super().mix, parts_of(rows, base, scale), options)
+        return self._gossiped("mix", super().mix, parts_of(rows, base, scale), options)
 
     def mix_changes(
         self,
@@ -149,20 +148,25 @@ class Wiretap(Channel):
         onto: Sequence[Tensor] = (),
         base: Any = None,
         scale: Scale | None = None,
-    ) -> Gossiped:
+    ) -> gossip.Exchange:
         """Do the same where only changes are sent; uncompressed, they tell all of a row."""
         options = {"rebroadcast": rebroadcast, "onto": onto, "memory": memory}
-        return self._gossiped(super().mix_changes, parts_of(rows, base, scale), options)
+        return self._gossiped("mix_changes", super().mix_changes, parts_of(rows, base, scale), options)
 
     def _gossiped(
-        self, verb: Callable[..., Gossiped], rows: Sequence[Part], options: dict[str, Any]
-    ) -> Gossiped:
+        self,
+        method: str,
+        verb: Callable[..., gossip.Exchange],
+        rows: Sequence[Part],
+        options: dict[str, Any],
+    ) -> gossip.Exchange:
         """Send rows to the neighbors by one of the channel's verbs, and note."""
         if not (self._watched and rows):
             return verb(*rows, **options)
         onto, privacy = options["onto"], self._transcript.privacy
-        message = self._opened(rows, self.known(verb.__name__))
-        sent, mixed, others = verb(*message.rows, **options)
+        message = self._opened(rows, self.known(method))
+        exchange = verb(*message.rows, **options)
+        sent = exchange.sent
         clean = clipped(message.parts, message.limit, privacy.order)
         clean = _plus(clean, message.known and message.known.rows)
         self._note(message, _scaled(sent, message.rows), clean, message.sensitivity)
@@ -170,12 +174,12 @@ class Wiretap(Channel):
         assert self._mixing is not None
         whole = partial(gossip.mixed, mixing=self._mixing)
         heard = gossip.spread(sums, self._mixing, options.get("hops", 1), lambda now: whole(now, now))
-        for part, (one, other) in enumerate(zip(mixed[: len(rows)], heard, strict=True)):
+        for part, (one, other) in enumerate(zip(exchange.mixed, heard, strict=True)):
             most = float(other.abs().max()) + message.sensitivity
             if math.isfinite(most) and not float((one - other).abs().max()) <= TOLERANCE[one.dtype] * most:
                 where = f"message {message.number}, part {part}, round {self._clients.round}"
                 self._transcript.wrong.append(f"{where}: neighbors do not mix what was sent")
-        return sent, mixed, others
+        return exchange
 
     def _note_each(self, message: _Message, mean: Any, sent: Any, weights: Tensor) -> None:
         """Note the noise of each client, and compare the average with what was sent."""

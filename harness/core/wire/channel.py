@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, overload
 
 from torch import Tensor
@@ -438,7 +439,7 @@ class Channel:
         base: Any = None,
         scale: Scale | None = None,
         hops: int = 1,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    ) -> gossip.Exchange:
         """Send rows ``(..., total, P)`` to the neighbors: gossip.
 
         A message is protected and booked once. Later hops only forward functions of what was received, but every
@@ -464,11 +465,9 @@ class Channel:
 
         Returns
         -------
-        sent : tuple of Tensor
-            The message of each client after protection and coding, without ``onto`` (increments, with
-            ``base``); before coding if differences travel. A tracker must use this version of its own share.
-        mixed, mixed_rebroadcast : tuple of Tensor
-            The mixtures of the messages (with ``onto`` added) and of ``rebroadcast``.
+        Exchange
+            What was sent (increments, with ``base``), and the mixtures of the messages, with ``onto`` added, and of
+            ``rebroadcast``.
 
         Raises
         ------
@@ -479,8 +478,7 @@ class Channel:
         """
         parts = parts_of(rows, base, scale)
         heard = self._exchange("mix", parts, rebroadcast=rebroadcast, onto=onto, hops=hops)
-        result = heard.sent, heard.mixed[: len(rows)], heard.mixed[len(rows) :]
-        return self._returned("mix", result)
+        return self._returned("mix", heard)
 
     def mix_changes(
         self,
@@ -490,7 +488,7 @@ class Channel:
         onto: Sequence[Tensor] = (),
         base: Any = None,
         scale: Scale | None = None,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    ) -> gossip.Exchange:
         """Gossip about rows of which the neighbors remember an estimate: only the difference to it travels.
 
         What sparsification and coding leave out is sent later, since the estimate then lacks it.
@@ -505,10 +503,9 @@ class Channel:
 
         Returns
         -------
-        sent : tuple of Tensor
-            The message of each client after protection and before coding, without ``onto``.
-        mixed, memory : tuple of Tensor
-            ``z + (W - I) m`` for every row z, and the new memory m, which is z if nothing is left out.
+        Exchange
+            What was sent, before coding; the mixtures ``z + (W - I) m`` of every row z; and as ``received`` the new
+            memory m, which is z if nothing is left out.
         """
         if len(memory) != len(rows) + len(rebroadcast):
             raise ValueError(
@@ -526,7 +523,7 @@ class Channel:
         onto: Sequence[Tensor] = (),
         memory: Sequence[Tensor] = (),
         hops: int = 1,
-    ) -> gossip.Heard:
+    ) -> gossip.Exchange:
         """Send rows along the edges: the common part of `mix` and `mix_changes`."""
         self._local_only("gossips with its neighbors")
         mixing = gossip.checked(
@@ -538,55 +535,68 @@ class Channel:
             )
         everything = [*rows, *parts_of(rebroadcast)]
         factors = None if memory else low_rank.layout(self._clients, self._compression, everything)
-        later = bool(onto or memory or factors)  # protected first, and coded as part of a sum or difference
-        copies, sparsify = gossip.neighbors(mixing).cpu(), later and self._compression.sparsifies
-
-        def send(parts: Sequence[Tensor]) -> list[Tensor]:
-            if memory:
-                parts = [part - old for part, old in zip(parts, memory, strict=True)]
-            slot = self._slot()
-            mask = self._mask(slot, parts, sparsify=sparsify)
-            message = Message(slot, parts_of(parts), copies, mask, "neighbor", sparsify)
-            told = self._stages.process(message, PUBLIC)
-            return [old + part for old, part in zip(memory, told, strict=True)] if memory else told
-
-        def approach(parts: Sequence[Tensor]) -> list[Tensor]:
-            slot = self._slot()
-            mask, once = self._mask(slot, parts, sparsify=False), self._clients.participation_mask
-            message = Message(slot, parts_of(parts), once, mask, "neighbor", mixing=mixing)
-            return self._stages.process(message, DIFFERENCES)
-
-        sent: list[Tensor] = []
-        if rows:
-            message = self._uplink(method, rows, sparsify=not later)
-            message.copies = message.copies * copies
-            sent = self._stages.process(message, UNCODED if later else SEPARATE)
-        sums = [row + step for row, step in zip(onto, sent, strict=True)] if onto else sent
-        held = [*sums, *rebroadcast]
+        coded = not (
+            onto or memory or factors
+        )  # else protected first, and coded as part of a sum or difference
+        sent = self._protected(method, rows, mixing, coded=coded) if rows else []
+        held = [*([row + step for row, step in zip(onto, sent, strict=True)] if onto else sent), *rebroadcast]
         if factors is not None:
-            return gossip.Heard(tuple(sent), tuple(gossip.spread(held, mixing, hops, approach)), ())
-        received = send(held) if later else [*sent, *(send(rebroadcast) if rebroadcast else ())]
-        brought = [received]  # by the first hop
+            mixed = gossip.spread(held, mixing, hops, partial(self._approach, mixing))
+            received: Sequence[Tensor] = ()
+        else:
+            send = partial(self._send, mixing, sparsify=not coded and self._compression.sparsifies)
+            if coded:
+                received = [*sent, *(send(rebroadcast) if rebroadcast else ())]
+            elif memory:
+                changes = send([row - old for row, old in zip(held, memory, strict=True)])
+                received = [old + change for old, change in zip(memory, changes, strict=True)]
+            else:
+                received = send(held)
+            first = gossip.mixed(held, received, mixing)
+            mixed = gossip.spread(held, mixing, hops, lambda now: gossip.mixed(now, send(now), mixing), first)
+        return gossip.Exchange(
+            tuple(sent), tuple(mixed[: len(rows)]), tuple(mixed[len(rows) :]), tuple(received)
+        )
 
-        def hop(now: Sequence[Tensor]) -> list[Tensor]:
-            return gossip.mixed(now, brought.pop() if brought else send(now), mixing)
+    def _protected(self, method: str, rows: Sequence[Part], mixing: Tensor, *, coded: bool) -> list[Tensor]:
+        """Protect the message of each node, and send it to its neighbors unless it is coded later."""
+        message = self._uplink(method, rows, selects=coded)
+        message.copies = message.copies * gossip.neighbors(mixing).cpu()
+        return self._stages.process(message, SEPARATE if coded else UNCODED)
 
-        return gossip.Heard(tuple(sent), tuple(gossip.spread(held, mixing, hops, hop)), tuple(received))
+    def _send(self, mixing: Tensor, rows: Sequence[Tensor], *, sparsify: bool) -> list[Tensor]:
+        """Send rows that release nothing new to the neighbors, and return them as received."""
+        slot, parts = self._slot(), parts_of(rows)
+        mask = self._mask(slot, parts, sparsify=sparsify)
+        copies = gossip.neighbors(mixing).cpu()
+        return self._stages.process(Message(slot, parts, copies, mask, "neighbor", sparsify), PUBLIC)
+
+    def _approach(self, mixing: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+        """Send factors of the differences between neighbors, and return the rows that they lead to."""
+        slot, parts = self._slot(), parts_of(rows)
+        mask = self._mask(slot, parts, sparsify=False)
+        copies = self._clients.participation_mask
+        return self._stages.process(
+            Message(slot, parts, copies, mask, "neighbor", mixing=mixing), DIFFERENCES
+        )
 
     def _uplink(
         self,
         method: str | None,
         parts: Sequence[Part],
         *,
-        sparsify: bool = True,
+        selects: bool = True,
         real: Tensor | None = None,
     ) -> Message:
-        """Create a message of the clients, before its first stage; it has known terms if a method is named."""
+        """Create a message of the clients, before its first stage; it has known terms if a method is named.
+
+        With ``selects`` the common random choice of entries applies to it.
+        """
         known = None if method is None else self.known(method)
         if known is not None:
             refuse_private(known, parts)
         slot, copies = self._slot(), self._clients.participation_mask
-        mask = self._mask(slot, parts, sparsify=sparsify, real=real)
+        mask = self._mask(slot, parts, sparsify=selects, real=real)
         replaced = [isinstance(part, Value) for part in parts] if self._round is not None else ()
         return Message(
             slot, parts, copies, mask, sparsify=self._compression.sparsifies, known=known, replaced=replaced

@@ -146,7 +146,7 @@ def test_gossip_leaves_them_out_of_clip_and_noise():
     uniform = torch.full((len(VALUES), len(VALUES)), 1 / len(VALUES), dtype=torch.float64)
     way = channel(privacy("local", 0.5), mixing=uniform)
     way.release_values(lambda clients, way: way.mix(TERMS))
-    (sent,), (mixed,), _ = way.mix(VALUES + TERMS)
+    (sent,), (mixed,), *_ = way.mix(VALUES + TERMS)
     assert close(sent, clipped(VALUES, 0.5) + TERMS, 1e-12)
     assert close(mixed, mean(clipped(VALUES, 0.5), TERMS).expand_as(mixed), 1e-10)
 
