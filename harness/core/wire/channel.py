@@ -25,7 +25,7 @@ from harness.core.public import Scale
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy
-from harness.core.wire import gossip, low_rank, masks
+from harness.core.wire import gossip, low_rank, masks, pipeline
 from harness.core.wire.client_chunks import Assembly
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_banded import BandedMechanism
@@ -43,11 +43,10 @@ from harness.core.wire.message import (
     plain,
     split,
 )
-from harness.core.wire.pipeline import DIFFERENCES, LOCAL, ORDERS, PUBLIC, SEPARATE, UNCODED, table
 from harness.core.wire.stages import Stages
 from privacy import Ledger
 
-__doc__ = f"{__doc__}\n{table()}\n"
+__doc__ = f"{__doc__}\n{pipeline.table()}\n"
 
 R = TypeVar("R")
 
@@ -234,7 +233,7 @@ class Channel:
         parts = [self._clients.rows(vector) for vector in vectors] if per_client else vectors
         mask = mask if per_client else of_server(mask, vectors[0])
         message = Message(slot, parts_of(parts), copies, mask, "server", sparsify)
-        arrived = self._stages.process(message, PUBLIC)
+        arrived = self._stages.process(message, pipeline.public)
         return plain(arrived if per_client else [self._clients.rows(part) for part in arrived])
 
     def announce(self, kept: Tensor, *, changed: bool) -> None:
@@ -353,9 +352,8 @@ class Channel:
         message = self._uplink("mean_and_sent", parts_of(rows, base, scale))
         message.weighting = "uniform" if even else weighting or "size"
         message.together = not averages  # a common factor would move everybody's message with one client's
-        mean = self._stages.process(
-            message, LOCAL if mechanism is None else ORDERS[mechanism.privacy.placement]
-        )
+        order = pipeline.local if mechanism is None else pipeline.ORDERS[mechanism.privacy.placement]
+        mean = self._stages.process(message, order)
         pairs = zip(message.parts, split(message.sent, message.parts), strict=True)
         sent = [self._kept(part, part.restored(row)) for part, row in pairs]
         return self._returned("mean_and_sent", (plain(mean), plain(sent)))
@@ -406,12 +404,12 @@ class Channel:
         if per_sample is None:
             message = self._uplink("gather", parts)
             message.pass_on = pass_on
-            return self._returned("gather", plain(self._stages.process(message, SEPARATE)))
+            return self._returned("gather", plain(self._stages.process(message, pipeline.separate)))
         h = parts[0].row
         part = replace(parts[0], row=h.flatten(-2))
         message = self._uplink(None, [part], real=_real(per_sample, h))
         message.samples, message.pass_on = per_sample, pass_on
-        (seen,) = self._stages.process(message, SEPARATE)
+        (seen,) = self._stages.process(message, pipeline.separate)
         seen = seen.unflatten(-1, h.shape[-2:])
         self._clients.note("omega", h - seen, per_sample)
         return self._returned("gather", seen)
@@ -427,7 +425,7 @@ class Channel:
         mask = self._mask(slot, parts, sparsify=False, real=real)
         copies = self._clients.participation_mask
         message = Message(slot, parts, copies, mask, "server", sparsify=False)
-        arrived = self._stages.process(message, PUBLIC)
+        arrived = self._stages.process(message, pipeline.public)
         received = [part.view_as(row) for part, row in zip(arrived, rows, strict=True)]
         return self._returned("scatter", plain(received))
 
@@ -562,14 +560,14 @@ class Channel:
         """Protect the message of each node, and send it to its neighbors unless it is coded later."""
         message = self._uplink(method, rows, selects=coded)
         message.copies = message.copies * gossip.neighbors(mixing).cpu()
-        return self._stages.process(message, SEPARATE if coded else UNCODED)
+        return self._stages.process(message, pipeline.separate if coded else pipeline.uncoded)
 
     def _send(self, mixing: Tensor, rows: Sequence[Tensor], *, sparsify: bool) -> list[Tensor]:
         """Send rows that release nothing new to the neighbors, and return them as received."""
         slot, parts = self._slot(), parts_of(rows)
         mask = self._mask(slot, parts, sparsify=sparsify)
         copies = gossip.neighbors(mixing).cpu()
-        return self._stages.process(Message(slot, parts, copies, mask, "neighbor", sparsify), PUBLIC)
+        return self._stages.process(Message(slot, parts, copies, mask, "neighbor", sparsify), pipeline.public)
 
     def _approach(self, mixing: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
         """Send factors of the differences between neighbors, and return the rows that they lead to."""
@@ -577,7 +575,7 @@ class Channel:
         mask = self._mask(slot, parts, sparsify=False)
         copies = self._clients.participation_mask
         return self._stages.process(
-            Message(slot, parts, copies, mask, "neighbor", mixing=mixing), DIFFERENCES
+            Message(slot, parts, copies, mask, "neighbor", mixing=mixing), pipeline.differences
         )
 
     def _uplink(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -18,7 +19,9 @@ from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, generators
 from harness.core.wire.dp_distributed import DistributedMechanism
 from harness.core.wire.message import Message, combined, joined, of_server, split
-from harness.core.wire.pipeline import Order
+
+Stage = Callable[[Message], None]
+Order = Callable[["Stages"], Sequence[Stage]]
 
 
 class Stages:
@@ -68,9 +71,9 @@ class Stages:
         return type(self)(clients, mechanism, self.compression, state, assembly, self.diagnostics)
 
     def process(self, message: Message, order: Order) -> list[Tensor]:
-        """Apply stages in the given order and return the parts as received."""
-        for stage in order:
-            getattr(self, stage)(message)
+        """Apply the stages of an order and return the parts as received."""
+        for stage in order(self):
+            stage(message)
         return message.arrived
 
     def join(self, message: Message) -> None:

@@ -18,7 +18,7 @@ from harness.core.settings.compression import Compression
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
 from harness.core.wire.message import Increment
-from harness.core.wire.pipeline import CENTRAL, DISTRIBUTED, LOCAL, PUBLIC, SEPARATE, UNCODED, table
+from harness.core.wire.pipeline import ORDERS, local, names, public, separate, table, uncoded
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from tests.support.wire import privacy as privacy_of
@@ -80,8 +80,8 @@ class Recorder(Channel):
 
             return stage
 
-        names = {*LOCAL, *CENTRAL, *DISTRIBUTED, *PUBLIC}
-        self.stages = type("Recorded", (Stages,), {name: recorded(name) for name in names})
+        every = {name for each in (*ORDERS.values(), public) for name in names(each)}
+        self.stages = type("Recorded", (Stages,), {name: recorded(name) for name in every})
         super().__init__(*arguments, **options)
 
 
@@ -109,19 +109,19 @@ def test_the_printed_order_is_the_executed_one(placement, source):
 
 
 def test_messages_without_an_average_take_the_same_stages_in_the_same_order():
-    assert [stage for stage in LOCAL if stage in SEPARATE] == list(SEPARATE)
-    assert [stage for stage in SEPARATE if stage in UNCODED] == list(UNCODED)
+    assert [stage for stage in names(local) if stage in names(separate)] == names(separate)
+    assert [stage for stage in names(separate) if stage in names(uncoded)] == names(uncoded)
     way = Recorder(cohort(), privacy=mechanism("local", z=1.0), compression=EXACT)
     way.gather(messages())
-    assert way.order == list(SEPARATE)
+    assert way.order == names(separate)
     way.order.clear()
     way.down(torch.ones(4, dtype=torch.float64))
-    assert way.order == list(PUBLIC)
+    assert way.order == names(public)
 
 
 def test_every_stage_has_a_name_in_the_table():
-    assert {name for column in printed_order(table()) for name in column} == {*LOCAL, *CENTRAL, *DISTRIBUTED}
-    assert all(callable(getattr(Stages, name)) for name in {*LOCAL, *CENTRAL, *DISTRIBUTED, *PUBLIC})
+    columns = zip(printed_order(table()), ORDERS.values(), strict=True)
+    assert all(column == names(order) for column, order in columns)
 
 
 # --- diagnostics ------------------------------------------------------------------------------------
