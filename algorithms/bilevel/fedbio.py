@@ -34,6 +34,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     not_negative,
@@ -121,5 +122,5 @@ class FedBiO(Descent, ServerUpdate):
             y, m_y = self.step(y, step, lower, m_y, lr=self.lr_y)
         if not self.lr_x:
             return state._replace(y=clients.put(state.y, y))
-        new = self.server_step(state, x=channel.mean(x, base=x_t, weighting="uniform"))
+        new = self.server_step(state, x=channel.mean(Increment(x, of=x_t), weighting="uniform"))
         return new._replace(x=clients.project_x(new.x), y=clients.put(state.y, y))

@@ -33,7 +33,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, Public, Release, not_negative, positive, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Increment,
+    Meta,
+    Public,
+    Release,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.bilevel import draws, hypergradient, train
 from harness.core.methods.derivatives import inner_gradient
 
@@ -144,9 +155,10 @@ class FedBiOAcc(Release):
             x = clients.project_x(x - self.lr_x * self.alpha(t) * nu)
             y = y - self.lr_y * self.alpha(t) * omega
         reach = Public(num_steps * self.lr_x * self.alpha(t))
-        parts, base, scale = (xp, nu, x), (x_t, nu_t, x_t), (reach, None, reach)
-        n = 2 if self.dedupe else 3
-        dxp, dnu, *dx = channel.mean(*parts[:n], base=base[:n], scale=scale[:n], weighting="uniform")
+        parts = [Increment(xp, of=x_t, scale=reach), Increment(nu, of=nu_t)]
+        if not self.dedupe:
+            parts.append(Increment(x, of=x_t, scale=reach))
+        dxp, dnu, *dx = channel.mean(*parts, weighting="uniform")
         xp_new, nu_new = state.x + dxp, state.nu + dnu
         x_new = xp_new - self.lr_x * self.alpha(t) * nu_new if self.dedupe else state.x + dx[0]
         return state._replace(

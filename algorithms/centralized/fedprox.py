@@ -23,7 +23,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 
 
 @register
@@ -66,4 +76,4 @@ class FedProx(Descent, ServerUpdate):
         for batch in clients.batches(self):
             pull = self.mu * (x - x_t)
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, plus=pull)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))

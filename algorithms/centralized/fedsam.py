@@ -25,7 +25,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 
 TINY = 1e-12  # length below which a gradient has no direction
 
@@ -72,4 +82,4 @@ class FedSAM(Descent, ServerUpdate):
             length = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
             ahead = x + self.rho * g / length.clamp(min=TINY)
             x, m = self.step(x, clients.grad(ahead, batch), batch, m, lr=self.lr)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))

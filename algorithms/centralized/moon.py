@@ -29,6 +29,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     not_negative,
@@ -97,7 +98,7 @@ class MOON(Descent, ServerUpdate):
         for batch in clients.batches(self):
             both = clients.gradient(loss, u, v, u_t, previous, batch=batch, by=(0, 1))
             (u, v), m = self.step((u, v), both, batch, m, lr=(self.lr, self.lr))
-        du, dv = channel.mean(u, v, base=(u_t, v_t))
+        du, dv = channel.mean(Increment(u, of=u_t), Increment(v, of=v_t))
         return self.server_step(state, u=du, v=dv)._replace(ui=clients.put(state.ui, u))
 
     def model(self, state: State) -> Tensor:

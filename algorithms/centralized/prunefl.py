@@ -36,6 +36,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     UserError,
@@ -134,7 +135,7 @@ class PruneFL(Descent, ServerUpdate):
         m = None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x * state.kept, batch), batch, m, lr=self.lr)
-        dx = channel.mean(x, base=x_t, stateless=True)
+        dx = channel.mean(Increment(x, of=x_t), stateless=True)
         new, kept = self.server_step(state, x=dx * state.kept), state.kept
         if sends_all:
             kept = reconfigured(

@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register, step_size
+from harness.core import Channel, Clients, Descent, Increment, Meta, UserError, positive, register, step_size
 
 
 @register
@@ -73,7 +73,7 @@ class ChocoSGD(Descent):
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
         (dx,), (mixed,), _, (known,) = channel.mix_changes(
-            x, base=state.x, onto=[state.x], memory=[state.known]
+            Increment(x, of=state.x), onto=[state.x], memory=[state.known]
         )
         x = state.x + dx
         return self.State(x + self.gamma * (mixed - x), known)

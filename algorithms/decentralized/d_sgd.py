@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, register, step_size
+from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
 
 
 @register
@@ -61,7 +61,7 @@ class DSGD(Descent):
         x, m = state.x, None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        return self.State(*channel.mix(x, base=state.x, onto=(state.x,)).mixed)
+        return self.State(*channel.mix(Increment(x, of=state.x), onto=(state.x,)).mixed)
 
     def model(self, state: State) -> Tensor:
         """Return the average of the nodes, ``(..., P)``."""

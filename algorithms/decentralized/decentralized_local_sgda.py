@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, register, step_size
+from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
 
 
 @register
@@ -66,8 +66,11 @@ class DecentralizedLocalSGDA(Descent):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        reach = steps * self.lr_x, steps * self.lr_y
-        x, y = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach).mixed
+        x, y = channel.mix(
+            Increment(x, of=state.x, scale=steps * self.lr_x),
+            Increment(y, of=state.y, scale=steps * self.lr_y),
+            onto=state,
+        ).mixed
         return self.State(x, clients.project(y))
 
     def model(self, state: State) -> Tensor:

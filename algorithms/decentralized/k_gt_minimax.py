@@ -35,7 +35,18 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, UserError, positive, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    Release,
+    UserError,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.steps import reach
 
 
@@ -117,8 +128,9 @@ class KGTMinimax(Descent, Release):
             (gx, gy), m = self.direction(at, (gx, gy), batch, m, correction=(cx, cy), ascend=(False, True))
             dx, dy = dx - lr_x * gx, dy + lr_y * gy
         length = reach(int(steps.value), self.momentum)
-        scale = steps * lr_x, steps * lr_y
-        (dx, dy), (wdx, wdy), (wx, wy), _ = channel.mix(dx, dy, rebroadcast=(x, y), scale=scale)
+        (dx, dy), (wdx, wdy), (wx, wy), _ = channel.mix(
+            Increment(dx, scale=steps * lr_x), Increment(dy, scale=steps * lr_y), rebroadcast=(x, y)
+        )
         cx = cx + (dx - wdx) / (length * lr_x)
         cy = cy - (dy - wdy) / (length * lr_y)
         return self.State(wx + server_lr * wdx, clients.project(wy + server_lr * wdy), cx, cy)

@@ -25,7 +25,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import project_simplex
 
 
@@ -69,7 +79,7 @@ class AFL(Descent, ServerUpdate):
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1)
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        dx, risk = channel.gather(x, risk, base=(x_t, None), stateless=True)
+        dx, risk = channel.gather(Increment(x, of=x_t), risk, stateless=True)
         weights = clients.take(state.weights)
         mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # the cohort's total, which stays the same
         raised = (weights + self.lr_weights * risk) / mass

@@ -27,7 +27,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import project_simplex
 
 
@@ -73,7 +83,7 @@ class DRFA(Descent, ServerUpdate):
             # Every step is equally likely to be the last one that is taken.
             here = clients.coin(1 / number, f"snapshot {number}").unsqueeze(-1)
             snapshot = torch.where((here * batch.active).bool(), x, snapshot)
-        dx, ds = channel.gather(x, snapshot, base=(x_t, x_t))
+        dx, ds = channel.gather(Increment(x, of=x_t), Increment(snapshot, of=x_t))
         weights = clients.take(state.weights)
         mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # the cohort's total, which stays the same
         mixture = weights / mass

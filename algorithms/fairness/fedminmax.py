@@ -31,6 +31,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     Public,
     ServerUpdate,
@@ -85,7 +86,7 @@ class FedMinMax(Descent, ServerUpdate):
         (batch,) = clients.batches(self)
         gradient, risks = clients.gradient(group_weighted_loss, x_t, w, batch=batch, by=(0, 1))
         x, _ = self.step(x_t, gradient, batch, lr=self.lr)
-        dx, total = channel.mean(x, risks, base=(x_t, None), scale=(Public(self.lr), None), stateless=True)
+        dx, total = channel.mean(Increment(x, of=x_t, scale=Public(self.lr)), risks, stateless=True)
         mu = project_simplex(state.mu + self.lr_mu * _ratio(total, state.rho))
         return self.server_step(state, x=dx)._replace(mu=mu)
 

@@ -28,6 +28,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     not_negative,
@@ -83,4 +84,4 @@ class FedReg(Descent, ServerUpdate):
         m = None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.gradient(loss, x, batch=batch), batch, m, lr=self.lr)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core import Channel, Clients, Meta, Release, UserError, positive, register, step_size
+from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
 
 
 @register
@@ -105,7 +105,7 @@ class FedSGDAM(Release):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take Q local steps with two gradients per batch, then average points and estimates."""
-        x, y, u, v = sent = channel.down(state.x, state.y, state.u, state.v)
+        x, y, u, v = x_t, y_t, u_t, v_t = channel.down(state.x, state.y, state.u, state.v)
         xp, yp = clients.take(state.xp), clients.take(state.yp)
         started = clients.rows(state.started)
         for batch in self.batches(clients):
@@ -115,11 +115,20 @@ class FedSGDAM(Release):
             v = gy + (1 - self.beta) * started * (v - gyp)
             xp, yp, started = x, y, torch.ones_like(started)
             x, y = x - self.lr_x * u, clients.project(y + self.lr_y * v)
-        steps = clients.most_steps(self)
-        reach = steps * self.lr_x, steps * self.lr_y, None, None
-        moved = channel.mean(x, y, u, v, base=sent, scale=reach, weighting="uniform")
+        reach_x, reach_y = (clients.most_steps(self) * lr for lr in (self.lr_x, self.lr_y))
+        moved = channel.mean(
+            Increment(x, of=x_t, scale=reach_x),
+            Increment(y, of=y_t, scale=reach_y),
+            Increment(u, of=u_t),
+            Increment(v, of=v_t),
+            weighting="uniform",
+        )
         if self.average_prev:
-            before = channel.mean(xp, yp, base=sent[:2], scale=reach[:2], weighting="uniform")
+            before = channel.mean(
+                Increment(xp, of=x_t, scale=reach_x),
+                Increment(yp, of=y_t, scale=reach_y),
+                weighting="uniform",
+            )
             xp, yp = channel.down(state.x + before[0], clients.project(state.y + before[1]))
         x, y, u, v = (old + step for old, step in zip(state[:4], moved, strict=True))
         y = clients.project(y)  # noise and compression may leave the feasible set

@@ -31,7 +31,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, ServerUpdate, positive, register, step_size
+from harness.core import Channel, Clients, Increment, Meta, ServerUpdate, positive, register, step_size
 from harness.core.public import Public
 
 
@@ -97,10 +97,9 @@ class LocalAdaSEG(ServerUpdate):
         reach = clients.most_steps(self) * self.lr
         seen = (self.local_steps or 1) * (clients.round + 1)
         dx, dy, excess = channel.mean(
-            weight * (x - x_t),
-            weight * (y - y_t),
-            weight - 1,
-            scale=(reach, reach, Public(math.sqrt(1 + seen))),
+            Increment(weight * (x - x_t), scale=reach),
+            Increment(weight * (y - y_t), scale=reach),
+            Increment(weight - 1, scale=Public(math.sqrt(1 + seen))),
             weighting="uniform",
             stateless=True,
         )

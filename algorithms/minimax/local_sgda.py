@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, register, step_size
+from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
 
 
 @register
@@ -59,13 +59,16 @@ class LocalSGDA(Descent, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take simultaneous local steps, then apply the mean increments."""
-        x, y = sent = channel.down(state.x, state.y)
+        x, y = x_t, y_t = channel.down(state.x, state.y)
         m = None
         for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        reach = steps * self.lr_x, steps * self.lr_y
-        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        dx, dy = channel.mean(
+            Increment(x, of=x_t, scale=steps * self.lr_x),
+            Increment(y, of=y_t, scale=steps * self.lr_y),
+            weighting="uniform",
+        )
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y))

@@ -30,7 +30,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, Release, UserError, positive, register, step_size
+from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
 
 
 @register
@@ -90,7 +90,7 @@ class MomentumLocalSGDA(Release):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps and update the directions, then average points and directions."""
-        x, y, dx, dy = sent = channel.down(*state)
+        x, y, dx, dy = x_t, y_t, dx_t, dy_t = channel.down(*state)
         lr_x, lr_y, wx, wy = self.a * self.lr_x, self.a * self.lr_y, self.a * self.b_x, self.a * self.b_y
         for batch in clients.batches(self):
             if not self.recompute_after_sync:
@@ -100,7 +100,12 @@ class MomentumLocalSGDA(Release):
             if self.recompute_after_sync:
                 x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
         steps = clients.most_steps(self)
-        reach = steps * lr_x, steps * lr_y, None, None
-        moved = channel.mean(x, y, dx, dy, base=sent, scale=reach, weighting="uniform")
+        moved = channel.mean(
+            Increment(x, of=x_t, scale=steps * lr_x),
+            Increment(y, of=y_t, scale=steps * lr_y),
+            Increment(dx, of=dx_t),
+            Increment(dy, of=dy_t),
+            weighting="uniform",
+        )
         x, y, dx, dy = (old + step for old, step in zip(state, moved, strict=True))
         return self.State(x, clients.project(y), dx, dy)

@@ -28,7 +28,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, ServerUpdate, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    Release,
+    ServerUpdate,
+    register,
+    step_size,
+)
 
 
 @register
@@ -66,7 +76,7 @@ class SAGDA(Descent, Release, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Average the gradients at the server's point, then take corrected local steps from it."""
-        x, y = sent = channel.down(state.x, state.y)
+        x, y = x_t, y_t = channel.down(state.x, state.y)
         (anchor,) = clients.batches(self, steps=1, stream="anchor")
         ax, ay = clients.grads(x, y, anchor)
         mx, my = channel.down(*channel.mean(ax, ay, weighting="uniform"))
@@ -74,12 +84,15 @@ class SAGDA(Descent, Release, ServerUpdate):
         for batch in clients.batches(self):
             gx, gy = clients.grads(x, y, batch)
             if self.resample_cv:
-                ax, ay = clients.grads(sent[0], sent[1], batch)
+                ax, ay = clients.grads(x_t, y_t, batch)
             drift, sizes = (gx - ax, gy - ay), (self.lr_x, -self.lr_y)
             (x, y), m = self.step((x, y), drift, batch, m, lr=sizes, correction=(mx, my))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        scale = steps * self.lr_x, steps * self.lr_y
-        dx, dy = channel.mean(x, y, base=sent, scale=scale, weighting="uniform")
+        dx, dy = channel.mean(
+            Increment(x, of=x_t, scale=steps * self.lr_x),
+            Increment(y, of=y_t, scale=steps * self.lr_y),
+            weighting="uniform",
+        )
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y))

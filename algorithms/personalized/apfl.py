@@ -27,6 +27,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     UserError,
@@ -91,7 +92,7 @@ class APFL(Descent, ServerUpdate):
             if step == 0:
                 share = (share - self.lr_share * ahead).clamp(0, 1)
         kept = {"pi": clients.put(state.pi, p), "share": clients.put(state.share, share)}
-        return self.server_step(state, x=channel.mean(x, base=x_t))._replace(**kept)
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))._replace(**kept)
 
     def model(self, state: State) -> Tensor:
         """Return the mixtures."""

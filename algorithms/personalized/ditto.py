@@ -28,6 +28,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     not_negative,
@@ -86,7 +87,9 @@ class Ditto(Descent, ServerUpdate):
         for batch in clients.batches(self, epochs=self.personal_epochs):
             pull = self.tie * (p - x_t)
             p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr, plus=pull)
-        return self.server_step(state, x=channel.mean(x, base=x_t))._replace(pi=clients.put(state.pi, p))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))._replace(
+            pi=clients.put(state.pi, p)
+        )
 
     def model(self, state: State) -> Tensor:
         """Return the personal models."""

@@ -33,6 +33,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     not_negative,
@@ -99,7 +100,7 @@ class FedALA(Descent, ServerUpdate):
         u, v, m = u_t, kept + w * apart, None
         for batch in clients.batches(self):
             (u, v), m = self.step((u, v), clients.grads(u, v, batch), batch, m, lr=(self.lr, self.lr))
-        du, dv = channel.mean(u, v, base=(u_t, v_t))
+        du, dv = channel.mean(Increment(u, of=u_t), Increment(v, of=v_t))
         own = {"vi": clients.put(state.vi, v), "wi": clients.put(state.wi, w)}
         return self.server_step(state, u=du, v=dv)._replace(**own)
 

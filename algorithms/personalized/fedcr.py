@@ -36,6 +36,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     UserError,
@@ -118,7 +119,7 @@ class FedCR(Descent, ServerUpdate):
             both = clients.gradient(loss, u, v, m, s, noise, batch=batch, by=(0, 1))
             (u, v), buffers = self.step((u, v), both, batch, buffers, lr=(self.lr, self.lr))
         posteriors = clients.each(class_posteriors(clients.problem), u, clients.data())
-        du = channel.mean(u, base=u_t)
+        du = channel.mean(Increment(u, of=u_t))
         means = channel.mean(*posteriors, weighting="uniform", stateless=True)
         precision, weighted = (clients.n * part for part in means)
         precision = precision.clamp(min=0)

@@ -33,6 +33,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     not_negative,
@@ -128,13 +129,12 @@ class FedPAC(Descent, ServerUpdate):
             u, m = self.step(u, gradient, batch, m, lr=self.lr_u)
 
         share, mean, _ = clients.each(statistics, u, data)
-        sent = u, _weighted(share, mean), share
-        du, sums, shares = channel.mean(*sent, base=(u_t, None, None), stateless=True)
+        du, sums, shares = channel.mean(Increment(u, of=u_t), _weighted(share, mean), share, stateless=True)
         shares = shares.repeat_interleave(clients.problem.width, -1)
         c_new = torch.where(shares > RARE, sums / shares.clamp(min=RARE), state.c)
         if self.head_combination:
             # The server knows the heads at the start of the round: it sent them, or they are the initial ones.
-            steps, spreads, hs = channel.gather(v, spread, h, base=(v_t, None, None), stateless=True)
+            steps, spreads, hs = channel.gather(Increment(v, of=v_t), spread, h, stateless=True)
             v = channel.scatter(combined(combination(spreads, hs).to(v), v_t + steps))
         return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), c=c_new)
 

@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, register, step_size
+from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -64,7 +64,9 @@ class FedPer(Descent, ServerUpdate):
         v, m = clients.take(state.vi), None
         for batch in clients.batches(self):
             (u, v), m = self.step((u, v), clients.grads(u, v, batch), batch, m, lr=(self.lr, self.lr))
-        return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
+        return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))._replace(
+            vi=clients.put(state.vi, v)
+        )
 
     def model(self, state: State) -> Tensor:
         """Return what is shared with what each client keeps."""

@@ -29,6 +29,7 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     not_negative,
@@ -89,7 +90,9 @@ class FedRep(Descent, ServerUpdate):
         m = None
         for batch in clients.batches(self):
             u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr_u)
-        return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
+        return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))._replace(
+            vi=clients.put(state.vi, v)
+        )
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor with every client's head."""

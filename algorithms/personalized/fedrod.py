@@ -27,7 +27,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import balanced_loss, class_shares
 from harness.core.problem import Problem, join_model, split_model
 
@@ -96,7 +106,7 @@ class FedRoD(Descent, ServerUpdate):
             both = clients.gradient(balanced_loss, u, v, prior, batch=batch, by=(0, 1))
             w, m_w = self.step(w, own, batch, m_w, lr=self.lr)
             (u, v), m = self.step((u, v), both, batch, m, lr=(self.lr, self.lr))
-        du, dv = channel.mean(u, v, base=(u_t, v_t))
+        du, dv = channel.mean(Increment(u, of=u_t), Increment(v, of=v_t))
         return self.server_step(state, u=du, v=dv)._replace(vi=clients.put(state.vi, w))
 
     def model(self, state: State) -> Tensor:

@@ -24,7 +24,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 
 
 @register
@@ -70,7 +80,7 @@ class PerFedAvg(Descent, ServerUpdate):
         for inner, batch in zip(clients.batches(self, stream="inner"), clients.batches(self), strict=True):
             ahead = x - self.lr_inner * self.clip(clients.grad(x, inner))
             x, m = self.step(x, clients.grad(ahead, batch), batch, m, lr=self.lr)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Return a copy that every client adapted."""

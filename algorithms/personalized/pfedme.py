@@ -24,7 +24,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register, step_size
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -75,7 +85,7 @@ class PFedMe(Descent, ServerUpdate):
                 pull = self.tie * (p - x)
                 p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr_inner, plus=pull)
             x = x - batch.active * self.lr * self.tie * (x - p)
-        dx = channel.mean(x, base=x_t, weighting="uniform")
+        dx = channel.mean(Increment(x, of=x_t), weighting="uniform")
         return self.server_step(state, x=dx)._replace(pi=clients.put(state.pi, p))
 
     def model(self, state: State) -> Tensor:

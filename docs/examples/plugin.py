@@ -16,7 +16,7 @@ from torch import Tensor
 
 from datasets.catalog import data_set
 from datasets.dataset import Dataset
-from harness.core import Channel, Clients, Descent, Meta, register, step_size
+from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
 from harness.metrics import Predictions, metric
 
 
@@ -55,7 +55,7 @@ class LocalMomentum(Descent):
         m = None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        return self.State(state.x + channel.mean(x, base=x_t))
+        return self.State(state.x + channel.mean(Increment(x, of=x_t)))
 
 
 @metric("max", ".4f", "share")

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive
+from harness.core import Channel, Clients, Descent, Increment, Meta, positive
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.registry import UserError
 
@@ -70,7 +70,7 @@ class _Aggregated(_Foreign):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local SGD, then the aggregate of the received models."""
         x_t = channel.down(state.x)
-        received = state.x + channel.gather(self._trained(x_t, clients), base=x_t)
+        received = state.x + channel.gather(Increment(self._trained(x_t, clients), of=x_t))
         made = type(self).server(clients.round, *(part.cpu().numpy() for part in (state.x, received)))
         return State(_checked(self.meta.name, made, state.x))
 
@@ -81,7 +81,7 @@ class _Postprocessed(_Foreign):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Local SGD, then a function of the mean increment."""
         x_t = channel.down(state.x)
-        mean = channel.mean(self._trained(x_t, clients), base=x_t)
+        mean = channel.mean(Increment(self._trained(x_t, clients), of=x_t))
         made = type(self).server(clients.round, state.x.cpu().numpy(), mean.cpu().numpy())
         return State(state.x + _checked(self.meta.name, made, state.x))
 

@@ -25,7 +25,6 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.private_batches import Drawn
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
-from harness.core.public import Scale
 from harness.core.wire import gossip, masks
 from harness.core.wire.channel import Channel
 from harness.core.wire.dp_client import ADAPTIVE_START
@@ -65,14 +64,12 @@ class Wiretap(Channel):
     def mean_and_sent(
         self,
         *rows: Tensor | Part,
-        base: Any = None,
-        scale: Scale | None = None,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> tuple[Any, Any]:
         """Send rows to the server and note the noise of their average."""
         options: dict[str, Any] = {"weighting": weighting, "stateless": stateless}
-        parts = parts_of(rows, base, scale)
+        parts = parts_of(rows)
         if not self._watched:
             return super().mean_and_sent(*parts, **options)
         privacy, clients = self._transcript.privacy, self._clients
@@ -100,15 +97,13 @@ class Wiretap(Channel):
     def gather(
         self,
         *rows: Tensor | Part,
-        base: Any = None,
-        scale: Scale | None = None,
         stateless: bool = False,
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
     ) -> Any:
         """Send rows to the server and note the noise of each."""
         options: dict[str, Any] = {"stateless": stateless, "per_sample": per_sample, "pass_on": pass_on}
-        parts = parts_of(rows, base, scale)
+        parts = parts_of(rows)
         if not self._watched:
             return super().gather(*parts, **options)
         message = self._opened(parts, None if per_sample is not None else self.known("gather"), per_sample)
@@ -132,13 +127,11 @@ class Wiretap(Channel):
         *rows: Tensor | Part,
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        scale: Scale | None = None,
         hops: int = 1,
     ) -> gossip.Exchange:
         """Send rows to the neighbors, note their noise, and compare the mixture with what was sent."""
         options: dict[str, Any] = {"rebroadcast": rebroadcast, "onto": onto, "hops": hops}
-        return self._gossiped("mix", super().mix, parts_of(rows, base, scale), options)
+        return self._gossiped("mix", super().mix, parts_of(rows), options)
 
     def mix_changes(
         self,
@@ -146,12 +139,10 @@ class Wiretap(Channel):
         memory: Sequence[Tensor],
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        scale: Scale | None = None,
     ) -> gossip.Exchange:
         """Do the same where only changes are sent; uncompressed, they tell all of a row."""
         options = {"rebroadcast": rebroadcast, "onto": onto, "memory": memory}
-        return self._gossiped("mix_changes", super().mix_changes, parts_of(rows, base, scale), options)
+        return self._gossiped("mix_changes", super().mix_changes, parts_of(rows), options)
 
     def _gossiped(
         self,

@@ -21,7 +21,6 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.silenced import Silenced
 from harness.core.cost import Cost
 from harness.core.per_run import PerRun
-from harness.core.public import Scale
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy
@@ -287,8 +286,6 @@ class Channel:
     def mean(
         self,
         *rows: Tensor | Part,
-        base: Any = None,
-        scale: Scale | None = None,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> Any:
@@ -297,12 +294,9 @@ class Channel:
         Parameters
         ----------
         *rows : Tensor or Part
-            The parts of the message: rows, or an `Increment` or a `Value` with its own base and scale.
-        base : Tensor or tuple of tensors, optional
-            Reference of the increments: a vector the server sent, or rows whose mean it keeps (SCAFFOLD's
-            control variates). The clients send the increments, and the result is their mean.
-        scale : sequence of Public or None, optional
-            Public magnitudes by which the parts are divided before the joint clip; None: 1.
+            The parts of the message: rows; an `Increment` onto what the server has sent; a `Value` that replaces
+            what the client has sent before. Of both the difference is sent, and the result is its mean. Parts are
+            divided by their public scales before the joint clip.
         weighting : {"size", "uniform"}, optional
             Weight clients by their training samples, or equally. Default: by size, but equally under central
             and where counts are private, whose guarantees require it.
@@ -315,13 +309,11 @@ class Channel:
         Incompatible
             If the message cannot be protected or compressed as the settings require.
         """
-        return self.mean_and_sent(*rows, base=base, scale=scale, weighting=weighting, stateless=stateless)[0]
+        return self.mean_and_sent(*rows, weighting=weighting, stateless=stateless)[0]
 
     def mean_and_sent(
         self,
         *rows: Tensor | Part,
-        base: Any = None,
-        scale: Scale | None = None,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> tuple[Any, Any]:
@@ -329,7 +321,7 @@ class Channel:
 
         Parameters
         ----------
-        *rows, base, scale, weighting, stateless
+        *rows, weighting, stateless
             As in `mean`.
 
         Returns
@@ -349,7 +341,7 @@ class Channel:
             if mechanism is not None and mechanism.averages:
                 way = f"{mechanism.privacy.placement} privacy does not support"
             raise Incompatible(f"{way} a mean weighted by sample counts")
-        message = self._uplink("mean_and_sent", parts_of(rows, base, scale))
+        message = self._uplink("mean_and_sent", parts_of(rows))
         message.weighting = "uniform" if even else weighting or "size"
         message.together = not averages  # a common factor would move everybody's message with one client's
         order = pipeline.local if mechanism is None else pipeline.ORDERS[mechanism.privacy.placement]
@@ -367,8 +359,6 @@ class Channel:
     def gather(
         self,
         *rows: Tensor | Part,
-        base: Any = None,
-        scale: Scale | None = None,
         stateless: bool = False,
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
@@ -379,7 +369,7 @@ class Channel:
         ----------
         *rows : Tensor or Part
             The parts of the message.
-        base, scale, stateless : optional
+        stateless : bool
             As in `mean`.
         per_sample : Batch, optional
             The batch that the rows describe. The message is then one part with a vector per sample,
@@ -400,7 +390,7 @@ class Channel:
             raise Incompatible(
                 "compression.shift: the algorithm sends a message per batch, which has no part in the next batch's"
             )
-        parts = parts_of(rows, base, scale)
+        parts = parts_of(rows)
         if per_sample is None:
             message = self._uplink("gather", parts)
             message.pass_on = pass_on
@@ -434,8 +424,6 @@ class Channel:
         *rows: Tensor | Part,
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        scale: Scale | None = None,
         hops: int = 1,
     ) -> gossip.Exchange:
         """Send rows ``(..., total, P)`` to the neighbors: gossip.
@@ -455,8 +443,6 @@ class Channel:
             Rows like ``rebroadcast``, one for each part, to which the protected message is added before it is
             sent: one vector travels instead of two (a tracker and the step of its estimate). Sparsification
             applies to the sum, in every hop.
-        base, scale : optional
-            As in `mean`.
         hops : int
             Number of exchanges between neighbors: 1 applies the mixing matrix, more use FastMix
             (`harness.core.wire.gossip`).
@@ -464,8 +450,8 @@ class Channel:
         Returns
         -------
         Exchange
-            What was sent (increments, with ``base``), and the mixtures of the messages, with ``onto`` added, and of
-            ``rebroadcast``.
+            What was sent (of an `Increment` the difference), and the mixtures of the messages, with ``onto`` added,
+            and of ``rebroadcast``.
 
         Raises
         ------
@@ -474,7 +460,7 @@ class Channel:
         ValueError
             If the run has no topology, or there are no rows or hops.
         """
-        parts = parts_of(rows, base, scale)
+        parts = parts_of(rows)
         heard = self._exchange("mix", parts, rebroadcast=rebroadcast, onto=onto, hops=hops)
         return self._returned("mix", heard)
 
@@ -484,8 +470,6 @@ class Channel:
         memory: Sequence[Tensor],
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        scale: Scale | None = None,
     ) -> gossip.Exchange:
         """Gossip about rows of which the neighbors remember an estimate: only the difference to it travels.
 
@@ -493,7 +477,7 @@ class Channel:
 
         Parameters
         ----------
-        *rows, rebroadcast, onto, base, scale
+        *rows, rebroadcast, onto
             As in `mix`. Sparsification applies to the differences, also to those of ``rebroadcast``.
         memory : sequence of Tensor
             What the neighbors remember of the rows (with ``onto`` added) and of ``rebroadcast``; rows of earlier
@@ -509,7 +493,7 @@ class Channel:
             raise ValueError(
                 f"mix_changes needs a memory for each of {len(rows) + len(rebroadcast)} rows; got {len(memory)}"
             )
-        parts = parts_of(rows, base, scale)
+        parts = parts_of(rows)
         heard = self._exchange("mix_changes", parts, rebroadcast=rebroadcast, onto=onto, memory=memory)
         return self._returned("mix_changes", heard)
 

@@ -86,25 +86,25 @@ class SilencedChannel:
         """Return the mean."""
         return self.mean_and_sent(*rows, **options)[0]
 
-    def mean_and_sent(self, *rows: Tensor | Part, base: Any = None, scale: Any = None, **options: Any) -> Any:
+    def mean_and_sent(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Return the mean and what was sent, unless this is the message in question."""
-        return self._next("mean_and_sent", parts_of(rows, base, scale))
+        return self._next("mean_and_sent", parts_of(rows))
 
-    def gather(self, *rows: Tensor | Part, base: Any = None, scale: Any = None, **options: Any) -> Any:
+    def gather(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Return the rows received, unless this is the message in question."""
-        return self._next("gather", parts_of(rows, base, scale))
+        return self._next("gather", parts_of(rows))
 
     def scatter(self, *rows: Tensor, **options: Any) -> Any:
         """Return the rows received."""
         return self._next("scatter")
 
-    def mix(self, *rows: Tensor | Part, base: Any = None, scale: Any = None, **options: Any) -> Any:
+    def mix(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Return the mixture, unless this is the message in question."""
-        return self._next("mix", parts_of(rows, base, scale))
+        return self._next("mix", parts_of(rows))
 
-    def mix_changes(self, *rows: Tensor | Part, base: Any = None, scale: Any = None, **options: Any) -> Any:
+    def mix_changes(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Return the mixture, unless this is the message in question."""
-        return self._next("mix_changes", parts_of(rows, base, scale))
+        return self._next("mix_changes", parts_of(rows))
 
     def _next(self, method: str, parts: Sequence[Part] = ()) -> Any:
         last = self._place == len(self._delivered)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core.public import Public, Scale
+from harness.core.public import Public
 
 Sender = Literal["client", "server", "neighbor"]
 Weighting = Literal["size", "uniform"]
@@ -155,14 +155,9 @@ class Message:
     arrived: list[Tensor] = field(init=False)
 
 
-def parts_of(rows: Sequence[Tensor | Part], base: Any = None, scale: Scale | None = None) -> list[Part]:
-    """Return the parts of a message, with their bases and scales."""
-    bases = base if isinstance(base, tuple) else (base,) * len(rows)
-    scales = (None,) * len(rows) if scale is None else scale
-    return [
-        row if isinstance(row, Part) else Increment(row, one, size)
-        for row, one, size in zip(rows, bases, scales, strict=True)
-    ]
+def parts_of(rows: Sequence[Tensor | Part]) -> list[Part]:
+    """Return the parts of a message; rows by themselves have no base."""
+    return [row if isinstance(row, Part) else Part(row) for row in rows]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithms.centralized.fedavg import FedAvg
-from harness.core import Meta
+from harness.core import Increment, Meta
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import PrivacySpec
 from harness.simulation.calibration import calibrated, with_noise
@@ -180,7 +180,7 @@ class Anchored(FedAvg):
     def round(self, state, clients, channel):
         done = super().round(state, clients, channel)
         if clients.round % 3 == 2:
-            channel.mean(clients.rows(done.x), base=clients.rows(state.x))
+            channel.mean(Increment(clients.rows(done.x), of=clients.rows(state.x)))
         return done
 
 
@@ -214,7 +214,7 @@ class LargeBatches(FedAvg):
         for _ in range(2 if self.twice else 1):
             for batch in clients.batches(self, batch_size=4 * self.batch_size):
                 x = x - self.lr * clients.grad(x, batch)
-        return self.State(state.x + channel.mean(x, base=x_t))
+        return self.State(state.x + channel.mean(Increment(x, of=x_t)))
 
 
 @pytest.mark.parametrize("twice", [False, True])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from datasets.topology import Ring, mixing_matrix
-from harness.core import rng
+from harness.core import Increment, rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -134,7 +134,9 @@ def test_what_is_remembered_is_protected_first() -> None:
     ring, step, start, old = mixing_matrix(Ring(), 4), rows(20), rows(20, seed=2), rows(20, scale=50.0)
     (alone,), *_ = channel(privacy(z=1.0), mixing=ring).mix(step)
     way = channel(privacy(z=1.0), mixing=ring)
-    (sent,), (mixed,), _, (known,) = way.mix_changes(start + step, base=start, onto=[start], memory=[old])
+    (sent,), (mixed,), _, (known,) = way.mix_changes(
+        Increment(start + step, of=start), onto=[start], memory=[old]
+    )
     torch.testing.assert_close(sent, alone)
     torch.testing.assert_close(known, start + alone)
     torch.testing.assert_close(mixed, ring @ (start + alone))

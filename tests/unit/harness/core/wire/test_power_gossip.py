@@ -6,7 +6,7 @@ from torch import nn
 
 from compression import Factors
 from datasets.topology import Ring, mixing_matrix
-from harness.core import rng
+from harness.core import Increment, rng
 from harness.core.clients.pruning import prune_models
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -201,9 +201,9 @@ def test_rows_are_protected_before_their_differences_are_told():
     """The same noise and the same account as without factors; what is mixed is what was protected."""
     mechanism, step, start = privacy(z=1.0), rows(SIZE, scale=10.0), rows(SIZE, seed=2)
     plain = way_of(mechanism, Compression(codec="float64"))
-    (noisy,), *_ = plain.mix(start + step, base=start, onto=[start])
+    (noisy,), *_ = plain.mix(Increment(start + step, of=start), onto=[start])
     way = way_of(mechanism)
-    (sent,), (found,), *_ = way.mix(start + step, base=start, onto=[start])
+    (sent,), (found,), *_ = way.mix(Increment(start + step, of=start), onto=[start])
     torch.testing.assert_close(sent, noisy)
     torch.testing.assert_close(found, mixed(start + noisy))
     assert booked(way) == booked(plain) and way.ledger.made == 1
