@@ -30,7 +30,18 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.bilevel import draws, hypergradient, train
 from harness.core.methods.derivatives import inner_gradient
 
@@ -61,12 +72,12 @@ class FedBiO(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.1
-    lr_y: float = 0.1
+    lr_x: float = step_size(0.1)
+    lr_y: float = step_size(0.1)
     neumann_terms: int | None = 10
     neumann_step: float = 0.1
     outer_rounds: int | None = None
-    lr_train: float = 0.1
+    lr_train: float = step_size(0.1)
 
     class State(NamedTuple):
         """x ``(..., P)``, the clients' y ``(..., total, Q)``, the common model; ``trained`` is 0 or 1."""
@@ -78,7 +89,7 @@ class FedBiO(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_y", "lr_train", "neumann_step", "outer_rounds")
+        positive(self, "neumann_step", "outer_rounds")
         not_negative(self, "lr_x", "neumann_terms")
 
     def stage(self, round: int) -> int:
@@ -111,5 +122,5 @@ class FedBiO(Descent, ServerUpdate):
             y, m_y = self.step(y, step, lower, m_y, lr=self.lr_y)
         if not self.lr_x:
             return state._replace(y=clients.put(state.y, y))
-        new = self.server_step(state, x=channel.mean(x, base=x_t, weighting="uniform"))
+        new = self.server_step(state, x=channel.mean(Increment(x, of=x_t), weighting="uniform"))
         return new._replace(x=clients.project_x(new.x), y=clients.put(state.y, y))

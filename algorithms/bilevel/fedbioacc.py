@@ -33,7 +33,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, Public, Release, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Increment,
+    Meta,
+    Public,
+    Release,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.bilevel import draws, hypergradient, train
 from harness.core.methods.derivatives import inner_gradient
 
@@ -66,8 +77,8 @@ class FedBiOAcc(Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 1.0
-    lr_y: float = 1.0
+    lr_x: float = step_size(1.0)
+    lr_y: float = step_size(1.0)
     delta: float = 0.1
     u: float = 1.0
     sigma: float = 1.0
@@ -77,7 +88,7 @@ class FedBiOAcc(Release):
     neumann_terms: int | None = 10
     neumann_step: float = 0.1
     outer_rounds: int | None = None
-    lr_train: float = 0.1
+    lr_train: float = step_size(0.1)
     release: Literal["value", "change"] = "change"
 
     class State(NamedTuple):
@@ -95,7 +106,7 @@ class FedBiOAcc(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "lr_train", "delta", "u", "neumann_step", "outer_rounds")
+        positive(self, "delta", "u", "neumann_step", "outer_rounds")
         not_negative(self, "sigma", "c_x", "c_y", "neumann_terms")
 
     def stage(self, round: int) -> int:
@@ -132,8 +143,8 @@ class FedBiOAcc(Release):
         else:
             xp, nu_t, x_t = channel.down(state.xp, state.nu, state.x)
         x, nu = x_t, nu_t
-        y, yp = clients.take(state.y), clients.take(state.yp)
-        omega, begun = clients.take(state.omega), clients.take(state.begun)
+        y, yp, omega = (clients.take(rows) for rows in (state.y, state.yp, state.omega))
+        begun = clients.take(state.begun, mean=torch.ones_like(state.nu[..., :1]))
         for lower, outer in draws(self, clients, self.neumann_terms):
             keep_x = begun * max(0.0, 1 - self.c_x * self.alpha(t) ** 2)
             keep_y = begun * max(0.0, 1 - self.c_y * self.alpha(t) ** 2)
@@ -144,19 +155,10 @@ class FedBiOAcc(Release):
             x = clients.project_x(x - self.lr_x * self.alpha(t) * nu)
             y = y - self.lr_y * self.alpha(t) * omega
         reach = Public(num_steps * self.lr_x * self.alpha(t))
-        parts, base, scale = (xp, nu, x), (x_t, nu_t, x_t), (reach, None, reach)
-        n = 2 if self.dedupe else 3
-
-        def end(xp: Tensor, nu: Tensor, x: Tensor) -> list[Tensor]:
-            for step in range(clients.round * num_steps, t):
-                xp, nu = x, max(0.0, 1 - self.c_x * self.alpha(step) ** 2) * nu
-                x = clients.project_x(x - self.lr_x * self.alpha(step + 1) * nu)
-            return [xp, nu, x]
-
-        known = self.known(end, (x_t, nu_t, x_t), (state.x, state.nu, state.x))
-        (dxp, dnu, *dx), _ = channel.mean_and_sent(
-            *parts[:n], base=base[:n], known=known and known[:n], scale=scale[:n], weighting="uniform"
-        )
+        parts = [Increment(xp, of=x_t, scale=reach), Increment(nu, of=nu_t)]
+        if not self.dedupe:
+            parts.append(Increment(x, of=x_t, scale=reach))
+        dxp, dnu, *dx = channel.mean(*parts, weighting="uniform")
         xp_new, nu_new = state.x + dxp, state.nu + dnu
         x_new = xp_new - self.lr_x * self.alpha(t) * nu_new if self.dedupe else state.x + dx[0]
         return state._replace(

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, register, step_size
 
 
 @register
@@ -29,16 +29,12 @@ class Centralized(Descent):
 
     meta: ClassVar = Meta("centralized", "centralized", ("erm",), "-", pooled=True)
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
 
     class State(NamedTuple):
         """The model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

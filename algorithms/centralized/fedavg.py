@@ -24,7 +24,17 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 
 
 @register
@@ -47,7 +57,7 @@ class FedAvg(Descent, ServerUpdate):
         parts=True,
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     finetune_epochs: int = 0
     finetune: Literal["head", "all"] = "head"
 
@@ -58,7 +68,6 @@ class FedAvg(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "finetune_epochs")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -71,7 +80,7 @@ class FedAvg(Descent, ServerUpdate):
         m = None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Return the common model, or a copy that each client fine-tuned."""

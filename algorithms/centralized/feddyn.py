@@ -23,13 +23,12 @@ server has received it. Under central privacy the server takes h as the mean of 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, positive, register
-from harness.core.steps import shrunk
+from harness.core import Channel, Clients, Descent, Increment, Meta, Release, positive, register, step_size
 
 
 @register
@@ -49,7 +48,7 @@ class FedDyn(Descent, Release):
         "feddyn", "centralized", ("erm",), "Acar et al. 2021", "https://arxiv.org/abs/2111.04263"
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     mu: float = 0.1
 
     class State(NamedTuple):
@@ -61,7 +60,7 @@ class FedDyn(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "mu")
+        positive(self, "mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and zero gradients."""
@@ -71,16 +70,10 @@ class FedDyn(Descent, Release):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Run regularized local SGD, average, and correct by the mean gradient."""
         x = x_t = channel.down(state.x)
-        m, gi = None, clients.take(state.gi)
-        for batch in (batches := clients.batches(self)):
+        m, gi = None, clients.take(state.gi, mean=state.h)
+        for batch in clients.batches(self):
             pull = self.mu * (x - x_t) - gi
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, correction=pull)
-        steps, own = clients.most_steps(self), clients.known_steps(self, batches)
-
-        def end(x: Tensor, gi: Tensor, steps: Any) -> list[Tensor]:
-            return [x + (1 - shrunk(1 - self.lr * self.mu, steps)) / self.mu * gi]
-
-        known = self.known(end, (x_t, gi, own), (state.x, state.h, steps.of(state.x)))
-        dx, sent = channel.mean_and_sent(x, base=x_t, known=known, weighting="uniform")
+        dx, sent = channel.mean_and_sent(Increment(x, of=x_t), weighting="uniform")
         h = state.h - self.mu * clients.n / clients.total * dx
         return self.State(state.x + dx - h / self.mu, h, clients.put(state.gi, gi - self.mu * sent))

@@ -31,7 +31,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, UserError, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    UserError,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.bandit import Agents, choose, learn
 
 
@@ -61,7 +71,7 @@ class FedMP(Descent, ServerUpdate):
         stackable=False,
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     speeds: tuple[float, ...] = (1.0,)
     max_ratio: float = 0.8
     cells: int = 8
@@ -79,7 +89,7 @@ class FedMP(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "discount", "least_gap", "max_ratio")
+        positive(self, "discount", "least_gap", "max_ratio")
         if self.max_ratio >= 1 or self.discount > 1 or self.cells < 1:
             given = f"{self.max_ratio}, {self.discount}, {self.cells}"
             raise UserError(

@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, register, step_size
 from harness.core.steps import reach
 
 
@@ -45,16 +45,12 @@ class FedNova(Descent, ServerUpdate):
         "fednova", "centralized", ("erm",), "Wang et al. 2020", "https://arxiv.org/abs/2007.07481", parts=True
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

@@ -23,7 +23,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 
 
 @register
@@ -43,7 +53,7 @@ class FedProx(Descent, ServerUpdate):
         "fedprox", "centralized", ("erm",), "Li et al. 2020", "https://arxiv.org/abs/1812.06127", parts=True
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     mu: float = 0.01
 
     class State(NamedTuple):
@@ -53,7 +63,6 @@ class FedProx(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -67,4 +76,4 @@ class FedProx(Descent, ServerUpdate):
         for batch in clients.batches(self):
             pull = self.mu * (x - x_t)
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, plus=pull)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))

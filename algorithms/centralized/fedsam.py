@@ -25,7 +25,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 
 TINY = 1e-12  # length below which a gradient has no direction
 
@@ -47,7 +57,7 @@ class FedSAM(Descent, ServerUpdate):
         "fedsam", "centralized", ("erm",), "Qu et al. 2022", "https://arxiv.org/abs/2206.02618", parts=True
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     rho: float = 0.05
 
     class State(NamedTuple):
@@ -57,7 +67,6 @@ class FedSAM(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "rho")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -73,4 +82,4 @@ class FedSAM(Descent, ServerUpdate):
             length = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
             ahead = x + self.rho * g / length.clamp(min=TINY)
             x, m = self.step(x, clients.grad(ahead, batch), batch, m, lr=self.lr)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))

@@ -25,7 +25,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import contrastive_loss
 from harness.core.problem import Problem, join_model, split_model
 
@@ -54,7 +65,7 @@ class MOON(Descent, ServerUpdate):
         apart=("mu", "temperature"),
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     mu: float = 1.0
     temperature: float = 0.5
 
@@ -67,7 +78,7 @@ class MOON(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "temperature")
+        positive(self, "temperature")
         not_negative(self, "mu")
 
     def view(self, problem: Problem) -> Problem:
@@ -87,7 +98,7 @@ class MOON(Descent, ServerUpdate):
         for batch in clients.batches(self):
             both = clients.gradient(loss, u, v, u_t, previous, batch=batch, by=(0, 1))
             (u, v), m = self.step((u, v), both, batch, m, lr=(self.lr, self.lr))
-        du, dv = channel.mean(u, v, base=(u_t, v_t))
+        du, dv = channel.mean(Increment(u, of=u_t), Increment(v, of=v_t))
         return self.server_step(state, u=du, v=dv)._replace(ui=clients.put(state.ui, u))
 
     def model(self, state: State) -> Tensor:

@@ -32,7 +32,18 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from compression import Layer, largest_weights, reconfigured
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, UserError, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    UserError,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.clients.pruning import weight_places
 
 
@@ -64,7 +75,7 @@ class PruneFL(Descent, ServerUpdate):
         stackable=False, parts=True,
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     density: float = 0.5
     max_density: float = 1.0
     reconfigure_rounds: int = 5
@@ -80,7 +91,7 @@ class PruneFL(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "density", "max_density", "fixed_time")
+        positive(self, "density", "max_density", "fixed_time")
         if max(self.density, self.max_density) > 1 or not 0 <= self.removable < 1:
             given = f"{self.density}, {self.max_density}, {self.removable}"
             raise UserError(
@@ -124,7 +135,7 @@ class PruneFL(Descent, ServerUpdate):
         m = None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x * state.kept, batch), batch, m, lr=self.lr)
-        dx = channel.mean(x, base=x_t, stateless=True)
+        dx = channel.mean(Increment(x, of=x_t), stateless=True)
         new, kept = self.server_step(state, x=dx * state.kept), state.kept
         if sends_all:
             kept = reconfigured(

@@ -23,13 +23,23 @@ received. Under central privacy the server takes c as the mean of the cohort's c
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, ServerUpdate, positive, register
-from harness.core.steps import reach
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    Release,
+    ServerUpdate,
+    Value,
+    register,
+    step_size,
+)
 
 
 @register
@@ -52,7 +62,7 @@ class Scaffold(Descent, Release, ServerUpdate):
         version=3,
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
 
     class State(NamedTuple):
         """Model and control variate ``(..., P)``; the clients' control variates ``(..., total, P)``."""
@@ -60,10 +70,6 @@ class Scaffold(Descent, Release, ServerUpdate):
         x: Tensor
         c: Tensor
         ci: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and zero control variates."""
@@ -73,22 +79,14 @@ class Scaffold(Descent, Release, ServerUpdate):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Run corrected local SGD, then apply the mean increments of model and control variate."""
         x_t, c = channel.down(state.x, state.c)
-        x, m, ci = x_t, None, clients.take(state.ci)
-        batches, correction = clients.batches(self), c - ci
-        for batch in batches:
+        ci = clients.take(state.ci, mean=state.c)
+        x, m, correction = x_t, None, c - ci
+        for batch in (batches := clients.batches(self)):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, correction=correction)
-        ci_new = ci - c + (x_t - x) / (reach(batches.num_steps.clamp(min=1), self.momentum) * self.lr)
-        steps, own = clients.most_steps(self), clients.known_steps(self, batches)
-
-        def end(x: Tensor, ci: Tensor, c: Tensor, steps: Any) -> list[Tensor]:
-            return [x - self.lr * reach(steps, self.momentum) * (c - ci), torch.zeros_like(ci)]
-
-        vectors = state.x, state.c, state.c, steps.of(state.x)
-        known = self.known(end, (x_t, ci, c, own), vectors, remembered=1)
-        scale = None, 1 / (steps * self.lr)
-        (dx, dc), (_, sent) = channel.mean_and_sent(
-            x, ci_new, base=(x_t, ci), known=known, scale=scale, weighting="uniform"
+        ci_new = ci - c + (x_t - x) / (self.reach(batches) * self.lr)
+        size = 1 / (clients.most_steps(self) * self.lr)
+        (dx, dc), (_, ci) = channel.mean_and_sent(
+            Increment(x, of=x_t), Value(ci_new, of=ci, scale=size), weighting="uniform"
         )
-        c = state.c + clients.share * dc
-        ci = ci_new if known is None else ci + sent
-        return self.server_step(state, x=dx)._replace(c=c, ci=clients.put(state.ci, ci))
+        c_new = state.c + clients.share * dc
+        return self.server_step(state, x=dx)._replace(c=c_new, ci=clients.put(state.ci, ci))

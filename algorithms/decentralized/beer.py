@@ -29,7 +29,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register
+from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register, step_size
 
 
 @register
@@ -51,7 +51,7 @@ class BEER(Descent):
     )  # fmt: skip
 
     local_steps: int | None = 1
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     gamma: float = 0.5
 
     class State(NamedTuple):
@@ -65,7 +65,7 @@ class BEER(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "gamma")
+        positive(self, "gamma")
         if self.gamma > 1:
             raise UserError(f"algorithm beer: gamma must be in (0, 1], given {self.gamma}")
 
@@ -80,8 +80,9 @@ class BEER(Descent):
         x, v = state.x, state.v
         (batch,) = clients.batches(self)
         g, _ = self.direction(x, clients.grad(x, batch), batch)
-        _, (mixed_x,), (known_x,) = channel.mix_changes(rebroadcast=[x], memory=[state.known_x])
-        (g,), (mixed_v,), (known_v,) = channel.mix_changes(g, onto=[v - state.g], memory=[state.known_v])
+        points = channel.mix_changes(rebroadcast=[x], memory=[state.known_x])
+        (mixed_x,), (known_x,) = points.rebroadcast, points.received
+        (g,), (mixed_v,), _, (known_v,) = channel.mix_changes(g, onto=[v - state.g], memory=[state.known_v])
         v = v - state.g + g
         x = x + self.gamma * (mixed_x - x) - self.lr * v
         return self.State(x, v + self.gamma * (mixed_v - v), g, known_x, known_v)

@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, UserError, positive, register, step_size
 
 
 @register
@@ -47,7 +47,7 @@ class ChocoSGD(Descent):
         gossip=True,
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     gamma: float = 0.5
 
     class State(NamedTuple):
@@ -58,7 +58,7 @@ class ChocoSGD(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "gamma")
+        positive(self, "gamma")
         if self.gamma > 1:
             raise UserError(f"algorithm choco_sgd: gamma must be in (0, 1], given {self.gamma}")
 
@@ -72,7 +72,9 @@ class ChocoSGD(Descent):
         x, m = state.x, None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        (dx,), (mixed,), (known,) = channel.mix_changes(x, base=state.x, onto=[state.x], memory=[state.known])
+        (dx,), (mixed,), _, (known,) = channel.mix_changes(
+            Increment(x, of=state.x), onto=[state.x], memory=[state.known]
+        )
         x = state.x + dx
         return self.State(x + self.gamma * (mixed - x), known)
 

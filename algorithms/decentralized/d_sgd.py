@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
 
 
 @register
@@ -45,16 +45,12 @@ class DSGD(Descent):
         gossip=True,
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
 
     class State(NamedTuple):
         """One row per node, ``(..., total, P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point."""
@@ -65,8 +61,7 @@ class DSGD(Descent):
         x, m = state.x, None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        _, (x,), _ = channel.mix(x, base=state.x, onto=(state.x,))
-        return self.State(x)
+        return self.State(*channel.mix(Increment(x, of=state.x), onto=(state.x,)).mixed)
 
     def model(self, state: State) -> Tensor:
         """Return the average of the nodes, ``(..., P)``."""

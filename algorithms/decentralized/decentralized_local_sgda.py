@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
 
 
 @register
@@ -45,18 +45,14 @@ class DecentralizedLocalSGDA(Descent):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
 
     class State(NamedTuple):
         """One row per node, ``(..., total, P)`` and ``(..., total, Q)``."""
 
         x: Tensor
         y: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr_x", "lr_y")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point."""
@@ -70,8 +66,11 @@ class DecentralizedLocalSGDA(Descent):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        reach = steps * self.lr_x, steps * self.lr_y
-        _, (x, y), _ = channel.mix(x, y, base=tuple(state), onto=tuple(state), scale=reach)
+        x, y = channel.mix(
+            Increment(x, of=state.x, scale=steps * self.lr_x),
+            Increment(y, of=state.y, scale=steps * self.lr_y),
+            onto=state,
+        ).mixed
         return self.State(x, clients.project(y))
 
     def model(self, state: State) -> Tensor:

@@ -31,7 +31,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register, step_size
 
 
 @register
@@ -56,8 +56,8 @@ class DMHSGD(Algorithm):
 
     local_steps: int | None = 1
     batch_size: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.1
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.1)
     beta_x: float = 0.01
     beta_y: float = 0.1
     mega_batch: int = 2000
@@ -76,7 +76,7 @@ class DMHSGD(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "beta_x", "beta_y", "mega_batch")
+        positive(self, "beta_x", "beta_y", "mega_batch")
         if max(self.beta_x, self.beta_y) > 1:
             given = f"{self.beta_x}, {self.beta_y}"
             raise UserError(f"algorithm dm_hsgd: beta_x and beta_y must be in (0, 1], given {given}")
@@ -87,21 +87,21 @@ class DMHSGD(Algorithm):
         (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="init")
         u, v = clients.grads(x, y, batch)
         zeros = torch.zeros_like(u), torch.zeros_like(v)
-        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=zeros)
+        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=zeros)
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Step along the trackers and mix; update the estimates at the new point; track their change."""
         x_old, y_old, u, v, ru, rv, sx, sy = state
         moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
-        _, _, (x, y) = channel.mix(rebroadcast=moved)
+        x, y = channel.mix(rebroadcast=moved).rebroadcast
         y = clients.project(y)
         (batch,) = clients.batches(self)
         gx_old, gy_old = clients.grads(x_old, y_old, batch)
         gx, gy = clients.grads(x, y, batch)
         u = gx + (1 - self.beta_x) * (u - gx_old)
         v = gy + (1 - self.beta_y) * (v - gy_old)
-        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=(sx - ru, sy - rv))
+        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=(sx - ru, sy - rv))
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def model(self, state: State) -> Tensor:

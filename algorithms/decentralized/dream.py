@@ -34,7 +34,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register
+from harness.core import Algorithm, Channel, Clients, Meta, UserError, positive, register, step_size
 
 
 @register
@@ -63,8 +63,8 @@ class DREAM(Algorithm):
 
     local_steps: int | None = 1
     batch_size: int | None = 64
-    lr_x: float = 0.01
-    lr_y: float = 0.1
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.1)
     p: float = 0.5
     q: float = 0.5
     mega_batch: int = 128
@@ -84,7 +84,7 @@ class DREAM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "mega_batch", "hops")
+        positive(self, "mega_batch", "hops")
         if not (0 <= self.p <= 1 and 0 < self.q <= 1):
             raise UserError(
                 f"algorithm dream: p must be in [0, 1], q in (0, 1], given p {self.p}, q {self.q}"
@@ -96,14 +96,14 @@ class DREAM(Algorithm):
         (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
         u, v = clients.grads(x, y, batch)
         zeros = torch.zeros_like(u), torch.zeros_like(v)
-        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=zeros, hops=self.hops)
+        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=zeros, hops=self.hops)
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Step along the trackers and mix; update the estimates by the coins; track their change."""
         x_old, y_old, u, v, ru, rv, sx, sy = state
         moved = x_old - self.lr_x * sx, y_old + self.lr_y * sy
-        _, _, (x, y) = channel.mix(rebroadcast=moved, hops=self.hops)
+        x, y = channel.mix(rebroadcast=moved, hops=self.hops).rebroadcast
         y = clients.project(y)
         if bool(clients.coin(self.p, "anew")):  # refresh
             (batch,) = clients.batches(self, batch_size=self.mega_batch, stream="mega")
@@ -116,7 +116,7 @@ class DREAM(Algorithm):
             gx, gy = clients.grads(x, y, batch)
             u = u + active / self.q * (gx - gx_old)
             v = v + active / self.q * (gy - gy_old)
-        (ru, rv), (sx, sy), _ = channel.mix(u, v, onto=(sx - ru, sy - rv), hops=self.hops)
+        (ru, rv), (sx, sy), *_ = channel.mix(u, v, onto=(sx - ru, sy - rv), hops=self.hops)
         return self.State(x, y, u, v, ru, rv, sx, sy)
 
     def model(self, state: State) -> Tensor:

@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, Release, positive, register, step_size
 from harness.core.steps import reach
 
 
@@ -52,7 +52,7 @@ class KGT(Descent, Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     server_lr: float = 0.5
     zero_init: bool = False
 
@@ -64,7 +64,7 @@ class KGT(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "server_lr")
+        positive(self, "server_lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point with corrections that make their gradients agree."""
@@ -82,9 +82,8 @@ class KGT(Descent, Release):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr, correction=state.c)
         steps = clients.most_steps(self)
         far = self.lr * reach(int(steps.value), self.momentum)
-        known = self.known(lambda x: [x - far * state.c], [state.x])
-        (dx,), (mixed_dx,), (mixed_x,) = channel.mix(
-            x, base=state.x, rebroadcast=[state.x], known=known, scale=[steps * self.lr]
+        (dx,), (mixed_dx,), (mixed_x,), _ = channel.mix(
+            Increment(x, of=state.x, scale=steps * self.lr), rebroadcast=[state.x]
         )
         return self.State(mixed_x + self.server_lr * mixed_dx, state.c + (dx - mixed_dx) / far)
 

@@ -35,7 +35,18 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, UserError, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    Release,
+    UserError,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.steps import reach
 
 
@@ -66,8 +77,8 @@ class KGTMinimax(Descent, Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     server_lr: float = 0.5
     zero_init: bool = False
     smoothness: float | None = None
@@ -84,7 +95,7 @@ class KGTMinimax(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "server_lr", "smoothness", "condition", "v")
+        positive(self, "server_lr", "smoothness", "condition", "v")
         if (self.smoothness is None) != (self.condition is None):
             raise UserError("algorithm k_gt_minimax: Theorem 1 needs both smoothness and condition")
 
@@ -117,13 +128,9 @@ class KGTMinimax(Descent, Release):
             (gx, gy), m = self.direction(at, (gx, gy), batch, m, correction=(cx, cy), ascend=(False, True))
             dx, dy = dx - lr_x * gx, dy + lr_y * gy
         length = reach(int(steps.value), self.momentum)
-        scale = steps * lr_x, steps * lr_y
-
-        def end(dx: Tensor, dy: Tensor) -> list[Tensor]:
-            return [dx - lr_x * length * cx, dy + lr_y * length * cy]
-
-        known = self.known(end, (torch.zeros_like(x), torch.zeros_like(y)))
-        (dx, dy), (wdx, wdy), (wx, wy) = channel.mix(dx, dy, rebroadcast=(x, y), known=known, scale=scale)
+        (dx, dy), (wdx, wdy), (wx, wy), _ = channel.mix(
+            Increment(dx, scale=steps * lr_x), Increment(dy, scale=steps * lr_y), rebroadcast=(x, y)
+        )
         cx = cx + (dx - wdx) / (length * lr_x)
         cy = cy - (dy - wdy) / (length * lr_y)
         return self.State(wx + server_lr * wdx, clients.project(wy + server_lr * wdy), cx, cy)

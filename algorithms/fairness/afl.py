@@ -25,7 +25,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import project_simplex
 
 
@@ -44,8 +54,8 @@ class AFL(Descent, ServerUpdate):
         "afl", "fairness", ("erm",), "Mohri et al. 2019", "https://arxiv.org/abs/1902.00146"
     )
 
-    lr: float = 0.1
-    lr_weights: float = 0.1
+    lr: float = step_size(0.1)
+    lr_weights: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model ``(..., P)``, the clients' weights ``(..., total, 1)``."""
@@ -55,7 +65,6 @@ class AFL(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "lr_weights")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -70,7 +79,7 @@ class AFL(Descent, ServerUpdate):
         risk = clients.each(clients.problem.loss, x_t, clients.data()).unsqueeze(-1)
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        dx, risk = channel.gather(x, risk, base=(x_t, None), stateless=True)
+        dx, risk = channel.gather(Increment(x, of=x_t), risk, stateless=True)
         weights = clients.take(state.weights)
         mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # the cohort's total, which stays the same
         raised = (weights + self.lr_weights * risk) / mass

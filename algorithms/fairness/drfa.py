@@ -27,7 +27,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import project_simplex
 
 
@@ -46,8 +56,8 @@ class DRFA(Descent, ServerUpdate):
         "drfa", "fairness", ("erm",), "Deng et al. 2020", "https://arxiv.org/abs/2102.12660"
     )
 
-    lr: float = 0.1
-    lr_weights: float = 0.1
+    lr: float = step_size(0.1)
+    lr_weights: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model ``(..., P)``, the clients' weights ``(..., total, 1)``."""
@@ -57,7 +67,6 @@ class DRFA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "lr_weights")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -74,7 +83,7 @@ class DRFA(Descent, ServerUpdate):
             # Every step is equally likely to be the last one that is taken.
             here = clients.coin(1 / number, f"snapshot {number}").unsqueeze(-1)
             snapshot = torch.where((here * batch.active).bool(), x, snapshot)
-        dx, ds = channel.gather(x, snapshot, base=(x_t, x_t))
+        dx, ds = channel.gather(Increment(x, of=x_t), Increment(snapshot, of=x_t))
         weights = clients.take(state.weights)
         mass = weights.sum(-2, keepdim=True).clamp(min=1e-12)  # the cohort's total, which stays the same
         mixture = weights / mass

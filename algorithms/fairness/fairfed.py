@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 from harness.core.methods.fairness import decisions
 
 LEAST = 1e-3  # smallest divisor; only noise or zero weights reach it
@@ -51,7 +51,7 @@ class FairFed(Descent, ServerUpdate):
         groups=True, classes=True,
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     budget: float = 1.0
 
     class State(NamedTuple):
@@ -62,7 +62,6 @@ class FairFed(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "budget")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

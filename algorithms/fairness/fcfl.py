@@ -29,7 +29,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Meta, ServerUpdate, not_negative, positive, register, step_size
 from harness.core.methods.fairness import soft_gap
 from harness.core.methods.multi_objective import best_of_two, common_descent, smooth_maximum
 
@@ -61,7 +61,7 @@ class FCFL(ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 1
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     budget: float = 0.05
     minmax_rounds: int = 800
     slope: float = 10.0
@@ -77,7 +77,7 @@ class FCFL(ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "slope", "width")
+        positive(self, "slope", "width")
         not_negative(self, "budget", "minmax_rounds", "weight_decay")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

@@ -31,12 +31,13 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     Public,
     ServerUpdate,
     not_negative,
-    positive,
     register,
+    step_size,
 )
 from harness.core.methods.derivatives import project_simplex
 from harness.core.methods.fairness import group_shares, group_weighted_loss
@@ -59,8 +60,8 @@ class FedMinMax(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 1
-    lr: float = 0.1
-    lr_mu: float = 0.1
+    lr: float = step_size(0.1)
+    lr_mu: float = step_size(0.1)
 
     class State(NamedTuple):
         """The global model ``(..., P)`` and two mixtures of groups ``(..., K)``."""
@@ -71,7 +72,6 @@ class FedMinMax(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "lr_mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -86,7 +86,7 @@ class FedMinMax(Descent, ServerUpdate):
         (batch,) = clients.batches(self)
         gradient, risks = clients.gradient(group_weighted_loss, x_t, w, batch=batch, by=(0, 1))
         x, _ = self.step(x_t, gradient, batch, lr=self.lr)
-        dx, total = channel.mean(x, risks, base=(x_t, None), scale=(Public(self.lr), None), stateless=True)
+        dx, total = channel.mean(Increment(x, of=x_t, scale=Public(self.lr)), risks, stateless=True)
         mu = project_simplex(state.mu + self.lr_mu * _ratio(total, state.rho))
         return self.server_step(state, x=dx)._replace(mu=mu)
 

@@ -24,7 +24,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.fairness import penalized_loss
 
 
@@ -48,7 +59,7 @@ class FedReg(Descent, ServerUpdate):
         parts=True, groups=True, classes=True, apart=("penalty", "slope")
     )  # fmt: skip
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     penalty: float = 0.1
     slope: float = 1.0
 
@@ -59,7 +70,7 @@ class FedReg(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "slope")
+        positive(self, "slope")
         not_negative(self, "penalty")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -73,4 +84,4 @@ class FedReg(Descent, ServerUpdate):
         m = None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.gradient(loss, x, batch=batch), batch, m, lr=self.lr)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))

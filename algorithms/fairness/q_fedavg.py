@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
 from harness.core.losses import power
 
 LEAST = 1e-3  # loss below which the divisor stops falling
@@ -56,7 +56,7 @@ class QFedAvg(Descent, ServerUpdate):
         apart=("q",),
     )
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     q: float = 1.0
 
     class State(NamedTuple):
@@ -66,7 +66,6 @@ class QFedAvg(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "q")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:

@@ -28,7 +28,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -54,8 +65,8 @@ class CODAPlus(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     prox: float = 0.002
     stage_rounds: int = 200
     decay: float = 3.0
@@ -69,7 +80,7 @@ class CODAPlus(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "stage_rounds", "decay")
+        positive(self, "stage_rounds", "decay")
         not_negative(self, "prox")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -81,7 +92,7 @@ class CODAPlus(Descent, ServerUpdate):
         stage, rounds = divmod(clients.round, self.stage_rounds)
         lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
         began = state.x if rounds == 0 else state.xr
-        x, y = sent = channel.down(state.x, state.y)
+        x, y = x_t, y_t = channel.down(state.x, state.y)
         xr = channel.rebroadcast(began)
         m = None
         for batch in clients.batches(self):
@@ -90,7 +101,10 @@ class CODAPlus(Descent, ServerUpdate):
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(lr_x, -lr_y))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        reach = steps * lr_x, steps * lr_y
-        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        dx, dy = channel.mean(
+            Increment(x, of=x_t, scale=steps * lr_x),
+            Increment(y, of=y_t, scale=steps * lr_y),
+            weighting="uniform",
+        )
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y), xr=began)

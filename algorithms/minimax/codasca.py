@@ -38,14 +38,16 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     Release,
     ServerUpdate,
+    Value,
     not_negative,
     positive,
     register,
+    step_size,
 )
-from harness.core.steps import reach
 
 
 @register
@@ -71,8 +73,8 @@ class CODASCA(Descent, Release, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     prox: float = 0.002
     stage_rounds: int = 200
     decay: float = 3.0
@@ -90,7 +92,7 @@ class CODASCA(Descent, Release, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "stage_rounds", "decay")
+        positive(self, "stage_rounds", "decay")
         not_negative(self, "prox")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -105,10 +107,10 @@ class CODASCA(Descent, Release, ServerUpdate):
         lr_x, lr_y = self.lr_x / self.decay**stage, self.lr_y / self.decay**stage
         began = state.x if rounds == 0 else state.xr
         x, y, cx, cy = channel.down(state.x, state.y, state.cx, state.cy)
-        xr, cxi, cyi = channel.rebroadcast(began), clients.take(state.cxi), clients.take(state.cyi)
-        sent, total_x, total_y = (x, y, cxi, cyi), 0 * x, 0 * y
-        batches, m = clients.batches(self), None
-        for batch in batches:
+        xr, x_t, y_t = channel.rebroadcast(began), x, y
+        cxi, cyi = clients.take(state.cxi, mean=state.cx), clients.take(state.cyi, mean=state.cy)
+        m, total_x, total_y = None, 0 * x, 0 * y
+        for batch in (batches := clients.batches(self)):
             gx, gy = clients.grads(x, y, batch)
             gx = gx + self.prox * (x - xr)
             total_x, total_y = total_x + gx, total_y + gy
@@ -116,28 +118,19 @@ class CODASCA(Descent, Release, ServerUpdate):
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(lr_x, -lr_y), correction=corrections)
             y = clients.project(y)
         taken, steps = batches.num_steps.clamp(min=1), clients.most_steps(self)
-        new = total_x / taken, total_y / taken
-        length = reach(steps.of(x), self.momentum)
-
-        def end(x: Tensor, y: Tensor, cxi: Tensor, cyi: Tensor, cx: Tensor, cy: Tensor) -> list[Tensor]:
-            y = clients.project(y + lr_y * length * (cy - cyi))
-            return [x - lr_x * length * (cx - cxi), y, torch.zeros_like(cxi), torch.zeros_like(cyi)]
-
-        variates = state.cx, state.cy
-        vectors = state.x, state.y, *variates, *variates
-        known = self.known(end, (*sent, cx, cy), vectors, remembered=2)
-        scale = steps * lr_x, steps * lr_y, None, None
-        (dx, dy, dcx, dcy), (*_, sx, sy) = channel.mean_and_sent(
-            x, y, *new, base=sent, known=known, scale=scale, weighting="uniform"
+        (dx, dy, dcx, dcy), (_, _, cxi, cyi) = channel.mean_and_sent(
+            Increment(x, of=x_t, scale=steps * lr_x),
+            Increment(y, of=y_t, scale=steps * lr_y),
+            Value(total_x / taken, of=cxi),
+            Value(total_y / taken, of=cyi),
+            weighting="uniform",
         )
-        cxi, cyi = new if known is None else (cxi + sx, cyi + sy)
-        share = clients.share
         moved = self.server_step(state, x=dx, y=dy)
         return moved._replace(
             y=clients.project(moved.y),
             xr=began,
-            cx=state.cx + share * dcx,
-            cy=state.cy + share * dcy,
+            cx=state.cx + clients.share * dcx,
+            cy=state.cy + clients.share * dcy,
             cxi=clients.put(state.cxi, cxi),
             cyi=clients.put(state.cyi, cyi),
         )

@@ -28,7 +28,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, UserError, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    UserError,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.steps import reach
 
 
@@ -56,8 +66,8 @@ class FedNormSGDA(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     own_steps: tuple[int, ...] = ()
     normalize: bool = True
     snapshot_rounds: int | None = None
@@ -71,7 +81,7 @@ class FedNormSGDA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "snapshot_rounds")
+        positive(self, "snapshot_rounds")
         if any(steps < 1 for steps in self.own_steps):
             raise UserError(f"algorithm fed_norm_sgda: own_steps must be at least 1, given {self.own_steps}")
 

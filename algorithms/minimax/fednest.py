@@ -29,8 +29,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, ServerUpdate, positive, register
-from harness.core.steps import reach
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    Release,
+    ServerUpdate,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -54,8 +64,8 @@ class FedNest(Descent, Release, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     inner_rounds: int = 1
     svrg: bool = True
 
@@ -67,7 +77,7 @@ class FedNest(Descent, Release, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "inner_rounds")
+        positive(self, "inner_rounds")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
@@ -77,50 +87,38 @@ class FedNest(Descent, Release, ServerUpdate):
         """Ascend in the inner rounds, then descend once."""
         x, y = channel.down(state.x), channel.rebroadcast(state.y)
         for number in range(self.inner_rounds):
-            state = self.server_step(state, y=self._ascent(state.y, x, y, number, clients, channel))
+            state = self.server_step(state, y=self._ascent(x, y, number, clients, channel))
             state = state._replace(y=clients.project(state.y))
             y = channel.down(state.y)
-        return self.server_step(state, x=self._descent(state.x, x, y, clients, channel))
+        return self.server_step(state, x=self._descent(x, y, clients, channel))
 
-    def _ascent(
-        self, start: Tensor, x: Tensor, y_t: Tensor, number: int, clients: Clients, channel: Channel
-    ) -> Tensor:
+    def _ascent(self, x: Tensor, y_t: Tensor, number: int, clients: Clients, channel: Channel) -> Tensor:
         """FedInn: return the mean increment of y."""
-        y, b, mean = y_t, 0 * y_t, 0 * start
+        y, b = y_t, 0 * y_t
         if self.svrg:
             (anchor,) = clients.batches(self, steps=1, stream=f"inner anchor {number}")
-            mean = channel.mean(clients.grad_y(x, y_t, anchor), weighting="uniform")
-            b = channel.down(mean)
+            b = channel.down(channel.mean(clients.grad_y(x, y_t, anchor), weighting="uniform"))
         m = None
         for batch in clients.batches(self, stream=f"inner {number}"):
             g = clients.grad_y(x, y, batch)
             g = g - clients.grad_y(x, y_t, batch) if self.svrg else g
             y, m = self.step(y, g, batch, m, lr=-self.lr_y, correction=b)
             y = clients.project(y)
-        steps = clients.most_steps(self)
-        length = self.lr_y * reach(steps.of(y), self.momentum)
-        known = self.known(lambda y, b: [clients.project(y + length * b)], (y_t, b), (start, mean))
-        moved: Tensor = channel.mean_and_sent(
-            y, base=y_t, known=known, scale=(steps * self.lr_y,), weighting="uniform"
-        )[0]
+        reach = clients.most_steps(self) * self.lr_y
+        moved: Tensor = channel.mean(Increment(y, of=y_t, scale=reach), weighting="uniform")
         return moved
 
-    def _descent(self, start: Tensor, x_t: Tensor, y: Tensor, clients: Clients, channel: Channel) -> Tensor:
+    def _descent(self, x_t: Tensor, y: Tensor, clients: Clients, channel: Channel) -> Tensor:
         """FedOut: return the mean increment of x."""
-        x, a, mean = x_t, 0 * x_t, 0 * start
+        x, a = x_t, 0 * x_t
         if self.svrg:
             (anchor,) = clients.batches(self, steps=1, stream="outer anchor")
-            mean = channel.mean(clients.grad_x(x_t, y, anchor), weighting="uniform")
-            a = channel.down(mean)
+            a = channel.down(channel.mean(clients.grad_x(x_t, y, anchor), weighting="uniform"))
         m = None
         for batch in clients.batches(self):
             g = clients.grad_x(x, y, batch)
             g = g - clients.grad_x(x_t, y, batch) if self.svrg else g
             x, m = self.step(x, g, batch, m, lr=self.lr_x, correction=a)
-        steps = clients.most_steps(self)
-        length = self.lr_x * reach(steps.of(x), self.momentum)
-        known = self.known(lambda x, a: [x - length * a], (x_t, a), (start, mean))
-        moved: Tensor = channel.mean_and_sent(
-            x, base=x_t, known=known, scale=(steps * self.lr_x,), weighting="uniform"
-        )[0]
+        reach = clients.most_steps(self) * self.lr_x
+        moved: Tensor = channel.mean(Increment(x, of=x_t, scale=reach), weighting="uniform")
         return moved

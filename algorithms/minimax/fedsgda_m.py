@@ -32,8 +32,7 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core import Channel, Clients, Meta, Release, UserError, positive, register
-from harness.core.steps import fading
+from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
 
 
 @register
@@ -60,8 +59,8 @@ class FedSGDAM(Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     alpha: float = 0.1
     beta: float = 0.1
     first_batch: int | None = None
@@ -80,7 +79,7 @@ class FedSGDAM(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "alpha", "beta", "first_batch")
+        positive(self, "alpha", "beta", "first_batch")
         if max(self.alpha, self.beta) > 1:
             given = f"{self.alpha}, {self.beta}"
             raise UserError(f"algorithm fedsgda_m: alpha and beta must be in (0, 1], given {given}")
@@ -106,7 +105,7 @@ class FedSGDAM(Release):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take Q local steps with two gradients per batch, then average points and estimates."""
-        x, y, u, v = sent = channel.down(state.x, state.y, state.u, state.v)
+        x, y, u, v = x_t, y_t, u_t, v_t = channel.down(state.x, state.y, state.u, state.v)
         xp, yp = clients.take(state.xp), clients.take(state.yp)
         started = clients.rows(state.started)
         for batch in self.batches(clients):
@@ -116,19 +115,20 @@ class FedSGDAM(Release):
             v = gy + (1 - self.beta) * started * (v - gyp)
             xp, yp, started = x, y, torch.ones_like(started)
             x, y = x - self.lr_x * u, clients.project(y + self.lr_y * v)
-        steps = clients.most_steps(self)
-        reach = steps * self.lr_x, steps * self.lr_y, None, None
-        keep_x, far_x = fading(1 - self.alpha, self.local_steps or 1)
-        keep_y, far_y = fading(1 - self.beta, self.local_steps or 1)
-
-        def end(x: Tensor, y: Tensor, u: Tensor, v: Tensor) -> list[Tensor]:
-            y = clients.project(y + self.lr_y * far_y * v)
-            return [x - self.lr_x * far_x * u, y, keep_x * u, keep_y * v]
-
-        known = self.known(end, sent, state[:4])
-        moved, _ = channel.mean_and_sent(x, y, u, v, base=sent, known=known, scale=reach, weighting="uniform")
+        reach_x, reach_y = (clients.most_steps(self) * lr for lr in (self.lr_x, self.lr_y))
+        moved = channel.mean(
+            Increment(x, of=x_t, scale=reach_x),
+            Increment(y, of=y_t, scale=reach_y),
+            Increment(u, of=u_t),
+            Increment(v, of=v_t),
+            weighting="uniform",
+        )
         if self.average_prev:
-            before = channel.mean(xp, yp, base=sent[:2], scale=reach[:2], weighting="uniform")
+            before = channel.mean(
+                Increment(xp, of=x_t, scale=reach_x),
+                Increment(yp, of=y_t, scale=reach_y),
+                weighting="uniform",
+            )
             xp, yp = channel.down(state.x + before[0], clients.project(state.y + before[1]))
         x, y, u, v = (old + step for old, step in zip(state[:4], moved, strict=True))
         y = clients.project(y)  # noise and compression may leave the feasible set

@@ -26,7 +26,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -51,8 +61,8 @@ class FedSGDAPlus(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     server_lr: float = 1.5
     server_lr_y: float | None = None
     snapshot_rounds: int = 5
@@ -66,7 +76,7 @@ class FedSGDAPlus(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "snapshot_rounds", "server_lr_y")
+        positive(self, "snapshot_rounds", "server_lr_y")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""
@@ -75,7 +85,7 @@ class FedSGDAPlus(Descent, ServerUpdate):
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps with ascent gradients at the snapshot, then the server's step."""
         snapshot = state.x if clients.round % self.snapshot_rounds == 0 else state.xs
-        x, y = sent = channel.down(state.x, state.y)
+        x, y = x_t, y_t = channel.down(state.x, state.y)
         xs = channel.rebroadcast(snapshot)
         m = None
         for batch in clients.batches(self):
@@ -83,7 +93,10 @@ class FedSGDAPlus(Descent, ServerUpdate):
             (x, y), m = self.step((x, y), (gx, gy), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        reach = steps * self.lr_x, steps * self.lr_y
-        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        dx, dy = channel.mean(
+            Increment(x, of=x_t, scale=steps * self.lr_x),
+            Increment(y, of=y_t, scale=steps * self.lr_y),
+            weighting="uniform",
+        )
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y), xs=snapshot)

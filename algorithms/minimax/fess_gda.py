@@ -30,12 +30,14 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     UserError,
     not_negative,
     positive,
     register,
+    step_size,
 )
 from harness.core.steps import reach
 
@@ -61,8 +63,8 @@ class FESSGDA(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     prox: float = 1.0
     beta: float = 0.5
 
@@ -75,7 +77,7 @@ class FESSGDA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "beta")
+        positive(self, "beta")
         not_negative(self, "prox")
         if self.beta > 1:
             raise UserError(f"algorithm fess_gda: beta must be in (0, 1], given {self.beta}")
@@ -86,14 +88,17 @@ class FESSGDA(Descent, ServerUpdate):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take simultaneous local steps; the server applies their mean and the pull toward z."""
-        x, y = sent = channel.down(state.x, state.y)
+        x, y = x_t, y_t = channel.down(state.x, state.y)
         m = None
         for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        scale = steps * self.lr_x, steps * self.lr_y
-        dx, dy = channel.mean(x, y, base=sent, scale=scale, weighting="uniform")
+        dx, dy = channel.mean(
+            Increment(x, of=x_t, scale=steps * self.lr_x),
+            Increment(y, of=y_t, scale=steps * self.lr_y),
+            weighting="uniform",
+        )
         pull = reach(int(steps.value), self.momentum) * self.lr_x * self.prox * (state.x - state.z)
         new = self.server_step(state, x=dx - pull, y=dy)
         z = state.z + self.beta * (new.x - state.z)

@@ -31,7 +31,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Increment, Meta, ServerUpdate, positive, register, step_size
 from harness.core.public import Public
 
 
@@ -54,7 +54,7 @@ class LocalAdaSEG(ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     g0: float = 1.0
 
     class State(NamedTuple):
@@ -66,7 +66,7 @@ class LocalAdaSEG(ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "g0")
+        positive(self, "g0")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point and with the largest steps."""
@@ -97,10 +97,9 @@ class LocalAdaSEG(ServerUpdate):
         reach = clients.most_steps(self) * self.lr
         seen = (self.local_steps or 1) * (clients.round + 1)
         dx, dy, excess = channel.mean(
-            weight * (x - x_t),
-            weight * (y - y_t),
-            weight - 1,
-            scale=(reach, reach, Public(math.sqrt(1 + seen))),
+            Increment(weight * (x - x_t), scale=reach),
+            Increment(weight * (y - y_t), scale=reach),
+            Increment(weight - 1, scale=Public(math.sqrt(1 + seen))),
             weighting="uniform",
             stateless=True,
         )

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
 
 
 @register
@@ -44,8 +44,8 @@ class LocalSGDA(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``."""
@@ -53,23 +53,22 @@ class LocalSGDA(Descent, ServerUpdate):
         x: Tensor
         y: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr_x", "lr_y")
-
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
         return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take simultaneous local steps, then apply the mean increments."""
-        x, y = sent = channel.down(state.x, state.y)
+        x, y = x_t, y_t = channel.down(state.x, state.y)
         m = None
         for batch in clients.batches(self):
             (x, y), m = self.step((x, y), clients.grads(x, y, batch), batch, m, lr=(self.lr_x, -self.lr_y))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        reach = steps * self.lr_x, steps * self.lr_y
-        dx, dy = channel.mean(x, y, base=sent, scale=reach, weighting="uniform")
+        dx, dy = channel.mean(
+            Increment(x, of=x_t, scale=steps * self.lr_x),
+            Increment(y, of=y_t, scale=steps * self.lr_y),
+            weighting="uniform",
+        )
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y))

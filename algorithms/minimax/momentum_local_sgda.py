@@ -30,8 +30,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Meta, Release, UserError, positive, register
-from harness.core.steps import fading
+from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
 
 
 @register
@@ -58,8 +57,8 @@ class MomentumLocalSGDA(Release):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     a: float = 1.0
     b_x: float = 0.5
     b_y: float = 0.5
@@ -75,7 +74,7 @@ class MomentumLocalSGDA(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_x", "lr_y", "a", "b_x", "b_y")
+        positive(self, "a", "b_x", "b_y")
         if self.a > 1 or self.a * max(self.b_x, self.b_y) > 1:
             given = f"a {self.a}, b_x {self.b_x}, b_y {self.b_y}"
             raise UserError(
@@ -91,7 +90,7 @@ class MomentumLocalSGDA(Release):
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Take local steps and update the directions, then average points and directions."""
-        x, y, dx, dy = sent = channel.down(*state)
+        x, y, dx, dy = x_t, y_t, dx_t, dy_t = channel.down(*state)
         lr_x, lr_y, wx, wy = self.a * self.lr_x, self.a * self.lr_y, self.a * self.b_x, self.a * self.b_y
         for batch in clients.batches(self):
             if not self.recompute_after_sync:
@@ -101,17 +100,12 @@ class MomentumLocalSGDA(Release):
             if self.recompute_after_sync:
                 x, y = x - lr_x * dx, clients.project(y + lr_y * dy)
         steps = clients.most_steps(self)
-        reach = steps * lr_x, steps * lr_y, None, None
-        keep_x, far_x = fading(1 - wx, self.local_steps or 1)
-        keep_y, far_y = fading(1 - wy, self.local_steps or 1)
-        if not self.recompute_after_sync:  # the first step follows the old direction as it is
-            far_x, far_y = far_x + 1 - keep_x, far_y + 1 - keep_y
-
-        def end(x: Tensor, y: Tensor, dx: Tensor, dy: Tensor) -> list[Tensor]:
-            return [x - lr_x * far_x * dx, clients.project(y + lr_y * far_y * dy), keep_x * dx, keep_y * dy]
-
-        moved, _ = channel.mean_and_sent(
-            x, y, dx, dy, base=sent, known=self.known(end, sent, state), scale=reach, weighting="uniform"
+        moved = channel.mean(
+            Increment(x, of=x_t, scale=steps * lr_x),
+            Increment(y, of=y_t, scale=steps * lr_y),
+            Increment(dx, of=dx_t),
+            Increment(dy, of=dy_t),
+            weighting="uniform",
         )
         x, y, dx, dy = (old + step for old, step in zip(state, moved, strict=True))
         return self.State(x, clients.project(y), dx, dy)

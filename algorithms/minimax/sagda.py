@@ -28,8 +28,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, Release, ServerUpdate, positive, register
-from harness.core.steps import reach
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    Release,
+    ServerUpdate,
+    register,
+    step_size,
+)
 
 
 @register
@@ -51,8 +60,8 @@ class SAGDA(Descent, Release, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = 0.01
-    lr_y: float = 0.01
+    lr_x: float = step_size(0.01)
+    lr_y: float = step_size(0.01)
     resample_cv: bool = False
 
     class State(NamedTuple):
@@ -61,37 +70,29 @@ class SAGDA(Descent, Release, ServerUpdate):
         x: Tensor
         y: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr_x", "lr_y")
-
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""
         return self.server_init(self.State(start["x"], start["y"]), "x", "y")
 
     def round(self, state: State, clients: Clients, channel: Channel) -> State:
         """Average the gradients at the server's point, then take corrected local steps from it."""
-        x, y = sent = channel.down(state.x, state.y)
+        x, y = x_t, y_t = channel.down(state.x, state.y)
         (anchor,) = clients.batches(self, steps=1, stream="anchor")
         ax, ay = clients.grads(x, y, anchor)
-        means = channel.mean(ax, ay, weighting="uniform")
-        mx, my = channel.down(*means)
+        mx, my = channel.down(*channel.mean(ax, ay, weighting="uniform"))
         m = None
         for batch in clients.batches(self):
             gx, gy = clients.grads(x, y, batch)
             if self.resample_cv:
-                ax, ay = clients.grads(sent[0], sent[1], batch)
+                ax, ay = clients.grads(x_t, y_t, batch)
             drift, sizes = (gx - ax, gy - ay), (self.lr_x, -self.lr_y)
             (x, y), m = self.step((x, y), drift, batch, m, lr=sizes, correction=(mx, my))
             y = clients.project(y)
         steps = clients.most_steps(self)
-        length = reach(steps.of(x), self.momentum)
-
-        def end(x: Tensor, y: Tensor, mx: Tensor, my: Tensor) -> list[Tensor]:
-            return [x - self.lr_x * length * mx, clients.project(y + self.lr_y * length * my)]
-
-        known = self.known(end, (*sent, mx, my), (state.x, state.y, *means))
-        scale = steps * self.lr_x, steps * self.lr_y
-        (dx, dy), _ = channel.mean_and_sent(x, y, base=sent, known=known, scale=scale, weighting="uniform")
+        dx, dy = channel.mean(
+            Increment(x, of=x_t, scale=steps * self.lr_x),
+            Increment(y, of=y_t, scale=steps * self.lr_y),
+            weighting="uniform",
+        )
         new = self.server_step(state, x=dx, y=dy)
         return new._replace(y=clients.project(new.y))

@@ -27,12 +27,13 @@ from harness.core import (
     Channel,
     Clients,
     Descent,
+    Increment,
     Meta,
     ServerUpdate,
     UserError,
     not_negative,
-    positive,
     register,
+    step_size,
 )
 
 
@@ -53,10 +54,10 @@ class APFL(Descent, ServerUpdate):
         "apfl", "personalized", ("erm",), "Deng et al. 2020", "https://arxiv.org/abs/2003.13461"
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     share: float = 0.5
-    lr_share: float = 0.01
+    lr_share: float = step_size(0.01)
 
     class State(NamedTuple):
         """The global model ``(..., P)``; personal models ``(..., total, P)``; weights ``(..., total, 1)``."""
@@ -67,7 +68,6 @@ class APFL(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "lr_share")
         if not 0 <= self.share <= 1:
             raise UserError(f"algorithm apfl: share must be from 0 to 1, given {self.share}")
@@ -92,7 +92,7 @@ class APFL(Descent, ServerUpdate):
             if step == 0:
                 share = (share - self.lr_share * ahead).clamp(0, 1)
         kept = {"pi": clients.put(state.pi, p), "share": clients.put(state.share, share)}
-        return self.server_step(state, x=channel.mean(x, base=x_t))._replace(**kept)
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))._replace(**kept)
 
     def model(self, state: State) -> Tensor:
         """Return the mixtures."""

@@ -24,7 +24,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -46,7 +57,7 @@ class Ditto(Descent, ServerUpdate):
         "ditto", "personalized", ("erm",), "Li et al. 2021", "https://arxiv.org/abs/2012.04221"
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     tie: float = 0.01
     personal_epochs: int | None = None
@@ -59,7 +70,7 @@ class Ditto(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "personal_epochs")
+        positive(self, "personal_epochs")
         not_negative(self, "tie")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -76,7 +87,9 @@ class Ditto(Descent, ServerUpdate):
         for batch in clients.batches(self, epochs=self.personal_epochs):
             pull = self.tie * (p - x_t)
             p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr, plus=pull)
-        return self.server_step(state, x=channel.mean(x, base=x_t))._replace(pi=clients.put(state.pi, p))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))._replace(
+            pi=clients.put(state.pi, p)
+        )
 
     def model(self, state: State) -> Tensor:
         """Return the personal models."""

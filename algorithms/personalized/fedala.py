@@ -29,7 +29,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -50,9 +61,9 @@ class FedALA(Descent, ServerUpdate):
         "fedala", "personalized", ("erm",), "Zhang et al. 2023", "https://arxiv.org/abs/2212.01197"
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    lr_weights: float = 1.0
+    lr_weights: float = step_size(1.0)
     weight_epochs: int | None = None
 
     class State(NamedTuple):
@@ -65,7 +76,7 @@ class FedALA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "weight_epochs")
+        positive(self, "weight_epochs")
         not_negative(self, "lr_weights")
 
     def view(self, problem: Problem) -> Problem:
@@ -89,7 +100,7 @@ class FedALA(Descent, ServerUpdate):
         u, v, m = u_t, kept + w * apart, None
         for batch in clients.batches(self):
             (u, v), m = self.step((u, v), clients.grads(u, v, batch), batch, m, lr=(self.lr, self.lr))
-        du, dv = channel.mean(u, v, base=(u_t, v_t))
+        du, dv = channel.mean(Increment(u, of=u_t), Increment(v, of=v_t))
         own = {"vi": clients.put(state.vi, v), "wi": clients.put(state.wi, w)}
         return self.server_step(state, u=du, v=dv)._replace(**own)
 

@@ -22,7 +22,17 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -46,7 +56,7 @@ class FedBABU(Descent, ServerUpdate):
         version=2, parts=True,
     )  # fmt: skip
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     finetune_epochs: int = 5
     finetune: Literal["all", "head"] = "all"
@@ -59,7 +69,6 @@ class FedBABU(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "finetune_epochs")
 
     def view(self, problem: Problem) -> Problem:
@@ -77,7 +86,7 @@ class FedBABU(Descent, ServerUpdate):
         v = clients.rows(state.v)
         for batch in clients.batches(self):
             u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr)
-        return self.server_step(state, u=channel.mean(u, base=u_t))
+        return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))
 
     def model(self, state: State) -> Tensor:
         """Return the common model."""

@@ -32,7 +32,18 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, UserError, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    UserError,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.gaussian_encoder import class_posteriors, mean_scores, variational_loss
 from harness.core.problem import Problem, join_model, split_model
 
@@ -63,7 +74,7 @@ class FedCR(Descent, ServerUpdate):
         version=2, classes=True, apart=("beta",),
     )  # fmt: skip
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     latent: int = 256
     beta: float = 0.001
@@ -82,7 +93,7 @@ class FedCR(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "latent", "draws", "test_draws")
+        positive(self, "latent", "draws", "test_draws")
         if not (0 <= self.prior_rate <= 1 and self.beta >= 0):
             given = f"{self.prior_rate} and {self.beta}"
             raise UserError(f"algorithm fedcr: prior_rate must be in [0, 1], beta at least 0, given {given}")
@@ -108,7 +119,7 @@ class FedCR(Descent, ServerUpdate):
             both = clients.gradient(loss, u, v, m, s, noise, batch=batch, by=(0, 1))
             (u, v), buffers = self.step((u, v), both, batch, buffers, lr=(self.lr, self.lr))
         posteriors = clients.each(class_posteriors(clients.problem), u, clients.data())
-        du = channel.mean(u, base=u_t)
+        du = channel.mean(Increment(u, of=u_t))
         means = channel.mean(*posteriors, weighting="uniform", stateless=True)
         precision, weighted = (clients.n * part for part in means)
         precision = precision.clamp(min=0)

@@ -29,7 +29,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import aligned_loss, class_statistics, minimize_on_simplex
 from harness.core.problem import Problem, join_model, split_model
 from harness.core.wire.message import combined
@@ -65,8 +76,8 @@ class FedPAC(Descent, ServerUpdate):
         classes=True,
     )
 
-    lr_u: float = 0.01
-    lr_v: float = 0.01
+    lr_u: float = step_size(0.01)
+    lr_v: float = step_size(0.01)
     grad_clip: float | None = 10.0
     head_epochs: int | None = None
     alignment: float = 1.0
@@ -81,7 +92,7 @@ class FedPAC(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_u", "lr_v", "head_epochs")
+        positive(self, "head_epochs")
         not_negative(self, "alignment")
 
     def view(self, problem: Problem) -> Problem:
@@ -118,13 +129,12 @@ class FedPAC(Descent, ServerUpdate):
             u, m = self.step(u, gradient, batch, m, lr=self.lr_u)
 
         share, mean, _ = clients.each(statistics, u, data)
-        sent = u, _weighted(share, mean), share
-        du, sums, shares = channel.mean(*sent, base=(u_t, None, None), stateless=True)
+        du, sums, shares = channel.mean(Increment(u, of=u_t), _weighted(share, mean), share, stateless=True)
         shares = shares.repeat_interleave(clients.problem.width, -1)
         c_new = torch.where(shares > RARE, sums / shares.clamp(min=RARE), state.c)
         if self.head_combination:
             # The server knows the heads at the start of the round: it sent them, or they are the initial ones.
-            steps, spreads, hs = channel.gather(v, spread, h, base=(v_t, None, None), stateless=True)
+            steps, spreads, hs = channel.gather(Increment(v, of=v_t), spread, h, stateless=True)
             v = channel.scatter(combined(combination(spreads, hs).to(v), v_t + steps))
         return self.server_step(state, u=du)._replace(vi=clients.put(state.vi, v), c=c_new)
 

@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -41,7 +41,7 @@ class FedPer(Descent, ServerUpdate):
         "fedper", "personalized", ("erm",), "Arivazhagan et al. 2019", "https://arxiv.org/abs/1912.00818"
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
 
     class State(NamedTuple):
@@ -49,10 +49,6 @@ class FedPer(Descent, ServerUpdate):
 
         u: Tensor
         vi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""
@@ -68,7 +64,9 @@ class FedPer(Descent, ServerUpdate):
         v, m = clients.take(state.vi), None
         for batch in clients.batches(self):
             (u, v), m = self.step((u, v), clients.grads(u, v, batch), batch, m, lr=(self.lr, self.lr))
-        return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
+        return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))._replace(
+            vi=clients.put(state.vi, v)
+        )
 
     def model(self, state: State) -> Tensor:
         """Return what is shared with what each client keeps."""

@@ -29,7 +29,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register
+from harness.core import Channel, Clients, Descent, Meta, not_negative, positive, register, step_size
 from harness.core.methods.derivatives import aligned_loss, class_statistics
 from harness.core.problem import Problem, join_model, split_model
 
@@ -59,7 +59,7 @@ class FedProto(Descent):
         classes=True,
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     alignment: float = 1.0
     least_share: float = 0.01
@@ -73,7 +73,7 @@ class FedProto(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "least_share")
+        positive(self, "least_share")
         not_negative(self, "alignment")
 
     def view(self, problem: Problem) -> Problem:

@@ -23,7 +23,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import feature_distance
 from harness.core.problem import Problem, join_model, split_model
 
@@ -45,9 +55,9 @@ class FedReCoPVR(Descent, ServerUpdate):
 
     meta: ClassVar = Meta("fedreco_pvr", "personalized", ("erm",), "FedReCo (appendix)")
 
-    lr_u: float = 0.01
-    lr_v: float = 0.01
-    lr_0: float = 0.001
+    lr_u: float = step_size(0.01)
+    lr_v: float = step_size(0.01)
+    lr_0: float = step_size(0.001)
     grad_clip: float | None = 10.0
     tie: float = 0.01
     head_epochs: int | None = None
@@ -63,7 +73,7 @@ class FedReCoPVR(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_u", "lr_v", "head_epochs")
+        positive(self, "head_epochs")
         not_negative(self, "lr_0", "tie")
 
     def view(self, problem: Problem) -> Problem:

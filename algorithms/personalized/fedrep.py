@@ -25,7 +25,18 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    positive,
+    register,
+    step_size,
+)
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -46,8 +57,8 @@ class FedRep(Descent, ServerUpdate):
         "fedrep", "personalized", ("erm",), "Collins et al. 2021", "https://arxiv.org/abs/2102.07078"
     )
 
-    lr_u: float = 0.01
-    lr_v: float = 0.01
+    lr_u: float = step_size(0.01)
+    lr_v: float = step_size(0.01)
     head_epochs: int | None = None
     grad_clip: float | None = 10.0
 
@@ -59,7 +70,7 @@ class FedRep(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr_v", "head_epochs")
+        positive(self, "head_epochs")
         not_negative(self, "lr_u")
 
     def view(self, problem: Problem) -> Problem:
@@ -79,7 +90,9 @@ class FedRep(Descent, ServerUpdate):
         m = None
         for batch in clients.batches(self):
             u, m = self.step(u, clients.grad_x(u, v, batch), batch, m, lr=self.lr_u)
-        return self.server_step(state, u=channel.mean(u, base=u_t))._replace(vi=clients.put(state.vi, v))
+        return self.server_step(state, u=channel.mean(Increment(u, of=u_t)))._replace(
+            vi=clients.put(state.vi, v)
+        )
 
     def model(self, state: State) -> Tensor:
         """Return the common extractor with every client's head."""

@@ -27,7 +27,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 from harness.core.methods.derivatives import balanced_loss, class_shares
 from harness.core.problem import Problem, join_model, split_model
 
@@ -57,7 +67,7 @@ class FedRoD(Descent, ServerUpdate):
         classes=True,
     )
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     balance: float = 1.0
 
@@ -70,7 +80,6 @@ class FedRoD(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         not_negative(self, "balance")
 
     def view(self, problem: Problem) -> Problem:
@@ -97,7 +106,7 @@ class FedRoD(Descent, ServerUpdate):
             both = clients.gradient(balanced_loss, u, v, prior, batch=batch, by=(0, 1))
             w, m_w = self.step(w, own, batch, m_w, lr=self.lr)
             (u, v), m = self.step((u, v), both, batch, m, lr=(self.lr, self.lr))
-        du, dv = channel.mean(u, v, base=(u_t, v_t))
+        du, dv = channel.mean(Increment(u, of=u_t), Increment(v, of=v_t))
         return self.server_step(state, u=du, v=dv)._replace(vi=clients.put(state.vi, w))
 
     def model(self, state: State) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, register, step_size
 from harness.core.problem import Problem, join_model, split_model
 
 
@@ -32,7 +32,7 @@ class Local(Descent):
 
     meta: ClassVar = Meta("local", "personalized", ("erm",), "-")
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     alternate: bool = False
 
     class State(NamedTuple):
@@ -45,10 +45,6 @@ class Local(Descent):
 
         ui: Tensor
         vi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head if they alternate."""

@@ -24,7 +24,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    not_negative,
+    register,
+    step_size,
+)
 
 
 @register
@@ -45,8 +55,8 @@ class PerFedAvg(Descent, ServerUpdate):
         parts=True,
     )  # fmt: skip
 
-    lr: float = 0.01
-    lr_inner: float = 0.01
+    lr: float = step_size(0.01)
+    lr_inner: float = step_size(0.01)
     grad_clip: float | None = 10.0
     finetune_steps: int = 1
 
@@ -57,7 +67,6 @@ class PerFedAvg(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "lr_inner")
         not_negative(self, "finetune_steps")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
@@ -71,7 +80,7 @@ class PerFedAvg(Descent, ServerUpdate):
         for inner, batch in zip(clients.batches(self, stream="inner"), clients.batches(self), strict=True):
             ahead = x - self.lr_inner * self.clip(clients.grad(x, inner))
             x, m = self.step(x, clients.grad(ahead, batch), batch, m, lr=self.lr)
-        return self.server_step(state, x=channel.mean(x, base=x_t))
+        return self.server_step(state, x=channel.mean(Increment(x, of=x_t)))
 
     def personal(self, state: State, clients: Clients) -> Tensor:
         """Return a copy that every client adapted."""

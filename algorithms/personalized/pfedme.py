@@ -24,7 +24,17 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, positive, register
+from harness.core import (
+    Channel,
+    Clients,
+    Descent,
+    Increment,
+    Meta,
+    ServerUpdate,
+    positive,
+    register,
+    step_size,
+)
 
 
 @register
@@ -46,8 +56,8 @@ class PFedMe(Descent, ServerUpdate):
         "pfedme", "personalized", ("erm",), "Dinh et al. 2020", "https://arxiv.org/abs/2006.08848"
     )
 
-    lr: float = 0.005
-    lr_inner: float = 0.01
+    lr: float = step_size(0.005)
+    lr_inner: float = step_size(0.01)
     grad_clip: float | None = 10.0
     tie: float = 15.0
     inner_steps: int = 5
@@ -60,7 +70,7 @@ class PFedMe(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr", "lr_inner", "tie", "inner_steps")
+        positive(self, "tie", "inner_steps")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all models from the problem's model."""
@@ -75,7 +85,7 @@ class PFedMe(Descent, ServerUpdate):
                 pull = self.tie * (p - x)
                 p, m = self.step(p, clients.grad(p, batch), batch, m, lr=self.lr_inner, plus=pull)
             x = x - batch.active * self.lr * self.tie * (x - p)
-        dx = channel.mean(x, base=x_t, weighting="uniform")
+        dx = channel.mean(Increment(x, of=x_t), weighting="uniform")
         return self.server_step(state, x=dx)._replace(pi=clients.put(state.pi, p))
 
     def model(self, state: State) -> Tensor:

@@ -29,7 +29,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, UserError, positive, register
+from harness.core import Channel, Clients, Descent, Meta, UserError, register, step_size
 from harness.core.clients.parties import linearized_loss, party_loss, with_embeddings, with_gradients
 
 
@@ -56,7 +56,7 @@ class LVFL(Descent):
         stackable=False,
     )  # fmt: skip
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
     iterations: int = 5
     labels: Literal["everywhere", "server"] = "everywhere"
     resend: bool = True
@@ -69,7 +69,6 @@ class LVFL(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "lr")
         if self.iterations < 1:
             raise UserError(f"algorithm lvfl: iterations must be at least 1, given {self.iterations}")
 

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Meta, register, step_size
 from harness.core.clients.parties import linearized_loss, with_gradients
 
 
@@ -43,17 +43,13 @@ class SplitNN(Descent):
         stackable=False,
     )  # fmt: skip
 
-    lr: float = 0.01
+    lr: float = step_size(0.01)
 
     class State(NamedTuple):
         """The server's network ``(P,)`` and the parties' ``(K, Q)``."""
 
         x: Tensor
         y: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's networks; all parties start equal."""

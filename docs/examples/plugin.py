@@ -16,7 +16,7 @@ from torch import Tensor
 
 from datasets.catalog import data_set
 from datasets.dataset import Dataset
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, register, step_size
 from harness.metrics import Predictions, metric
 
 
@@ -37,17 +37,13 @@ class LocalMomentum(Descent):
 
     meta: ClassVar = Meta("local_momentum", "centralized", ("erm",), "an example", parts=True)
 
-    lr: float = 0.05
+    lr: float = step_size(0.05)
     momentum: float = 0.5
 
     class State(NamedTuple):
         """The global model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""
@@ -59,7 +55,7 @@ class LocalMomentum(Descent):
         m = None
         for batch in clients.batches(self):
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        return self.State(state.x + channel.mean(x, base=x_t))
+        return self.State(state.x + channel.mean(Increment(x, of=x_t)))
 
 
 @metric("max", ".4f", "share")

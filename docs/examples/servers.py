@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Meta, positive, register
+from harness.core import Channel, Clients, Descent, Increment, Meta, positive, register
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Aggregator(ForeignServer):
     def round(self, state, clients, channel):
         """Local SGD, then the aggregate of the received models."""
         x = channel.down(state.x)
-        received = state.x + channel.gather(self.trained(x, clients), base=x)
+        received = state.x + channel.gather(Increment(self.trained(x, clients), of=x))
         made = self.aggregate(clients.round, state.x.cpu().numpy(), received.cpu().numpy())
         return self.State(torch.from_numpy(np.array(made)).to(state.x))
 
@@ -77,7 +77,7 @@ class Postprocessor(ForeignServer):
     def round(self, state, clients, channel):
         """Local SGD, then a function of the mean increment."""
         x = channel.down(state.x)
-        mean = channel.mean(self.trained(x, clients), base=x)
+        mean = channel.mean(Increment(self.trained(x, clients), of=x))
         made = self.process(clients.round, state.x.cpu().numpy(), mean.cpu().numpy())
         return self.State(state.x + torch.from_numpy(np.array(made)).to(state.x))
 

@@ -39,7 +39,7 @@ from harness.config.settings import construct
 from harness.config.sweep import Combination, assign
 from harness.config.yaml import mapping, shown
 from harness.core import rng
-from harness.core.algorithm import ALGORITHMS, SCHEDULE
+from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible, UserError, counted, unknown
 from harness.metrics import ELSEWHERE, better_is_higher
 
@@ -292,12 +292,17 @@ def hold_out(cell: dict[str, Any]) -> None:
 
 def step_sizes(spec: RunSpec) -> list[str]:
     """Return the settings of a run's algorithm that are step sizes."""
-    return [path for path in (f"algorithm.{name}" for name in spec.algorithm) if _is_step(path)]
+    return [
+        f"algorithm.{name}"
+        for name in ALGORITHMS[spec.algorithm["name"]].step_sizes()
+        if name in spec.algorithm
+    ]
 
 
 def _is_step(path: str) -> bool:
+    """Whether a setting is a step size of any algorithm, so that it has the same points for all."""
     section, _, name = path.partition(".")
-    return section == "algorithm" and (name == "lr" or name.startswith("lr_")) and name not in SCHEDULE
+    return section == "algorithm" and any(name in ALGORITHMS[one].step_sizes() for one in ALGORITHMS)
 
 
 def _set(cell: Combination, settings: Mapping[str, Any]) -> RunSpec:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         not_negative,
         positive,
         register,
+        step_size,
     )
     from harness.core.clients.clients import Clients
     from harness.core.losses import cross_entropy, weighted_mean
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from harness.core.public import Public
     from harness.core.registry import UserError
     from harness.core.wire.channel import Channel
-    from harness.core.wire.message import Known
+    from harness.core.wire.message import Increment, Value
 
 __all__ = [
     "ALGORITHMS",
@@ -32,19 +33,21 @@ __all__ = [
     "Channel",
     "Clients",
     "Descent",
-    "Known",
+    "Increment",
     "Meta",
     "Problem",
     "Public",
     "Release",
     "ServerUpdate",
     "UserError",
+    "Value",
     "cross_entropy",
     "join_model",
     "not_negative",
     "positive",
     "register",
     "split_model",
+    "step_size",
     "weighted_mean",
 ]
 
@@ -52,10 +55,11 @@ __all__ = [
 _ELSEWHERE = {
     "Channel": "wire.channel",
     "Clients": "clients.clients",
-    "Known": "wire.message",
+    "Increment": "wire.message",
     "Problem": "problem",
     "Public": "public",
     "UserError": "registry",
+    "Value": "wire.message",
     "cross_entropy": "losses",
     "join_model": "problem",
     "split_model": "problem",

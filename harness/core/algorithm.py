@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -14,16 +13,28 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import steps
+from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Registry, UserError
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Known, plain
+from harness.core.wire.message import plain
 from privacy import scale_to_norm
 
 S = TypeVar("S")
 MOST_SAMPLES = 1_000_000  # in a batch, and steps in a round: their indices are drawn at once
-SCHEDULE = ("lr_decay", "lr_schedule", "lr_period")  # fields that look like step sizes by name
+_SCHEDULE = ("lr_decay", "lr_schedule", "lr_period")  # the only fields so named that are no step sizes
+_STEP_SIZE = "step size"  # key in the metadata of fields
+
+
+def step_size(default: float) -> Any:
+    """Declare a field as a step size: above 0, and changed from round to round by `Algorithm.lr_schedule`.
+
+    Examples
+    --------
+    ``lr: float = step_size(0.1)``
+    """
+    return field(default=default, metadata={_STEP_SIZE: True})
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,7 @@ class Algorithm:
     batch_size : int or None
         Samples per batch; None, or more than a client has: all its data in every step.
     lr_schedule : {"exponential", "constant", "step", "cosine"}
-        Schedule of all step sizes named ``lr`` or ``lr_...``; see `steps.rate`.
+        Schedule of all step sizes (`step_size`); see `steps.rate`.
     lr_decay : float
         Factor per round (exponential) or per ``lr_period`` rounds (step).
     lr_period : int or None
@@ -144,6 +155,12 @@ class Algorithm:
                 f"algorithm {self.meta.name}: lr_decay needs lr_schedule exponential or step, "
                 f"given {self.lr_decay} with {self.lr_schedule}"
             )
+        positive(self, *self.step_sizes())
+
+    @classmethod
+    def step_sizes(cls) -> tuple[str, ...]:
+        """Return the names of the fields that are step sizes, which the schedule changes."""
+        return tuple(one.name for one in fields(cls) if one.metadata.get(_STEP_SIZE))
 
     def rate(self, round: int) -> float:
         """Return the factor of the initial step sizes in a round."""
@@ -160,11 +177,9 @@ class Algorithm:
         factor = self.rate(round)
         if factor == 1:
             return self
-        rates = [field.name for field in fields(self) if f"{field.name}_".startswith("lr_")]
         changed = copy(self)  # without the checks, which the settings of stacked runs would not pass
-        for name in rates:
-            if name not in SCHEDULE:
-                object.__setattr__(changed, name, factor * getattr(self, name))
+        for name in self.step_sizes():
+            object.__setattr__(changed, name, factor * getattr(self, name))
         return changed
 
     def view(self, problem: Problem) -> Problem:
@@ -242,6 +257,14 @@ class Descent(Algorithm):
                 f"algorithm {self.meta.name}: momentum must be 0, given {self.momentum}: it restarts every round, "
                 "and a round is a single step"
             )
+
+    def reach(self, batches: Batches) -> Any:
+        """Return how far a round's steps lead each client along a constant direction, ``(..., C, 1)``.
+
+        In units of the step size: the number of steps, more with momentum. A client without a batch counts as one
+        with one.
+        """
+        return steps.reach(batches.num_steps.clamp(min=1), self.momentum)
 
     @property
     def _changes_gradients(self) -> bool:
@@ -330,6 +353,9 @@ class Descent(Algorithm):
 class Release(Algorithm):
     """An algorithm whose messages contain terms that follow from earlier releases.
 
+    What a client would send if all its gradients were zero is such a term; the channel finds it by going through
+    `round` without gradients (`harness.core.wire.known_terms`).
+
     Attributes
     ----------
     release : {"value", "change"}
@@ -339,39 +365,6 @@ class Release(Algorithm):
     """
 
     release: Literal["value", "change"] = "value"
-
-    def known(
-        self,
-        end: Callable[..., Sequence[Tensor]],
-        rows: Sequence[Any],
-        vectors: Sequence[Any] | None = None,
-        remembered: int = 0,
-    ) -> list[Known] | None:
-        """Return the increments of a round in which all gradients are zero; None to release the change.
-
-        Parameters
-        ----------
-        end : Callable
-            Where such a round ends: maps what it starts from to the parts of the message.
-        rows : sequence of Tensor
-            The arguments of `end` at each client, rows ``(..., C, n)``, all of them sent, received or public; the
-            first are those that the parts are increments of.
-        vectors : sequence of Tensor, optional
-            The same at the server, ``(..., n)``, with what it takes as the mean of rows of clients.
-        remembered : int
-            Number of last parts that are values, of which the receiver remembers what was sent last.
-        """
-        if self.release == "change":
-            return None
-        moves = [after - before for after, before in zip(end(*rows), rows, strict=False)]
-        means: Sequence[Tensor | None] = [None] * len(moves)
-        if vectors is not None:
-            means = [after - before for after, before in zip(end(*vectors), vectors, strict=False)]
-        values = len(moves) - remembered
-        return [
-            Known(move, mean, number >= values)
-            for number, (move, mean) in enumerate(zip(moves, means, strict=True))
-        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,7 +444,20 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
 
 
 def register(cls: type[Algorithm]) -> type[Algorithm]:
-    """Register an algorithm under the name of its metadata."""
+    """Register an algorithm under the name of its metadata.
+
+    Raises
+    ------
+    TypeError
+        If a field is named like a step size and not declared as one, so that no schedule would change it.
+    """
+    for one in fields(cls):
+        named = one.name == "lr" or one.name.startswith("lr_")
+        if named and one.name not in (*_SCHEDULE, *cls.step_sizes()):
+            raise TypeError(
+                f"algorithm {cls.meta.name}: declare {one.name} as a step size, "
+                f"{one.name}: float = step_size({one.default}), or give it another name"
+            )
     return ALGORITHMS.add(cls.meta.name, cls)
 
 

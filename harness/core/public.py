@@ -8,7 +8,6 @@ scales of this type only, which are made of settings and of facts about the whol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +55,6 @@ class Public:
 
     __rmul__ = __mul__
     __radd__ = __add__
-
-
-Scale = Sequence[Public | None]
 
 
 def _value(number: float | PerRun | Public) -> Any:

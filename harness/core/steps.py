@@ -138,27 +138,6 @@ def reach(num_steps: float | Tensor, momentum: float) -> float | Tensor:
     return length
 
 
-def shrunk(factor: float, num_steps: float | Tensor) -> float | Tensor:
-    """Return ``factor ** num_steps``; of a positive factor in a way that rounds alike wherever a client stands."""
-    if not isinstance(num_steps, Tensor) or factor <= 0:
-        return factor**num_steps
-    exact = num_steps.double()
-    left: Tensor = (exact * apply(math.log, factor)).exp().to(num_steps)
-    return left
-
-
-def fading(keep: float, num_steps: int) -> tuple[float, float]:
-    """Return ``keep ** n`` and ``keep + keep ** 2 + ... + keep ** n``.
-
-    What is left of an estimate after n steps without gradients, and how far it has led in units of the step size.
-    """
-    left, length = 1.0, 0.0
-    for _ in range(num_steps):
-        left *= keep
-        length += left
-    return left, length
-
-
 def server_start(x: Tensor, optimizer: ServerOptimizer, tau: float) -> list[Tensor]:
     """Return a server optimizer's initial state for a vector; empty for sgd."""
     begin = {"m": 0.0, "v": tau**2}

@@ -277,3 +277,6 @@ class DryChannel(Channel):
     """A channel that counts bytes from the shapes of messages alone."""
 
     stages = DryStages
+
+    def release_values(self, round: Callable[..., Any]) -> None:
+        """Set nothing apart: sizes do not depend on it."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from compression import ratio_at
 from datasets.federation import Federation, stack
 from harness.core import rng
-from harness.core.algorithm import Algorithm
+from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import PrunedModels, prune_models, pruned_models
 from harness.core.clients.row_table import RowTable, of_run
@@ -272,6 +272,8 @@ class Simulation:
         self._begin_round(clients)
         channel = self.channel(clients, diagnose)
         algorithm, before = self.algorithm.at(self.round), self.state
+        if isinstance(algorithm, Release) and algorithm.release == "value":
+            channel.release_values(partial(algorithm.round, before))
         if self._chunked:
             self.state = round_in_chunks(algorithm, before, clients, channel, self.rows)
         else:

@@ -18,7 +18,7 @@ from harness.core.clients.clients import Clients
 from harness.core.execution.vectorize import Rows
 from harness.core.losses import cross_entropy
 from harness.core.wire.channel import Channel
-from harness.core.wire.message import Message
+from harness.core.wire.message import Known, Message
 from harness.core.wire.stages import Stages
 from harness.simulation.simulation import Simulation
 from harness.testing.conformance_printed import PRINTED_CHECKS
@@ -78,9 +78,10 @@ class SilentStages(Stages):
         """Book the message, then zero it."""
         super().book(message)
         shapes = [part.shape for part in message.parts]
-        terms = [term for one in message.known or () if one is not None for term in (one.rows, one.mean)]
-        known = [term.tolist() for term in terms if term is not None]
-        Silent.seen.append((self.clients.round, message.slot, shapes, message.scale, known))
+        scales = [part.scale for part in message.parts]
+        terms = [] if message.known is None else [*message.known.rows, *(message.known.mean or ())]
+        known = [term.tolist() for term in terms]
+        Silent.seen.append((self.clients.round, message.slot, shapes, scales, known))
         message.joint, message.sent = torch.zeros_like(message.joint), torch.zeros_like(message.joint)
 
 
@@ -92,6 +93,11 @@ class Silent(Channel):
 
     stages = SilentStages
     seen: ClassVar[list[object]] = []
+
+    def known(self, method: str) -> Known | None:
+        """Return the known terms without a mechanism, too, and their mean."""
+        averages = self._mixing is None and method == "mean_and_sent"
+        return None if self._round is None else self._known(self._round, method, averages=averages)
 
 
 class Equal(Clients):

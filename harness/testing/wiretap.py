@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
@@ -24,25 +25,24 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.private_batches import Drawn
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
-from harness.core.public import Scale
 from harness.core.wire import gossip, masks
 from harness.core.wire.channel import Channel
 from harness.core.wire.dp_client import ADAPTIVE_START
-from harness.core.wire.message import Known, Weighting, increments, split
+from harness.core.wire.message import Known, Part, Value, Weighting, parts_of, split
 from harness.testing.transcript import Key, Limit, Transcript, clipped, clipped_sums
 
 WORST = 0  # number of the client that sends long rows
 LONG = 1e3  # length of its rows over the clip norm, and factor of the long gradients
-Gossiped = tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}  # of the sensitivity, for rounding
 
 
 class _Message(NamedTuple):
-    """A message before it is sent: number, rows, increments, bounds of its clip, and which entries it has."""
+    """A message before it is sent: number, parts, what is clipped, known terms, bounds of its clip, its entries."""
 
     number: int
-    rows: list[Tensor]
+    rows: list[Part]
     parts: list[Tensor]
+    known: Known | None
     limit: Limit
     sensitivity: float
     held: list[Tensor] | None
@@ -63,157 +63,136 @@ class Wiretap(Channel):
 
     def mean_and_sent(
         self,
-        *rows: Tensor,
-        base: Any = None,
-        known: Sequence[Known | None] | None = None,
-        scale: Scale | None = None,
+        *rows: Tensor | Part,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> tuple[Any, Any]:
         """Send rows to the server and note the noise of their average."""
-        options: dict[str, Any] = {"base": base, "known": known, "scale": scale, "stateless": stateless}
+        options: dict[str, Any] = {"weighting": weighting, "stateless": stateless}
+        parts = parts_of(rows)
         if not self._watched:
-            return super().mean_and_sent(*rows, weighting=weighting, **options)
+            return super().mean_and_sent(*parts, **options)
         privacy, clients = self._transcript.privacy, self._clients
-        message = self._opened(rows, base, scale, known=known)
-        mean, sent = super().mean_and_sent(*message.rows, weighting=weighting, **options)
+        message = self._opened(parts, self.known("mean_and_sent"))
+        mean, sent = super().mean_and_sent(*message.rows, **options)
         present, averages = clients.participation_mask.double(), privacy.placement != "local"
         sizes = (clients.sizes * present).double()
         even = averages or clients.counts_private or weighting == "uniform"
         weights = present / clients.n if even else sizes / sizes.sum().clamp(min=1)
         if privacy.own is not None and not averages:  # an average of such noise is distributed otherwise
-            self._note_each(message, mean, sent, weights, known, scale)
+            self._note_each(message, mean, sent, weights)
             return mean, sent
         unit: Any = message.sensitivity * (1 / clients.n if averages else float(weights.norm()))
         clean = [weights.to(part) @ part for part in clipped(message.parts, message.limit, privacy.order)]
-        if known is not None:
-            terms = [
-                None if one is None else one.mean if averages else weights.to(one.rows) @ one.rows
-                for one in known
-            ]
-            clean = _plus(clean, terms, scale)
+        if message.known is not None:
+            terms = message.known.mean or [weights.to(one) @ one for one in message.known.rows]
+            clean = _plus(clean, terms)
         if message.held is not None and message.held[0].ndim > 1:  # clients add no noise to what they lack
             unit = [message.sensitivity * (weights.square() @ one.double()).sqrt() for one in message.held]
-        self._note(message, _scaled(mean, scale), clean, unit)
+        self._note(message, _scaled(mean, message.rows), clean, unit)
         if privacy.clip == "adaptive":
             self._note_count(message, present)
         return mean, sent
 
     def gather(
         self,
-        *rows: Tensor,
-        base: Any = None,
-        scale: Scale | None = None,
+        *rows: Tensor | Part,
         stateless: bool = False,
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
     ) -> Any:
         """Send rows to the server and note the noise of each."""
-        options: dict[str, Any] = {
-            "base": base, "scale": scale, "stateless": stateless, "per_sample": per_sample, "pass_on": pass_on,
-        }  # fmt: skip
+        options: dict[str, Any] = {"stateless": stateless, "per_sample": per_sample, "pass_on": pass_on}
+        parts = parts_of(rows)
         if not self._watched:
-            return super().gather(*rows, **options)
-        message = self._opened(rows, base, scale, per_sample)
+            return super().gather(*parts, **options)
+        message = self._opened(parts, None if per_sample is not None else self.known("gather"), per_sample)
         sent, privacy = super().gather(*message.rows, **options), self._transcript.privacy
         if per_sample is None:
-            clean = clipped(message.parts, message.limit, privacy.order)
+            clean = _plus(
+                clipped(message.parts, message.limit, privacy.order), message.known and message.known.rows
+            )
         else:  # slots without a sample are not sent, and do not count for the norm
             real = (per_sample.weight > 0.5).unsqueeze(-1)
-            parts = [torch.where(real, part, 0.0) for part in message.parts]
+            present = [torch.where(real, part, 0.0) for part in message.parts]
             whole = privacy.unit == "client"
-            rows_of = [part.flatten(-2) for part in parts] if whole else parts
+            rows_of = [part.flatten(-2) for part in present] if whole else present
             clean = clipped(rows_of, message.limit, privacy.order)
             clean = [torch.where(real, part.view(message.parts[0].shape), torch.nan) for part in clean]
-        self._note(message, _scaled(sent, scale), clean, message.sensitivity)
+        self._note(message, _scaled(sent, message.rows), clean, message.sensitivity)
         return sent
 
     def mix(
         self,
-        *rows: Tensor,
+        *rows: Tensor | Part,
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        known: Sequence[Known | None] | None = None,
-        scale: Scale | None = None,
         hops: int = 1,
-    ) -> Gossiped:
+    ) -> gossip.Exchange:
         """Send rows to the neighbors, note their noise, and compare the mixture with what was sent."""
-        options: dict[str, Any] = {
-            "rebroadcast": rebroadcast, "onto": onto, "base": base, "known": known, "scale": scale, "hops": hops,
-        }  # fmt: skip
-        return self._gossiped(super().mix, rows, options)
+        options: dict[str, Any] = {"rebroadcast": rebroadcast, "onto": onto, "hops": hops}
+        return self._gossiped("mix", super().mix, parts_of(rows), options)
 
     def mix_changes(
         self,
-        *rows: Tensor,
+        *rows: Tensor | Part,
         memory: Sequence[Tensor],
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        scale: Scale | None = None,
-    ) -> Gossiped:
+    ) -> gossip.Exchange:
         """Do the same where only changes are sent; uncompressed, they tell all of a row."""
-        options = {"rebroadcast": rebroadcast, "onto": onto, "base": base, "scale": scale, "memory": memory}
-        return self._gossiped(super().mix_changes, rows, options)
+        options = {"rebroadcast": rebroadcast, "onto": onto, "memory": memory}
+        return self._gossiped("mix_changes", super().mix_changes, parts_of(rows), options)
 
     def _gossiped(
-        self, verb: Callable[..., Gossiped], rows: Sequence[Tensor], options: dict[str, Any]
-    ) -> Gossiped:
+        self,
+        method: str,
+        verb: Callable[..., gossip.Exchange],
+        rows: Sequence[Part],
+        options: dict[str, Any],
+    ) -> gossip.Exchange:
         """Send rows to the neighbors by one of the channel's verbs, and note."""
         if not (self._watched and rows):
             return verb(*rows, **options)
-        scale, onto, known = options["scale"], options["onto"], options.get("known")
-        privacy = self._transcript.privacy
-        message = self._opened(rows, options["base"], scale, known=known)
-        sent, mixed, others = verb(*message.rows, **options)
+        onto, privacy = options["onto"], self._transcript.privacy
+        message = self._opened(rows, self.known(method))
+        exchange = verb(*message.rows, **options)
+        sent = exchange.sent
         clean = clipped(message.parts, message.limit, privacy.order)
-        if known is not None:
-            clean = _plus(clean, [one and one.rows for one in known], scale)
-        self._note(message, _scaled(sent, scale), clean, message.sensitivity)
+        clean = _plus(clean, message.known and message.known.rows)
+        self._note(message, _scaled(sent, message.rows), clean, message.sensitivity)
         sums = [row + part for row, part in zip(onto, sent, strict=True)] if onto else list(sent)
         assert self._mixing is not None
         whole = partial(gossip.mixed, mixing=self._mixing)
         heard = gossip.spread(sums, self._mixing, options.get("hops", 1), lambda now: whole(now, now))
-        for part, (one, other) in enumerate(zip(mixed[: len(rows)], heard, strict=True)):
+        for part, (one, other) in enumerate(zip(exchange.mixed, heard, strict=True)):
             most = float(other.abs().max()) + message.sensitivity
             if math.isfinite(most) and not float((one - other).abs().max()) <= TOLERANCE[one.dtype] * most:
                 where = f"message {message.number}, part {part}, round {self._clients.round}"
                 self._transcript.wrong.append(f"{where}: neighbors do not mix what was sent")
-        return sent, mixed, others
+        return exchange
 
-    def _note_each(
-        self,
-        message: _Message,
-        mean: Any,
-        sent: Any,
-        weights: Tensor,
-        known: Sequence[Known | None] | None,
-        scale: Scale | None,
-    ) -> None:
+    def _note_each(self, message: _Message, mean: Any, sent: Any, weights: Tensor) -> None:
         """Note the noise of each client, and compare the average with what was sent."""
-        rows, clean = _scaled(sent, scale), clipped(message.parts, message.limit, 1)
-        if known is not None:
-            clean = _plus(clean, [one and one.rows for one in known], scale)
+        received = [sent] if isinstance(sent, Tensor) else sent
+        pairs = zip(message.rows, received, strict=True)
+        rows = _scaled(
+            tuple(row - part.of if isinstance(part, Value) else row for part, row in pairs), message.rows
+        )
+        clean = clipped(message.parts, message.limit, 1)
+        clean = _plus(clean, message.known and message.known.rows)
         active = self._clients.participation_mask.bool().unsqueeze(-1)
         self._note(
             message, rows, [torch.where(active, part, torch.nan) for part in clean], message.sensitivity
         )
-        for part, (one, each) in enumerate(zip(_scaled(mean, scale), rows, strict=True)):
+        for part, (one, each) in enumerate(zip(_scaled(mean, message.rows), rows, strict=True)):
             whole = weights.to(each) @ each
             most = float(whole.abs().max()) + message.sensitivity
             if message.held is None and not float((one - whole).abs().max()) <= TOLERANCE[each.dtype] * most:
                 where = f"message {message.number}, part {part}, round {self._clients.round}"
                 self._transcript.wrong.append(f"{where}: the server does not average what was sent")
 
-    def _opened(
-        self,
-        rows: Sequence[Tensor],
-        base: Any,
-        scale: Scale | None,
-        batch: Batch | None = None,
-        known: Sequence[Known | None] | None = None,
-    ) -> _Message:
+    def _opened(self, parts: Sequence[Part], known: Known | None, batch: Batch | None = None) -> _Message:
         """Return the message with long rows of one client, and charge it."""
         transcript, clients = self._transcript, self._clients
         privacy, round = transcript.privacy, clients.round
@@ -222,25 +201,25 @@ class Wiretap(Channel):
         limit: Limit = privacy.clip if privacy.clip != "adaptive" else self._norm()
         bound = float(limit) if isinstance(limit, Tensor) else privacy.bound()
         member = (clients.ids == WORST).unsqueeze(-1)
-        bases = base if isinstance(base, tuple) else (base,) * len(rows)
-        changed: list[Tensor] = []
-        for part, (row, old) in enumerate(zip(rows, bases, strict=True)):
-            purpose = "audit direction", round, number, part
-            one = None if scale is None else scale[part]
-            shape, length = row.shape[1:], LONG * bound * (1.0 if one is None else float(one.value))
+        changed: list[Part] = []
+        for place, part in enumerate(parts):
+            row, purpose = part.row, ("audit direction", round, number, place)
+            shape = row.shape[1:]
+            length = LONG * bound * (1.0 if part.scale is None else float(part.scale.value))
             long = torch.randn(shape, generator=rng.stream(0, *purpose), dtype=torch.float64)
             long = (length * long / long.norm(dim=-1, keepdim=True)).to(row)
-            far = long if old is None else old + long
-            changed.append(torch.where(member.view(-1, *[1] * len(shape)).to(row.device), far, row))
+            far = long if part.of is None else part.of + long
+            whose = member.view(-1, *[1] * len(shape)).to(row.device)
+            changed.append(replace(part, row=torch.where(whose, far, row)))
         self._charge(batch)
-        parts = increments(changed, base, scale)
+        private = [part.scaled for part in changed]
         if known is not None:
-            parts = _plus(parts, [None if one is None else -one.rows for one in known], scale)
-        mask = masks.of_model(clients, rows)
-        held = None if mask is None else split(mask, rows)
+            private = [part - term for part, term in zip(private, known.rows, strict=True)]
+        mask = masks.of_model(clients, parts)
+        held = None if mask is None else split(mask, parts)
         if held is not None:
-            parts = [part * one for part, one in zip(parts, held, strict=True)]
-        return _Message(number, changed, parts, limit, bound * privacy.factor, held)
+            private = [part * one for part, one in zip(private, held, strict=True)]
+        return _Message(number, changed, private, known, limit, bound * privacy.factor, held)
 
     def _charge(self, batch: Batch | None) -> None:
         transcript, clients = self._transcript, self._clients
@@ -418,17 +397,13 @@ def _lengthened(objective: Objective, problem: Any) -> Callable[..., Tensor]:
     return _times(objective(problem))
 
 
-def _plus(parts: Sequence[Tensor], terms: Sequence[Tensor | None], scale: Scale | None) -> list[Tensor]:
-    """Return scaled parts plus terms that are not scaled yet."""
-    given = [
-        torch.zeros_like(part) if term is None else term for part, term in zip(parts, terms, strict=True)
-    ]
-    return [part + term for part, term in zip(parts, _scaled(given, scale), strict=True)]
+def _plus(parts: Sequence[Tensor], terms: Sequence[Tensor] | None) -> list[Tensor]:
+    """Return scaled parts plus scaled terms."""
+    return list(parts) if terms is None else [one + term for one, term in zip(parts, terms, strict=True)]
 
 
-def _scaled(sent: Any, scale: Scale | None) -> list[Tensor]:
+def _scaled(sent: Any, like: Sequence[Part]) -> list[Tensor]:
     """Return the parts of a received message, divided by their scales."""
-    parts = [sent] if isinstance(sent, Tensor) else list(sent)
-    if scale is None:
-        return parts
-    return [part if one is None else part / one.of(part) for part, one in zip(parts, scale, strict=True)]
+    rows = [sent] if isinstance(sent, Tensor) else list(sent)
+    pairs = zip(like, rows, strict=True)
+    return [row if part.scale is None else row / part.scale.of(row) for part, row in pairs]

@@ -10,7 +10,7 @@ import algorithms
 from algorithms.centralized.fedavg import FedAvg
 from algorithms.centralized.fedprox import FedProx
 from algorithms.personalized.local import Local
-from harness.core import ALGORITHMS, Meta
+from harness.core import ALGORITHMS, Increment, Meta
 from harness.testing.conformance import CHECKS, check
 from harness.testing.conformance_printed import PRINTED_CHECKS
 from harness.testing.conformance_privacy import audits
@@ -101,7 +101,7 @@ class MovesWhileIdle(FedProx):
         x = x_t = channel.down(state.x)
         for batch in clients.batches(self):
             x = x - self.lr * (clients.grad(x, batch) + 0.1 * x)
-        return self.State(state.x + channel.mean(x, base=x_t))
+        return self.State(state.x + channel.mean(Increment(x, of=x_t)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from harness.core import Increment
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.private_batches import Records
 from harness.core.wire.dp_client import Mechanism
@@ -22,7 +23,7 @@ class Smuggler(FEDAVG):
         x = x_t = channel.down(state.x)
         for batch in clients.batches(self):
             x = x - self.lr * clients.grad(x, batch)
-        channel.mean(x, base=x_t)
+        channel.mean(Increment(x, of=x_t))
         return self.State(x.mean(-2))
 
 

@@ -94,7 +94,7 @@ PLUGIN = '''
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 from torch import Tensor
-from harness.core import Algorithm, Channel, Clients, Descent, Meta, register
+from harness.core import Algorithm, Channel, Clients, Descent, Increment, Meta, register
 
 
 @register
@@ -115,7 +115,7 @@ class Mine(Descent):
         x = x_t = channel.down(state.x)
         for batch in clients.batches(self):
             x, _ = self.step(x, clients.grad(x, batch), batch, None, lr=FACTOR)
-        return self.State(state.x + channel.mean(x, base=x_t))
+        return self.State(state.x + channel.mean(Increment(x, of=x_t)))
 '''
 
 

@@ -226,14 +226,6 @@ class Clients(Cohort):
             return uneven_batches(self.federation.sizes(split), batch_size)
         return mismatched_batches(counts, self.participation_mask.bool(), batch_size)
 
-    def known_steps(self, work: LocalWork, batches: Batches) -> Tensor | float:
-        """Return the numbers of local steps that everybody may know, of each client or the largest of any.
-
-        Rows ``(..., C, 1)`` where numbers of samples are public; one number where they are private.
-        """
-        steps = batches.num_steps.clamp(min=1)
-        return self.most_steps(work).of(steps) if self.counts_private else steps
-
     def most_steps(self, work: LocalWork) -> Public:
         """Return the largest number of local steps that any client of the federation takes in a round.
 

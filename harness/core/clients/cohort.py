@@ -143,8 +143,18 @@ class Cohort:
         """Start every client of the cohort from the same vector: ``(..., P)`` to ``(..., C, P)``."""
         return x.unsqueeze(-2).expand(*x.shape[:-1], self.ids.shape[-1], x.shape[-1])
 
-    def take(self, full: Tensor) -> Tensor:
-        """Select the cohort's rows: ``(..., total, P)`` to ``(..., C, P)``."""
+    def take(self, full: Tensor, mean: Tensor | None = None) -> Tensor:
+        """Select the cohort's rows: ``(..., total, P)`` to ``(..., C, P)``.
+
+        Parameters
+        ----------
+        full : Tensor
+            Rows of all clients.
+        mean : Tensor, optional
+            The server's value for the mean of the rows, ``(..., P)``. Give it where each row follows from what its
+            client has sent; only such rows may have a part in terms of a message that are not protected
+            (docs/releases.md).
+        """
         return self._members(full, self.ids)
 
     def _members(self, full: Tensor, ids: Tensor) -> Tensor:
@@ -168,7 +178,7 @@ class Cohort:
 
     def _samples(self, split: str) -> Tensor:
         """Return the number of samples of each member, ``(..., C)``."""
-        return self.take(self.federation.counts(split).unsqueeze(-1)).squeeze(-1)
+        return self._members(self.federation.counts(split).unsqueeze(-1), self.ids).squeeze(-1)
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
         """Toss a public coin: 1 with probability ``p``, else 0, ``(..., 1)``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,14 @@ from torch import Tensor, nn
 from compression import CompressionError, UnitGroup, prune, shrink, units
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
+
+
+class Shaped(Protocol):
+    """Something with a shape: a tensor, or a part of a message."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class SubModel:
     problem: Problem
     index: Tensor
 
-    def inside(self, vector: Tensor) -> bool:
+    def inside(self, vector: Shaped) -> bool:
         """Whether a vector belongs to the full model's parameter space, judged by its length."""
         return vector.shape[-1] == len(self.mask)
 
@@ -100,11 +108,11 @@ class PrunedModels:
         """The server's mask, ``(P,)``: the coordinates that any client trains."""
         return self.models[0].mask
 
-    def inside(self, vector: Tensor) -> bool:
+    def inside(self, vector: Shaped) -> bool:
         """Whether a vector belongs to the full model's parameter space."""
         return self.models[0].inside(vector)
 
-    def mask_of(self, parts: Sequence[Tensor], ids: Tensor) -> Tensor:
+    def mask_of(self, parts: Sequence[Shaped], ids: Tensor) -> Tensor:
         """Return the mask of joined parts for clients ``ids (...)``.
 
         ``(n,)`` if all clients train the same model, else ``(..., n)``.
@@ -114,14 +122,14 @@ class PrunedModels:
         every = torch.stack([model.mask for model in self.models])
         return self._joined(every[self.which[ids.cpu()].to(every.device)], parts)
 
-    def holders(self, parts: Sequence[Tensor]) -> Tensor:
+    def holders(self, parts: Sequence[Shaped]) -> Tensor:
         """Return how many clients train each coordinate of joined parts, ``(n,)`` float64, if models differ."""
         assert self.which is not None
         every = self._joined(torch.stack([model.mask for model in self.models]), parts)
         clients = torch.bincount(self.which, minlength=len(every)).to(every.device)
         return (clients.double().unsqueeze(-1) * every).sum(0)
 
-    def _joined(self, masks: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    def _joined(self, masks: Tensor, parts: Sequence[Shaped]) -> Tensor:
         """Return the masks ``(..., P)`` of joined parts, ``(..., n)``: of parts that are no model, everything."""
         rest = masks.new_ones(*masks.shape[:-1], 1)
         return torch.cat(

@@ -14,6 +14,7 @@ from harness.core.clients.parties import OneClient
 from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
 from harness.core.problem import Problem
 from harness.core.wire.channel import Channel
+from harness.core.wire.message import Increment
 
 
 def hypergradient(problem: Problem, terms: int | None, step: float) -> OneClient:
@@ -45,5 +46,5 @@ def train(work: Algorithm, lr: float, x: Tensor, theta: Tensor, clients: Clients
     omega, y = inner_gradient(clients.problem), theta_t
     for batch in clients.batches(work):
         y = y - lr * clients.each(omega, weights, y, batch)
-    moved: Tensor = channel.mean(y, base=theta_t)
+    moved: Tensor = channel.mean(Increment(y, of=theta_t))
     return theta + moved

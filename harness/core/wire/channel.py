@@ -9,31 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, ClassVar, Literal, overload
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar, overload
 
 from torch import Tensor
 
 from compression import position_bytes
 from datasets.federation import Batch
 from harness.core.clients.clients import Clients
+from harness.core.clients.silenced import Silenced
 from harness.core.cost import Cost
 from harness.core.per_run import PerRun
-from harness.core.public import Scale
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy
-from harness.core.wire import gossip, low_rank, masks
+from harness.core.wire import gossip, low_rank, masks, pipeline
 from harness.core.wire.client_chunks import Assembly
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_banded import BandedMechanism
 from harness.core.wire.dp_client import AdditiveMechanism, Mechanism, SampleMechanism
 from harness.core.wire.dp_distributed import DistributedMechanism
-from harness.core.wire.message import Known, Message, Weighting, of_server, plain, restored, split
-from harness.core.wire.pipeline import DIFFERENCES, LOCAL, ORDERS, PUBLIC, SEPARATE, UNCODED, table
+from harness.core.wire.known_terms import Delivered, Round, SilencedChannel, known_terms, refuse_private
+from harness.core.wire.message import (
+    Known,
+    Message,
+    Part,
+    Value,
+    Weighting,
+    of_server,
+    parts_of,
+    plain,
+    split,
+)
 from harness.core.wire.stages import Stages
 from privacy import Ledger
 
-__doc__ = f"{__doc__}\n{table()}\n"
+__doc__ = f"{__doc__}\n{pipeline.table()}\n"
+
+R = TypeVar("R")
 
 
 class Channel:
@@ -89,10 +103,45 @@ class Channel:
         self._stages = self.stages(clients, mechanism, compression, memory, None, diagnostics)
         self._mixing = mixing
         self._messages = 0
+        self._round: Round | None = None
+        self._delivered: list[Delivered] = []
+
+    def release_values(self, round: Round) -> None:
+        """Set apart what follows from earlier releases: from now on only the rest of a message is protected.
+
+        Parameters
+        ----------
+        round : Callable
+            ``round(clients, channel)`` of the algorithm with the state before this round. It is gone through
+            without gradients for every message (`harness.core.wire.known_terms`).
+        """
+        self._round = round
+
+    def known(self, method: str) -> Known | None:
+        """Return the terms of the next message, to be sent by a method, that follow from earlier releases.
+
+        None if messages are protected as they are, or not at all.
+        """
+        if self._round is None or self._mechanism is None:
+            return None
+        return self._known(self._round, method, averages=self._mechanism.averages)
+
+    def _known(self, round: Round, method: str, *, averages: bool) -> Known:
+        def silenced(clients: Silenced) -> SilencedChannel:
+            return SilencedChannel(clients, self._delivered, method, lambda: self.gap)
+
+        return known_terms(round, self._clients, silenced, averages=averages)
+
+    def _returned(self, method: str, result: R) -> R:
+        """Keep the result of a method for silenced rounds, and return it."""
+        if self._round is not None:
+            self._delivered.append(Delivered(method, result))
+        return result
 
     def part(self, clients: Clients, assembly: Assembly) -> Channel:
         """Return the channel of one client, a cohort of size 1, which posts its messages to the assembly."""
         channel = copy(self)
+        channel._delivered = []
         channel._stages = self._stages.part(clients, assembly)
         return channel
 
@@ -149,7 +198,7 @@ class Channel:
     def down(self, vector: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
     def down(self, *vectors: Tensor) -> Any:
         """Send server vectors ``(..., P)`` to the cohort and return the rows received, ``(..., C, P)``."""
-        return self._broadcast(vectors, self._clients.participation_mask)
+        return self._returned("down", self._broadcast(vectors, self._clients.participation_mask))
 
     @overload
     def rebroadcast(self, vector: Tensor, /) -> Tensor: ...
@@ -172,7 +221,8 @@ class Channel:
                 "compression.downlink: clients reuse what they received before, so the downlink needs a codec that "
                 "rounds each entry by itself (float16, float32, ...) and no sparsification"
             )
-        return self._broadcast(vectors, self._clients.participation_mask * (not everybody))
+        copies = self._clients.participation_mask * (not everybody)
+        return self._returned("rebroadcast", self._broadcast(vectors, copies))
 
     def _broadcast(self, vectors: Sequence[Tensor], copies: Tensor) -> Any:
         """Send server vectors; ``copies (..., C)`` says how many copies are counted for each client."""
@@ -181,8 +231,8 @@ class Channel:
         per_client = masks.per_client_mask(self._clients, mask) is not None  # each gets a different message
         parts = [self._clients.rows(vector) for vector in vectors] if per_client else vectors
         mask = mask if per_client else of_server(mask, vectors[0])
-        message = Message(slot, parts, copies, mask, "server", sparsify)
-        arrived = self._stages.process(message, PUBLIC)
+        message = Message(slot, parts_of(parts), copies, mask, "server", sparsify)
+        arrived = self._stages.process(message, pipeline.public)
         return plain(arrived if per_client else [self._clients.rows(part) for part in arrived])
 
     def announce(self, kept: Tensor, *, changed: bool) -> None:
@@ -206,6 +256,7 @@ class Channel:
         if changed or clients.share < 1:
             size = position_bytes(kept[None], None, kept.sum()[None])
             self.cost.sent(size.cpu() * clients.participation_mask, up=False)
+        self._returned("announce", None)
 
     def allot(self, x: Tensor, ratio: Tensor) -> Tensor:
         """Give each client a model of its own size for this round, as `Clients.shrink` makes them.
@@ -223,7 +274,7 @@ class Channel:
             As `announce`.
         """
         self._refuse_changing_sizes()
-        return self._clients.shrink(x, ratio)
+        return self._returned("allot", self._clients.shrink(x, ratio))
 
     def _refuse_changing_sizes(self) -> None:
         if self._mechanism is not None and self._mechanism.privacy.placement == "central":
@@ -234,9 +285,7 @@ class Channel:
 
     def mean(
         self,
-        *rows: Tensor,
-        base: Any = None,
-        scale: Scale | None = None,
+        *rows: Tensor | Part,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> Any:
@@ -244,13 +293,10 @@ class Channel:
 
         Parameters
         ----------
-        *rows : Tensor
-            The parts of the message.
-        base : Tensor or tuple of tensors, optional
-            Reference of the increments: a vector the server sent, or rows whose mean it keeps (SCAFFOLD's
-            control variates). The clients send the increments, and the result is their mean.
-        scale : sequence of Public or None, optional
-            Public magnitudes by which the parts are divided before the joint clip; None: 1.
+        *rows : Tensor or Part
+            The parts of the message: rows; an `Increment` onto what the server has sent; a `Value` that replaces
+            what the client has sent before. Of both the difference is sent, and the result is its mean. Parts are
+            divided by their public scales before the joint clip.
         weighting : {"size", "uniform"}, optional
             Weight clients by their training samples, or equally. Default: by size, but equally under central
             and where counts are private, whose guarantees require it.
@@ -263,34 +309,28 @@ class Channel:
         Incompatible
             If the message cannot be protected or compressed as the settings require.
         """
-        return self.mean_and_sent(*rows, base=base, scale=scale, weighting=weighting, stateless=stateless)[0]
+        return self.mean_and_sent(*rows, weighting=weighting, stateless=stateless)[0]
 
     def mean_and_sent(
         self,
-        *rows: Tensor,
-        base: Any = None,
-        known: Sequence[Known | None] | None = None,
-        scale: Scale | None = None,
+        *rows: Tensor | Part,
         weighting: Weighting | None = None,
         stateless: bool = False,
     ) -> tuple[Any, Any]:
-        """Send rows as `mean` does; a client also learns what it has sent, for terms that are known later.
+        """Send rows as `mean` does; a client also learns what it has sent, for rounds that build on it.
 
         Parameters
         ----------
-        *rows, base, scale, weighting, stateless
+        *rows, weighting, stateless
             As in `mean`.
-        known : sequence of Known or None, optional
-            For each part a term of its rows that follows from earlier releases, or None. Rows are clipped and
-            noised without it, and travel with it: a value is released where a change is sent, so that the noise
-            of what a server accumulates does not add up (docs/releases.md).
 
         Returns
         -------
         mean : Tensor or tuple of tensors
-            As of `mean`, with the known terms.
+            As of `mean`.
         sent : Tensor or tuple of tensors
-            Each client's rows as the receiver has decoded them, ``(..., C, P)``. A client may keep its own.
+            Each client's increments as the receiver has decoded them, ``(..., C, P)``; of a `Value` what the client
+            keeps: the value as the receiver has it, or its own if changes are released.
         """
         self._refuse_feedback(stateless)
         mechanism = self._mechanism
@@ -301,19 +341,24 @@ class Channel:
             if mechanism is not None and mechanism.averages:
                 way = f"{mechanism.privacy.placement} privacy does not support"
             raise Incompatible(f"{way} a mean weighted by sample counts")
-        message = self._uplink(rows, base, scale)
-        message.known, message.weighting = known, "uniform" if even else weighting or "size"
+        message = self._uplink("mean_and_sent", parts_of(rows))
+        message.weighting = "uniform" if even else weighting or "size"
         message.together = not averages  # a common factor would move everybody's message with one client's
-        mean = self._stages.process(
-            message, LOCAL if mechanism is None else ORDERS[mechanism.privacy.placement]
-        )
-        return plain(mean), plain(restored(split(message.sent, rows), scale))
+        order = pipeline.local if mechanism is None else pipeline.ORDERS[mechanism.privacy.placement]
+        mean = self._stages.process(message, order)
+        pairs = zip(message.parts, split(message.sent, message.parts), strict=True)
+        sent = [self._kept(part, part.restored(row)) for part, row in pairs]
+        return self._returned("mean_and_sent", (plain(mean), plain(sent)))
+
+    def _kept(self, part: Part, sent: Tensor) -> Tensor:
+        """Return what a client keeps of a part of which the receiver has decoded the change."""
+        if not isinstance(part, Value):
+            return sent
+        return part.row if self._round is None or part.of is None else part.of + sent
 
     def gather(
         self,
-        *rows: Tensor,
-        base: Any = None,
-        scale: Scale | None = None,
+        *rows: Tensor | Part,
         stateless: bool = False,
         per_sample: Batch | None = None,
         pass_on: Literal["all", "others"] | None = None,
@@ -322,9 +367,9 @@ class Channel:
 
         Parameters
         ----------
-        *rows : Tensor
+        *rows : Tensor or Part
             The parts of the message.
-        base, scale, stateless : optional
+        stateless : bool
             As in `mean`.
         per_sample : Batch, optional
             The batch that the rows describe. The message is then one part with a vector per sample,
@@ -345,41 +390,42 @@ class Channel:
             raise Incompatible(
                 "compression.shift: the algorithm sends a message per batch, which has no part in the next batch's"
             )
+        parts = parts_of(rows)
         if per_sample is None:
-            message = self._uplink(rows, base, scale)
+            message = self._uplink("gather", parts)
             message.pass_on = pass_on
-            return plain(self._stages.process(message, SEPARATE))
-        (h,) = rows
-        message = self._uplink([h.flatten(-2)], base, scale, real=_real(per_sample, h))
+            return self._returned("gather", plain(self._stages.process(message, pipeline.separate)))
+        h = parts[0].row
+        part = replace(parts[0], row=h.flatten(-2))
+        message = self._uplink(None, [part], real=_real(per_sample, h))
         message.samples, message.pass_on = per_sample, pass_on
-        (seen,) = self._stages.process(message, SEPARATE)
+        (seen,) = self._stages.process(message, pipeline.separate)
         seen = seen.unflatten(-1, h.shape[-2:])
         self._clients.note("omega", h - seen, per_sample)
-        return seen
+        return self._returned("gather", seen)
 
     def scatter(self, *rows: Tensor, per_sample: Batch | None = None) -> Any:
         """Send each client its own row ``(..., C, P)``, computed from what the server has received.
 
         With ``per_sample`` the message is one part, ``(..., C, B, d)``, as in `gather`.
         """
-        slot, parts = self._slot(), [row if per_sample is None else row.flatten(-2) for row in rows]
+        slot = self._slot()
+        parts = parts_of([row if per_sample is None else row.flatten(-2) for row in rows])
         real = None if per_sample is None else _real(per_sample, rows[0])
         mask = self._mask(slot, parts, sparsify=False, real=real)
         copies = self._clients.participation_mask
         message = Message(slot, parts, copies, mask, "server", sparsify=False)
-        arrived = self._stages.process(message, PUBLIC)
-        return plain([part.view_as(row) for part, row in zip(arrived, rows, strict=True)])
+        arrived = self._stages.process(message, pipeline.public)
+        received = [part.view_as(row) for part, row in zip(arrived, rows, strict=True)]
+        return self._returned("scatter", plain(received))
 
     def mix(
         self,
-        *rows: Tensor,
+        *rows: Tensor | Part,
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        known: Sequence[Known | None] | None = None,
-        scale: Scale | None = None,
         hops: int = 1,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    ) -> gossip.Exchange:
         """Send rows ``(..., total, P)`` to the neighbors: gossip.
 
         A message is protected and booked once. Later hops only forward functions of what was received, but every
@@ -397,19 +443,15 @@ class Channel:
             Rows like ``rebroadcast``, one for each part, to which the protected message is added before it is
             sent: one vector travels instead of two (a tracker and the step of its estimate). Sparsification
             applies to the sum, in every hop.
-        base, known, scale : optional
-            As in `mean_and_sent`.
         hops : int
             Number of exchanges between neighbors: 1 applies the mixing matrix, more use FastMix
             (`harness.core.wire.gossip`).
 
         Returns
         -------
-        sent : tuple of Tensor
-            The message of each client after protection and coding, without ``onto`` (increments, with
-            ``base``); before coding if differences travel. A tracker must use this version of its own share.
-        mixed, mixed_rebroadcast : tuple of Tensor
-            The mixtures of the messages (with ``onto`` added) and of ``rebroadcast``.
+        Exchange
+            What was sent (of an `Increment` the difference), and the mixtures of the messages, with ``onto`` added,
+            and of ``rebroadcast``.
 
         Raises
         ------
@@ -418,28 +460,24 @@ class Channel:
         ValueError
             If the run has no topology, or there are no rows or hops.
         """
-        options: dict[str, Any] = {
-            "rebroadcast": rebroadcast, "onto": onto, "base": base, "known": known, "scale": scale,
-        }  # fmt: skip
-        heard = self._exchange(*rows, hops=hops, **options)
-        return heard.sent, heard.mixed[: len(rows)], heard.mixed[len(rows) :]
+        parts = parts_of(rows)
+        heard = self._exchange("mix", parts, rebroadcast=rebroadcast, onto=onto, hops=hops)
+        return self._returned("mix", heard)
 
     def mix_changes(
         self,
-        *rows: Tensor,
+        *rows: Tensor | Part,
         memory: Sequence[Tensor],
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
-        base: Any = None,
-        scale: Scale | None = None,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    ) -> gossip.Exchange:
         """Gossip about rows of which the neighbors remember an estimate: only the difference to it travels.
 
         What sparsification and coding leave out is sent later, since the estimate then lacks it.
 
         Parameters
         ----------
-        *rows, rebroadcast, onto, base, scale
+        *rows, rebroadcast, onto
             As in `mix`. Sparsification applies to the differences, also to those of ``rebroadcast``.
         memory : sequence of Tensor
             What the neighbors remember of the rows (with ``onto`` added) and of ``rebroadcast``; rows of earlier
@@ -447,30 +485,27 @@ class Channel:
 
         Returns
         -------
-        sent : tuple of Tensor
-            The message of each client after protection and before coding, without ``onto``.
-        mixed, memory : tuple of Tensor
-            ``z + (W - I) m`` for every row z, and the new memory m, which is z if nothing is left out.
+        Exchange
+            What was sent, before coding; the mixtures ``z + (W - I) m`` of every row z; and as ``received`` the new
+            memory m, which is z if nothing is left out.
         """
         if len(memory) != len(rows) + len(rebroadcast):
             raise ValueError(
                 f"mix_changes needs a memory for each of {len(rows) + len(rebroadcast)} rows; got {len(memory)}"
             )
-        options = {"rebroadcast": rebroadcast, "onto": onto, "memory": memory, "base": base, "scale": scale}
-        heard: gossip.Heard = self._exchange(*rows, **options)
-        return heard
+        parts = parts_of(rows)
+        heard = self._exchange("mix_changes", parts, rebroadcast=rebroadcast, onto=onto, memory=memory)
+        return self._returned("mix_changes", heard)
 
     def _exchange(
         self,
-        *rows: Tensor,
+        method: str,
+        rows: Sequence[Part],
         rebroadcast: Sequence[Tensor] = (),
         onto: Sequence[Tensor] = (),
         memory: Sequence[Tensor] = (),
-        base: Any = None,
-        known: Sequence[Known | None] | None = None,
-        scale: Scale | None = None,
         hops: int = 1,
-    ) -> gossip.Heard:
+    ) -> gossip.Exchange:
         """Send rows along the edges: the common part of `mix` and `mix_changes`."""
         self._local_only("gossips with its neighbors")
         mixing = gossip.checked(
@@ -480,57 +515,73 @@ class Channel:
             raise ValueError(
                 f"mix needs at least one row and one hop; got {len(rows) + len(rebroadcast)} rows, {hops} hops"
             )
-        everything = [*rows, *rebroadcast]
+        everything = [*rows, *parts_of(rebroadcast)]
         factors = None if memory else low_rank.layout(self._clients, self._compression, everything)
-        later = bool(onto or memory or factors)  # protected first, and coded as part of a sum or difference
-        copies, sparsify = gossip.neighbors(mixing).cpu(), later and self._compression.sparsifies
-
-        def send(parts: Sequence[Tensor]) -> list[Tensor]:
-            if memory:
-                parts = [part - old for part, old in zip(parts, memory, strict=True)]
-            slot = self._slot()
-            mask = self._mask(slot, parts, sparsify=sparsify)
-            told = self._stages.process(Message(slot, parts, copies, mask, "neighbor", sparsify), PUBLIC)
-            return [old + part for old, part in zip(memory, told, strict=True)] if memory else told
-
-        def approach(parts: Sequence[Tensor]) -> list[Tensor]:
-            slot = self._slot()
-            mask, once = self._mask(slot, parts, sparsify=False), self._clients.participation_mask
-            return self._stages.process(
-                Message(slot, parts, once, mask, "neighbor", mixing=mixing), DIFFERENCES
-            )
-
-        sent: list[Tensor] = []
-        if rows:
-            message = self._uplink(rows, base, scale, sparsify=not later)
-            message.copies, message.known = message.copies * copies, known
-            sent = self._stages.process(message, UNCODED if later else SEPARATE)
-        sums = [row + step for row, step in zip(onto, sent, strict=True)] if onto else sent
-        held = [*sums, *rebroadcast]
+        coded = not (
+            onto or memory or factors
+        )  # else protected first, and coded as part of a sum or difference
+        sent = self._protected(method, rows, mixing, coded=coded) if rows else []
+        held = [*([row + step for row, step in zip(onto, sent, strict=True)] if onto else sent), *rebroadcast]
         if factors is not None:
-            return gossip.Heard(tuple(sent), tuple(gossip.spread(held, mixing, hops, approach)), ())
-        received = send(held) if later else [*sent, *(send(rebroadcast) if rebroadcast else ())]
-        brought = [received]  # by the first hop
+            mixed = gossip.spread(held, mixing, hops, partial(self._approach, mixing))
+            received: Sequence[Tensor] = ()
+        else:
+            send = partial(self._send, mixing, sparsify=not coded and self._compression.sparsifies)
+            if coded:
+                received = [*sent, *(send(rebroadcast) if rebroadcast else ())]
+            elif memory:
+                changes = send([row - old for row, old in zip(held, memory, strict=True)])
+                received = [old + change for old, change in zip(memory, changes, strict=True)]
+            else:
+                received = send(held)
+            first = gossip.mixed(held, received, mixing)
+            mixed = gossip.spread(held, mixing, hops, lambda now: gossip.mixed(now, send(now), mixing), first)
+        return gossip.Exchange(
+            tuple(sent), tuple(mixed[: len(rows)]), tuple(mixed[len(rows) :]), tuple(received)
+        )
 
-        def hop(now: Sequence[Tensor]) -> list[Tensor]:
-            return gossip.mixed(now, brought.pop() if brought else send(now), mixing)
+    def _protected(self, method: str, rows: Sequence[Part], mixing: Tensor, *, coded: bool) -> list[Tensor]:
+        """Protect the message of each node, and send it to its neighbors unless it is coded later."""
+        message = self._uplink(method, rows, selects=coded)
+        message.copies = message.copies * gossip.neighbors(mixing).cpu()
+        return self._stages.process(message, pipeline.separate if coded else pipeline.uncoded)
 
-        return gossip.Heard(tuple(sent), tuple(gossip.spread(held, mixing, hops, hop)), tuple(received))
+    def _send(self, mixing: Tensor, rows: Sequence[Tensor], *, sparsify: bool) -> list[Tensor]:
+        """Send rows that release nothing new to the neighbors, and return them as received."""
+        slot, parts = self._slot(), parts_of(rows)
+        mask = self._mask(slot, parts, sparsify=sparsify)
+        copies = gossip.neighbors(mixing).cpu()
+        return self._stages.process(Message(slot, parts, copies, mask, "neighbor", sparsify), pipeline.public)
+
+    def _approach(self, mixing: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+        """Send factors of the differences between neighbors, and return the rows that they lead to."""
+        slot, parts = self._slot(), parts_of(rows)
+        mask = self._mask(slot, parts, sparsify=False)
+        copies = self._clients.participation_mask
+        return self._stages.process(
+            Message(slot, parts, copies, mask, "neighbor", mixing=mixing), pipeline.differences
+        )
 
     def _uplink(
         self,
-        rows: Sequence[Tensor],
-        base: Any,
-        scale: Scale | None,
+        method: str | None,
+        parts: Sequence[Part],
         *,
-        sparsify: bool = True,
+        selects: bool = True,
         real: Tensor | None = None,
     ) -> Message:
-        """Create a message of the clients, before its first stage."""
+        """Create a message of the clients, before its first stage; it has known terms if a method is named.
+
+        With ``selects`` the common random choice of entries applies to it.
+        """
+        known = None if method is None else self.known(method)
+        if known is not None:
+            refuse_private(known, parts)
         slot, copies = self._slot(), self._clients.participation_mask
-        mask = self._mask(slot, rows, sparsify=sparsify, real=real)
+        mask = self._mask(slot, parts, sparsify=selects, real=real)
+        replaced = [isinstance(part, Value) for part in parts] if self._round is not None else ()
         return Message(
-            slot, rows, copies, mask, sparsify=self._compression.sparsifies, base=base, scale=scale
+            slot, parts, copies, mask, sparsify=self._compression.sparsifies, known=known, replaced=replaced
         )
 
     def _refuse_feedback(self, refuse: bool) -> None:
@@ -548,7 +599,7 @@ class Channel:
             )
 
     def _mask(
-        self, slot: int, parts: Sequence[Tensor], *, sparsify: bool, real: Tensor | None = None
+        self, slot: int, parts: Sequence[Tensor | Part], *, sparsify: bool, real: Tensor | None = None
     ) -> Tensor | None:
         """Return the public mask of a message; without ``sparsify`` only that of the pruned model."""
         return masks.shared(self._clients, self._compression if sparsify else PLAIN, slot, parts, real)

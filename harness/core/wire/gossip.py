@@ -30,21 +30,23 @@ from harness.core.wire.message import combined
 _GAPS: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a mixing matrix -> its gaps
 
 
-class Heard(NamedTuple):
-    """An exchange with the neighbors.
+class Exchange(NamedTuple):
+    """What a node learns in an exchange with its neighbors.
 
     Attributes
     ----------
     sent : tuple of Tensor
-        The protected message of each client.
-    mixed : tuple of Tensor
-        The mixtures of all rows.
+        The message of each client after protection, without what it was added onto; after coding, too, unless it is
+        coded as a part of something else. A tracker must use this version of its own share.
+    mixed, rebroadcast : tuple of Tensor
+        The mixtures of the messages and of the rows that were sent again.
     received : tuple of Tensor
-        The rows as the neighbors know them after the first hop; empty if they know differences only.
+        All these rows as the neighbors know them after the first hop; empty if they know differences only.
     """
 
     sent: tuple[Tensor, ...]
     mixed: tuple[Tensor, ...]
+    rebroadcast: tuple[Tensor, ...]
     received: tuple[Tensor, ...]
 
 
@@ -113,7 +115,11 @@ def mixed(rows: Sequence[Tensor], received: Sequence[Tensor], mixing: Tensor) ->
 
 
 def spread(
-    parts: Sequence[Tensor], mixing: Tensor, hops: int, hop: Callable[[Sequence[Tensor]], Sequence[Tensor]]
+    parts: Sequence[Tensor],
+    mixing: Tensor,
+    hops: int,
+    hop: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    first: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
     """Mix rows over the graph.
 
@@ -127,6 +133,8 @@ def spread(
         1: plain mixing. More: FastMix.
     hop : Callable
         Sends rows along the edges and returns what they become, ``W z`` or what is known of it.
+    first : sequence of Tensor, optional
+        What the first hop has made of the rows, if it has taken place.
 
     Returns
     -------
@@ -135,7 +143,8 @@ def spread(
     """
     e = momentum(mixing).to(parts[0]) if hops > 1 else 0.0
     before, now = list(parts), list(parts)
-    for _ in range(hops):
-        pairs = zip(hop(now), before, strict=True)
+    for number in range(hops):
+        after = first if first is not None and number == 0 else hop(now)
+        pairs = zip(after, before, strict=True)
         before, now = now, [(1 + e) * new - e * old for new, old in pairs]
     return now

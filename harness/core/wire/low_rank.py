@@ -23,6 +23,7 @@ from torch import Tensor
 from compression import Coded, Factors
 from harness.core import rng
 from harness.core.clients.clients import Clients
+from harness.core.clients.pruning import Shaped
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -115,7 +116,7 @@ def first(clients: Clients, slot: int, factors: Factors, like: Tensor) -> Tensor
     return (torch.stack(drawn) if clients.axes > 1 else drawn[0]).to(like)
 
 
-def layout(clients: Clients, compression: Compression, parts: Sequence[Tensor]) -> Factors | None:
+def layout(clients: Clients, compression: Compression, parts: Sequence[Shaped]) -> Factors | None:
     """Return the factors of a message, without the entries that a pruned model lacks; None: it has no matrix.
 
     Parts are recognized by their length: those that are not one of the problem's variables hold no matrix.

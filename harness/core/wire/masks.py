@@ -14,6 +14,7 @@ from torch import Tensor
 from compression import random_k, ratio_at
 from harness.core import rng
 from harness.core.clients.cohort import Cohort
+from harness.core.clients.pruning import Shaped
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -23,7 +24,7 @@ def shared(
     clients: Cohort,
     compression: Compression,
     slot: int,
-    parts: Sequence[Tensor],
+    parts: Sequence[Shaped],
     real: Tensor | None = None,
 ) -> Tensor | None:
     """Return the mask of a message with these parts: ``(n,)``, ``(R, 1, n)`` or ``(..., C, n)``; None: no mask.
@@ -40,7 +41,7 @@ def shared(
     return _random_mask(clients, compression, slot, parts, model)
 
 
-def of_model(clients: Cohort, parts: Sequence[Tensor]) -> Tensor | None:
+def of_model(clients: Cohort, parts: Sequence[Shaped]) -> Tensor | None:
     """Return the entries of the pruned model: ``(n,)``, or ``(..., C, n)`` if clients have different models."""
     model = clients.pruned
     if model is None or model.own or not any(model.inside(part) for part in parts):
@@ -48,7 +49,7 @@ def of_model(clients: Cohort, parts: Sequence[Tensor]) -> Tensor | None:
     return model.mask_of(parts, clients.ids)
 
 
-def holders(clients: Cohort, parts: Sequence[Tensor]) -> Tensor:
+def holders(clients: Cohort, parts: Sequence[Shaped]) -> Tensor:
     """Return the share of the federation's clients whose model has an entry, ``(n,)``, if models differ."""
     assert clients.pruned is not None
     return clients.pruned.holders(parts) / clients.federation.clients
@@ -74,7 +75,7 @@ def ratio(clients: Cohort, compression: Compression) -> float | Tensor:
 
 
 def _random_mask(
-    clients: Cohort, compression: Compression, slot: int, parts: Sequence[Tensor], among: Tensor | None
+    clients: Cohort, compression: Compression, slot: int, parts: Sequence[Shaped], among: Tensor | None
 ) -> Tensor:
     """Draw the entries that all clients send in this round, among those of a mask, from the public seed."""
     share = ratio(clients, compression)
@@ -87,5 +88,5 @@ def _random_mask(
     mask = torch.zeros(len(clients.seeds), n, dtype=torch.bool)
     for row, seed in zip(mask, clients.seeds, strict=True):
         row[allowed] = random_k(len(allowed), share, rng.stream(seed, "random-k", clients.round, slot))
-    mask = mask.to(parts[0].device)
+    mask = mask.to(clients.federation.pool.x.device)
     return mask.unsqueeze(-2) if clients.axes > 1 else mask[0]

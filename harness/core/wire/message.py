@@ -10,31 +10,79 @@ import torch
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core.public import Public, Scale
+from harness.core.public import Public
 
 Sender = Literal["client", "server", "neighbor"]
 Weighting = Literal["size", "uniform"]
 
 
-class Known(NamedTuple):
-    """A term of a message that follows from earlier releases, so that it is neither clipped nor noised.
+@dataclass(frozen=True)
+class Part:
+    """A part of a message: rows that clients send, of which the receiver learns the difference to a base.
 
     Attributes
     ----------
-    rows : Tensor
-        Each client's term, ``(..., C, P)``. Make it only of settings, of what the server has sent, and of what
-        this client has sent as `Channel.mean_and_sent` returned it.
-    mean : Tensor
-        What the server takes as their mean where it learns averages only, and must not use the rows themselves:
-        ``(..., P)``, of earlier results only. Gossip needs none.
-    remembered : bool
-        Whether it is minus what the receiver remembers of the client. What a code leaves out of such a part is in
-        the next change, so it needs no error feedback.
+    row : Tensor
+        Rows ``(..., C, P)``; ``(..., P)`` from the server.
+    of : Tensor or None
+        The base; None: zero.
+    scale : Public or None
+        Public magnitude by which the difference is divided before the joint clip; None: 1.
     """
 
-    rows: Tensor
-    mean: Tensor | None = None
-    remembered: bool = False
+    row: Tensor
+    of: Tensor | None = None
+    scale: Public | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the rows."""
+        return self.row.shape
+
+    def __post_init__(self) -> None:
+        if not (self.scale is None or isinstance(self.scale, Public)):
+            raise TypeError(
+                f"scale: give a Public number, or None for 1, got {self.scale}; make it of settings (Public(0.1)) "
+                "and of Clients.most_steps, since a number made of the cohort would release it"
+            )
+
+    @property
+    def scaled(self) -> Tensor:
+        """The difference to the base, divided by the scale."""
+        change = self.row if self.of is None else self.row - self.of
+        return change if self.scale is None else change / self.scale.of(change)
+
+    def restored(self, scaled: Tensor) -> Tensor:
+        """Return what has been received, times the scale."""
+        return scaled if self.scale is None else scaled * self.scale.of(scaled)
+
+
+class Increment(Part):
+    """A part that is added to what the receiver has: ``Increment(x, of=x_t)``."""
+
+
+class Value(Part):
+    """A part that replaces what the client has sent before: ``Value(c_new, of=c)``.
+
+    The difference travels; what is released is the value, so that noise of earlier releases goes. The client keeps
+    what `Channel.mean_and_sent` returns for it.
+    """
+
+
+class Known(NamedTuple):
+    """Terms of a message that follow from earlier releases, so that they are neither clipped nor noised.
+
+    Attributes
+    ----------
+    rows : list of Tensor
+        Each client's terms, scaled, ``(..., C, P)`` for each part.
+    mean : list of Tensor or None
+        What the server takes as their mean where it learns averages only, and must not use the rows themselves,
+        ``(..., P)``. None where it sees every message.
+    """
+
+    rows: list[Tensor]
+    mean: list[Tensor] | None
 
 
 @dataclass(slots=True)
@@ -45,8 +93,8 @@ class Message:
     ----------
     slot : int
         Number of the message in its round; a key of its randomness and of its state between rounds.
-    parts : sequence of Tensor
-        The parts as the algorithm sends them, ``(..., C, P)`` each; ``(..., P)`` from the server.
+    parts : sequence of Part
+        The parts as the algorithm sends them.
     copies : Tensor
         Number of copies of each sender's code that are counted, ``(..., C)``.
     mask : Tensor or None
@@ -59,7 +107,12 @@ class Message:
         Whether only the average of the messages is used, so that the clients may find common factors.
     mixing : Tensor or None
         The mixing matrix, if nodes learn the differences to their neighbors.
-    base, scale, known, samples, pass_on, weighting
+    known : Known or None
+        Terms that follow from earlier releases.
+    replaced : sequence of bool
+        Which parts replace what the receiver remembers, so that what a code leaves out of them is in the next
+        change anyway; empty: none.
+    samples, pass_on, weighting
         As in the methods of `Channel`; `samples` is the batch that rows describe.
     joint : Tensor
         The parts as one row, after the stages so far: ``(..., C, n)``, or their average ``(..., n)``.
@@ -80,16 +133,15 @@ class Message:
     """
 
     slot: int
-    parts: Sequence[Tensor]
+    parts: Sequence[Part]
     copies: Tensor
     mask: Tensor | None = None
     sender: Sender = "client"
     sparsify: bool = True
     together: bool = False
     mixing: Tensor | None = None
-    base: Any = None
-    scale: Scale | None = None
-    known: Sequence[Known | None] | None = None
+    known: Known | None = None
+    replaced: Sequence[bool] = ()
     samples: Batch | None = None
     pass_on: Literal["all", "others"] | None = None
     weighting: Weighting = "size"
@@ -103,25 +155,9 @@ class Message:
     arrived: list[Tensor] = field(init=False)
 
 
-def increments(rows: Sequence[Tensor], base: Any, scale: Scale | None) -> list[Tensor]:
-    """Return the parts of a message against their base, divided by their public scales."""
-    if scale is not None and not all(s is None or isinstance(s, Public) for s in scale):
-        raise TypeError(
-            f"scale: give a Public number for each part, or None for 1, got {tuple(scale)}; make it of settings "
-            "(Public(0.1)) and of Clients.most_steps, since a number made of the cohort would release it"
-        )
-    bases = base if isinstance(base, tuple) else (base,) * len(rows)
-    parts = [row if b is None else row - b for row, b in zip(rows, bases, strict=True)]
-    if scale is None:
-        return parts
-    return [part if s is None else part / s.of(part) for part, s in zip(parts, scale, strict=True)]
-
-
-def restored(parts: Sequence[Tensor], scale: Scale | None) -> list[Tensor]:
-    """Return the parts multiplied by their scales."""
-    if scale is None:
-        return list(parts)
-    return [part if s is None else part * s.of(part) for part, s in zip(parts, scale, strict=True)]
+def parts_of(rows: Sequence[Tensor | Part]) -> list[Part]:
+    """Return the parts of a message; rows by themselves have no base."""
+    return [row if isinstance(row, Part) else Part(row) for row in rows]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -129,7 +165,7 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
 
 
-def split(joint: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+def split(joint: Tensor, like: Sequence[Tensor | Part]) -> list[Tensor]:
     """Split a row into parts of the same lengths as the given ones."""
     return list(joint.split([part.shape[-1] for part in like], -1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -17,8 +18,10 @@ from harness.core.wire.client_chunks import Assembly
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, generators
 from harness.core.wire.dp_distributed import DistributedMechanism
-from harness.core.wire.message import Message, combined, increments, joined, of_server, restored, split
-from harness.core.wire.pipeline import Order
+from harness.core.wire.message import Message, combined, joined, of_server, split
+
+Stage = Callable[[Message], None]
+Order = Callable[["Stages"], Sequence[Stage]]
 
 
 class Stages:
@@ -68,14 +71,14 @@ class Stages:
         return type(self)(clients, mechanism, self.compression, state, assembly, self.diagnostics)
 
     def process(self, message: Message, order: Order) -> list[Tensor]:
-        """Apply stages in the given order and return the parts as received."""
-        for stage in order:
-            getattr(self, stage)(message)
+        """Apply the stages of an order and return the parts as received."""
+        for stage in order(self):
+            stage(message)
         return message.arrived
 
     def join(self, message: Message) -> None:
         """Subtract the base, divide by the public scales and concatenate the parts."""
-        message.joint = joined(increments(message.parts, message.base, message.scale))
+        message.joint = joined([part.scaled for part in message.parts])
 
     def mask(self, message: Message) -> None:
         """Apply the public mask."""
@@ -85,22 +88,19 @@ class Stages:
     def subtract_known(self, message: Message) -> None:
         """Subtract the terms that follow from earlier releases."""
         if message.known is not None:
-            message.joint = message.joint - self._known(message)
+            message.joint = message.joint - _inside(joined(message.known.rows), message.mask)
 
     def add_known(self, message: Message) -> None:
         """Add the terms that follow from earlier releases."""
         if message.known is not None:
-            message.joint = message.joint + self._known(message)
+            message.joint = message.joint + _inside(joined(message.known.rows), message.mask)
 
     def add_known_mean(self, message: Message) -> None:
         """Add what the server takes as the mean of these terms."""
-        if message.known is not None:
-            pairs = zip(message.known, split(message.joint, message.parts), strict=True)
-            means = [
-                torch.zeros_like(part) if one is None or one.mean is None else one.mean for one, part in pairs
-            ]
-            mean, mask = joined(increments(means, None, message.scale)), self._mask_of_average(message)
-            message.joint = message.joint + (mean if mask is None else mean * mask)
+        if message.known is not None and message.known.mean is not None:
+            message.joint = message.joint + _inside(
+                joined(message.known.mean), self._mask_of_average(message)
+            )
 
     def clip(self, message: Message) -> None:
         """Bound the joint norm of every client's message."""
@@ -289,24 +289,17 @@ class Stages:
 
     def restore(self, message: Message) -> None:
         """Split the row into its parts and multiply them by their scales."""
-        message.arrived = restored(split(message.joint, message.parts), message.scale)
+        pairs = zip(message.parts, split(message.joint, message.parts), strict=True)
+        message.arrived = [part.restored(received) for part, received in pairs]
 
     def _left_out(self, message: Message) -> Tensor:
         """Return what the encoder left out of the message, but of parts whose next change contains it anyway."""
         assert message.entered is not None
         residual = message.entered - message.joint
-        if message.known is None:
+        if not any(message.replaced):
             return residual
-        pairs = zip(split(residual, message.parts), message.known, strict=True)
-        return joined([0 * part if one is not None and one.remembered else part for part, one in pairs])
-
-    def _known(self, message: Message) -> Tensor:
-        """Return the known terms as one row like the message's, zero where there is none."""
-        assert message.known is not None
-        pairs = zip(message.known, message.parts, strict=True)
-        rows = [torch.zeros_like(part) if one is None else one.rows for one, part in pairs]
-        row = joined(increments(rows, None, message.scale))
-        return row if message.mask is None else row * message.mask
+        pairs = zip(split(residual, message.parts), message.replaced, strict=True)
+        return joined([0 * part if replaced else part for part, replaced in pairs])
 
     def _mask_of_average(self, message: Message) -> Tensor | None:
         """Return the entries that some client of the federation may send, ``(..., n)``; None: all."""
@@ -423,6 +416,11 @@ class Stages:
             return mask
         weight = message.samples.weight
         return ((weight > 0.5) & mask.unsqueeze(-1).to(weight.device)).flatten(-2)
+
+
+def _inside(row: Tensor, mask: Tensor | None) -> Tensor:
+    """Return a row with zeros in entries that are not sent."""
+    return row if mask is None else row * mask
 
 
 def _coordinates(joint: Tensor, mask: Tensor | None) -> Tensor:

@@ -13,6 +13,7 @@ from datasets.federation import Batch
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
 from harness.core.wire.channel import Channel
+from harness.core.wire.message import Part
 from harness.simulation.build import Setup
 from harness.simulation.simulation import Simulation
 
@@ -94,14 +95,14 @@ class TapChannel(Channel):
         self._tape.hear(_parts(arrived))
         return arrived
 
-    def mean_and_sent(self, *rows: Tensor, **options: Any) -> tuple[Any, Any]:
+    def mean_and_sent(self, *rows: Tensor | Part, **options: Any) -> tuple[Any, Any]:
         """Send rows; the server sees each, unless only averages are protected."""
         mean, sent = super().mean_and_sent(*rows, **options)
         averages = self._mechanism is not None and self._mechanism.averages
         self._tape.note(self._clients, _parts(mean if averages else sent))
         return mean, sent
 
-    def gather(self, *rows: Tensor, **options: Any) -> Any:
+    def gather(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Send rows, which the server sees."""
         seen = super().gather(*rows, **options)
         if options.get("per_sample") is None:
@@ -116,13 +117,13 @@ class TapChannel(Channel):
             self._tape.gradients.append((_parts(arrived)[0][0].detach().cpu(), first))
         return arrived
 
-    def mix(self, *rows: Tensor, **options: Any) -> Any:
+    def mix(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Send rows to the neighbors, who see them."""
         heard = super().mix(*rows, **options)
         self._tape.note(self._clients, heard[0])
         return heard
 
-    def mix_changes(self, *rows: Tensor, **options: Any) -> Any:
+    def mix_changes(self, *rows: Tensor | Part, **options: Any) -> Any:
         """Send changes of rows to the neighbors, who then know the rows."""
         heard = super().mix_changes(*rows, **options)
         self._tape.note(self._clients, heard[0])

@@ -182,7 +182,7 @@ def test_values_are_those_of_their_ranges():
 
 
 def test_more_step_sizes_than_there_are_coordinates_are_refused():
-    names = [f"algorithm.lr_{number}" for number in range(5)]
+    names = [f"algorithm.{name}" for name in ("lr", "lr_x", "lr_y", "lr_u", "lr_v")]
     with pytest.raises(UserError, match="at most 4 step sizes"):
         tried({name: {"uniform": [0, 1]} for name in names}, 4)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from datasets.errors import warn_once
+from harness.core import Increment
 from harness.core.public import Public
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -18,7 +19,8 @@ def test_scaling_comes_first_and_is_restored_last() -> None:
     """Increments (30) and (0.04) of scales 10 and 0.01 are (3, 4): clipped to 1 and averaged 6 and 0.008."""
     base = torch.full((4, 1), 5.0, dtype=torch.float64), torch.full((4, 1), 7.0, dtype=torch.float64)
     dx, dy = channel(privacy("central")).mean(
-        base[0] + 30, base[1] + 0.04, base=base, scale=(Public(10.0), Public(0.01))
+        Increment(base[0] + 30, of=base[0], scale=Public(10.0)),
+        Increment(base[1] + 0.04, of=base[1], scale=Public(0.01)),
     )
     torch.testing.assert_close(dx, torch.tensor([6.0], dtype=torch.float64))
     torch.testing.assert_close(dy, torch.tensor([0.008], dtype=torch.float64))

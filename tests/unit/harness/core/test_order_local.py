@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from harness.core import Increment
 from harness.core.public import Public
 from harness.core.settings.compression import Compression
 from tests.support.wire import channel, clipped, largest, privacy, rows
@@ -25,7 +26,7 @@ def test_the_increment_against_the_base_is_what_is_clipped() -> None:
     """Models of norm about 100 whose increments have norm 5: clipped to 2, an increment of norm 2 arrives."""
     base = torch.full((4, 9), 33.0, dtype=torch.float64)
     step = clipped(rows(9, scale=100.0), 5.0)
-    arrived = channel(privacy(clip=2.0)).gather(base + step, base=base)
+    arrived = channel(privacy(clip=2.0)).gather(Increment(base + step, of=base))
     torch.testing.assert_close(arrived, step * 2 / 5)
 
 
@@ -36,7 +37,9 @@ def test_parts_are_scaled_around_the_joint_clip() -> None:
     """
     one = torch.tensor([[30.0, 0.0]], dtype=torch.float64)
     two = torch.tensor([[0.0, 0.04]], dtype=torch.float64)
-    found = channel(privacy(clip=1.0), counts=(3,)).gather(one, two, scale=(Public(10.0), Public(0.01)))
+    found = channel(privacy(clip=1.0), counts=(3,)).gather(
+        Increment(one, scale=Public(10.0)), Increment(two, scale=Public(0.01))
+    )
     torch.testing.assert_close(found[0], torch.tensor([[6.0, 0.0]], dtype=torch.float64))
     torch.testing.assert_close(found[1], torch.tensor([[0.0, 0.008]], dtype=torch.float64))
 
@@ -45,7 +48,9 @@ def test_noise_is_that_of_the_scaled_message() -> None:
     """With scale s the noise of a part is s times that of an unscaled one: it is added before restoring."""
     zeros = torch.zeros(4, 6, dtype=torch.float64)
     plain = channel(privacy(z=1.0)).gather(zeros, zeros)
-    scaled = channel(privacy(z=1.0)).gather(zeros, zeros, scale=(Public(10.0), Public(0.5)))
+    scaled = channel(privacy(z=1.0)).gather(
+        Increment(zeros, scale=Public(10.0)), Increment(zeros, scale=Public(0.5))
+    )
     torch.testing.assert_close(scaled[0], 10.0 * plain[0])
     torch.testing.assert_close(scaled[1], 0.5 * plain[1])
 

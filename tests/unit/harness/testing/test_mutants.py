@@ -18,7 +18,6 @@ from harness.core.execution import vectorize
 from harness.core.wire import gossip
 from harness.core.wire.channel import Channel
 from harness.core.wire.dp_client import Mechanism
-from harness.core.wire.message import increments
 from harness.core.wire.stages import Stages
 from harness.testing.conformance_privacy import audits
 
@@ -153,16 +152,16 @@ def mixing_clean_rows(patch, *, sent_too):
     """Let neighbors receive rows before their protection, and the sender too."""
 
     def mixing_clean(verb):
-        def other(self, *rows, base=None, onto=(), **given):
-            sent, mixed, public = verb(self, *rows, base=base, onto=onto, **given)
+        def other(self, *rows, onto=(), **given):
+            exchange = verb(self, *rows, onto=onto, **given)
             if not rows:
-                return sent, mixed, public
-            clean = increments(rows, base, None)
+                return exchange
+            clean = [part.row if part.of is None else part.row - part.of for part in rows]
             sums = [part + row for part, row in zip(clean, onto, strict=True)] if onto else clean
             heard = gossip.spread(
                 sums, self._mixing, given.get("hops", 1), lambda now: gossip.mixed(now, now, self._mixing)
             )
-            return tuple(clean) if sent_too else sent, (*heard, *mixed[len(rows) :]), public
+            return exchange._replace(sent=tuple(clean) if sent_too else exchange.sent, mixed=tuple(heard))
 
         return other
 

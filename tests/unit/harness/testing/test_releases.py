@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-import torch
+from torch import Tensor
 
-from harness.core.algorithm import ALGORITHMS
-from harness.core.clients.clients import Clients
-from harness.core.wire.message import Known
+from harness.core.algorithm import ALGORITHMS, Release
+from harness.core.wire.message import Increment
 from harness.testing import conformance, conformance_privacy, conformance_releases
 from harness.testing.conformance import check
 from harness.testing.conformance_releases import noise_growth, relative_noise
@@ -38,15 +38,33 @@ def test_a_random_walk_has_exponent_one_and_a_moving_average_none():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Liar(ALGORITHMS["fedavg"]):
-    """Calls half of its increment known."""
+class Liar(ALGORITHMS["fedavg"], Release):
+    """Pulls towards the model that a client has kept to itself, and calls it released."""
+
+    class State(NamedTuple):
+        """The model, and the clients' own."""
+
+        x: Tensor
+        pi: Tensor
+
+    mean: bool = True
+
+    def init(self, start, clients, channel):
+        return self.State(start["x"], clients.rows(start["x"]))
 
     def round(self, state, clients, channel):
         x = x_t = channel.down(state.x)
+        pi = clients.take(state.pi, **({"mean": state.x} if self.mean else {}))
         for batch in clients.batches(self):
-            x = x - self.lr * clients.grad(x, batch)
-        known = [Known((x - x_t) / 2, torch.zeros_like(state.x))]
-        return self.State(state.x + channel.mean_and_sent(x, base=x_t, known=known)[0])
+            x = x - self.lr * (clients.grad(x, batch) + 0.1 * (x - pi))
+        return self.State(state.x + channel.mean(Increment(x, of=x_t)), clients.put(state.pi, x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(Liar):
+    """Does so without saying anything of it."""
+
+    mean: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +93,22 @@ def test_a_private_term_that_is_called_known_is_caught(cls):
     assert row["result"] == "failed" and "known terms" in row["why"]
 
 
-def test_a_term_that_depends_on_others_in_the_cohort_is_caught(monkeypatch):
+def test_rows_that_clients_keep_are_caught_where_nothing_is_said_of_them():
+    (row,) = check(Silent, [conformance._silent])
+    assert row["result"] == "failed" and "rows that clients keep to themselves" in row["why"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companion(ALGORITHMS["scaffold"]):
+    """Takes as many steps for known as anybody in its cohort."""
+
+    def reach(self, batches):
+        return super().reach(batches).max()
+
+
+def test_a_term_that_depends_on_others_in_the_cohort_is_caught():
     """Another member would move what is clipped of this one."""
-    monkeypatch.setattr(Clients, "known_steps", lambda self, work, batches: batches.num_steps.max())
-    (row,) = check(ALGORITHMS["scaffold"], [conformance_privacy._separate])
+    (row,) = check(Companion, [conformance_privacy._separate])
     assert row["result"] == "failed" and "another member of the cohort" in row["why"]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from algorithms.centralized.fedavg import FedAvg
 from harness.config.run import read_spec
-from harness.core import Meta
+from harness.core import Increment, Meta
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import PrivacyTerms, read_privacy
 from harness.simulation.build import prepare
@@ -183,7 +183,7 @@ class Anchored(FedAvg):
     def round(self, state, clients, channel):
         done = super().round(state, clients, channel)
         if clients.round % 3 == 2:
-            channel.mean(clients.rows(done.x), base=clients.rows(state.x))
+            channel.mean(Increment(clients.rows(done.x), of=clients.rows(state.x)))
         return done
 
 
@@ -229,7 +229,7 @@ class LargeBatches(FedAvg):
         for _ in range(2 if self.twice else 1):
             for batch in clients.batches(self, batch_size=4 * self.batch_size):
                 x = x - self.lr * clients.grad(x, batch)
-        return self.State(state.x + channel.mean(x, base=x_t))
+        return self.State(state.x + channel.mean(Increment(x, of=x_t)))
 
 
 @pytest.mark.parametrize("twice", [False, True])

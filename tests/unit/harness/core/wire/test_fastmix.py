@@ -12,8 +12,8 @@ from datasets.topology import ErdosRenyi, Ring, Star, directed_edges, mixing_mat
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire import gossip
-from harness.core.wire.message import Message
-from harness.core.wire.pipeline import PUBLIC
+from harness.core.wire.message import Message, Part
+from harness.core.wire.pipeline import public
 from harness.simulation.dry_run import DryChannel
 from tests.support.wire import booked, channel, clipped, cohort, largest, privacy, rows
 from tests.support.worlds import EXACT
@@ -24,7 +24,9 @@ Z = torch.tensor([[1.0], [2.0], [3.0], [10.0]], dtype=torch.float64)
 
 def mixed(known, mixing=RING4, hops=1, compression=EXACT, **others):
     """Return what known rows become."""
-    _, _, (found,) = channel(None, compression, mixing=mixing, **others).mix(rebroadcast=(known,), hops=hops)
+    _, _, (found,), _ = channel(None, compression, mixing=mixing, **others).mix(
+        rebroadcast=(known,), hops=hops
+    )
     return found
 
 
@@ -89,8 +91,8 @@ def test_the_mean_is_preserved_whatever_the_code(hops, codec, seed) -> None:
 def test_mixing_only_what_is_heard_would_lose_the_mean() -> None:
     """A code of four bits moves it by some hundredths; from round to round that would add up in a tracker."""
     held, way = rows(7, scale=3.0), channel(None, Compression(codec="q4"), mixing=RING4)
-    message = Message(0, [held], torch.ones(4, dtype=torch.int64), sender="neighbor", sparsify=False)
-    (heard,) = way._stages.process(message, PUBLIC)
+    message = Message(0, [Part(held)], torch.ones(4, dtype=torch.int64), sender="neighbor", sparsify=False)
+    (heard,) = way._stages.process(message, public)
     assert float((heard.mean(0) - held.mean(0)).abs().max()) > 0.01
 
 
@@ -98,7 +100,7 @@ def test_mixing_only_what_is_heard_would_lose_the_mean() -> None:
 def test_a_message_is_released_once_and_paid_for_in_every_hop(hops) -> None:
     """The ring has 8 directed edges, the message 20 numbers of 8 bytes."""
     way = channel(privacy(z=1.0), mixing=RING4)
-    (sent,), (found,), _ = way.mix(rows(20), hops=hops)
+    (sent,), (found,), *_ = way.mix(rows(20), hops=hops)
     assert way.ledger.made == 1
     assert int(way.cost.up) == hops * 8 * 20 * 8
     torch.testing.assert_close(found, mixed(sent, hops=hops))
@@ -107,14 +109,14 @@ def test_a_message_is_released_once_and_paid_for_in_every_hop(hops) -> None:
 def test_the_message_of_many_hops_is_that_of_one() -> None:
     """Same clip, same draw of noise: what is new is only how far it goes."""
     messages = rows(20, scale=10.0)
-    (noise,), _, _ = channel(privacy(z=1.0), mixing=RING4).mix(torch.zeros_like(messages), hops=3)
-    (sent,), _, _ = channel(privacy(z=1.0), mixing=RING4).mix(messages, hops=3)
+    (noise,), *_ = channel(privacy(z=1.0), mixing=RING4).mix(torch.zeros_like(messages), hops=3)
+    (sent,), *_ = channel(privacy(z=1.0), mixing=RING4).mix(messages, hops=3)
     torch.testing.assert_close(sent, clipped(messages, 1.0) + noise)
 
 
 def test_known_rows_alone_release_nothing_and_are_counted() -> None:
     way = channel(privacy(z=1.0), mixing=RING4)
-    sent, found, (one, two) = way.mix(rebroadcast=(rows(20), rows(5)), hops=2)
+    sent, found, (one, two), _ = way.mix(rebroadcast=(rows(20), rows(5)), hops=2)
     assert (sent, found, way.ledger.made) == ((), (), 0)
     assert int(way.cost.up) == 2 * 8 * 25 * 8
     torch.testing.assert_close(one, mixed(rows(20), hops=2))
@@ -123,7 +125,7 @@ def test_known_rows_alone_release_nothing_and_are_counted() -> None:
 
 def test_known_rows_and_the_message_go_equally_far() -> None:
     way = channel(mixing=RING4)
-    (sent,), (found,), (told,) = way.mix(rows(20), rebroadcast=(rows(5),), hops=3)
+    (sent,), (found,), (told,), _ = way.mix(rows(20), rebroadcast=(rows(5),), hops=3)
     torch.testing.assert_close(found, mixed(sent, hops=3))
     torch.testing.assert_close(told, mixed(rows(5), hops=3))
     assert int(way.cost.up) == 3 * 8 * 25 * 8
@@ -132,7 +134,7 @@ def test_known_rows_and_the_message_go_equally_far() -> None:
 def test_later_hops_travel_whole() -> None:
     """Random half of 20 entries: 10 numbers in the first hop, 20 in the second, of 8 bytes along 8 edges."""
     way = channel(None, Compression(beta=0.5, codec="float64", select="random_k"), mixing=RING4)
-    (sent,), (found,), _ = way.mix(rows(20), hops=2)
+    (sent,), (found,), *_ = way.mix(rows(20), hops=2)
     assert int((sent != 0).sum()) == 4 * 10
     assert int(way.cost.up) == 8 * (10 + 20) * 8
     torch.testing.assert_close(found, mixed(sent, hops=2))
@@ -143,8 +145,8 @@ def test_a_message_put_onto_known_rows_travels_as_their_sum(hops) -> None:
     """20 numbers in place of 40; what is clipped and noised is the message alone."""
     messages, known = rows(20, scale=10.0), rows(20, scale=100.0, seed=2)
     way = channel(privacy(z=1.0), mixing=RING4)
-    (alone,), _, _ = channel(privacy(z=1.0), mixing=RING4).mix(messages)
-    (sent,), (found,), _ = way.mix(messages, onto=(known,), hops=hops)
+    (alone,), *_ = channel(privacy(z=1.0), mixing=RING4).mix(messages)
+    (sent,), (found,), *_ = way.mix(messages, onto=(known,), hops=hops)
     torch.testing.assert_close(sent, alone)
     torch.testing.assert_close(found, mixed(known + sent, hops=hops))
     assert way.ledger.made == 1
@@ -154,7 +156,7 @@ def test_a_message_put_onto_known_rows_travels_as_their_sum(hops) -> None:
 def test_a_tracker_keeps_the_rounding_of_its_step() -> None:
     """So the tracker's mean moves by the mean step, though the sum goes out in four bits."""
     step, tracker = rows(20), rows(20, scale=5.0, seed=2)
-    (sent,), (found,), _ = channel(None, Compression(codec="q4"), mixing=RING4).mix(step, onto=(tracker,))
+    (sent,), (found,), *_ = channel(None, Compression(codec="q4"), mixing=RING4).mix(step, onto=(tracker,))
     torch.testing.assert_close(sent, step, rtol=0, atol=0)
     torch.testing.assert_close(found.mean(0), (tracker + step).mean(0), rtol=0, atol=1e-12)
     assert float((found - RING4 @ (tracker + step)).abs().max()) > 0.01
@@ -166,7 +168,7 @@ def test_sums_with_known_rows_keep_their_mean_when_pruned(setting) -> None:
     step, tracker = rows(20), rows(20, scale=50.0, seed=2)
     wire = Compression(codec="float64", **setting)
     way = channel(None, wire, mixing=RING4)
-    (sent,), (found,), _ = way.mix(step, onto=(tracker,))
+    (sent,), (found,), *_ = way.mix(step, onto=(tracker,))
     torch.testing.assert_close(sent, step)
     torch.testing.assert_close(found.mean(0), (tracker + step).mean(0))
     if "select" not in setting:
@@ -222,7 +224,7 @@ def test_stacked_runs_have_each_their_own_graph_and_momentum() -> None:
     assert directed_edges(graphs[0]) != directed_edges(graphs[1])
     held = torch.stack([rows(5, clients=6, seed=seed) for seed in (1, 2)])
     way = channel(mixing=torch.stack(graphs), seeds=(0, 1), counts=(1,) * 6)
-    _, _, (found,) = way.mix(rebroadcast=(held,), hops=4)
+    _, _, (found,), _ = way.mix(rebroadcast=(held,), hops=4)
     for number, graph in enumerate(graphs):
         apart = mixed(held[number], graph, 4, counts=(1,) * 6)
         torch.testing.assert_close(found[number], apart, rtol=0, atol=1e-12)

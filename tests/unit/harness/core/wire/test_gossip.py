@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from datasets.topology import Ring, mixing_matrix
-from harness.core import rng
+from harness.core import Increment, rng
 from harness.core.algorithm import ALGORITHMS
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -27,9 +27,9 @@ class Clean(Channel):
     """The mistake: a tracker is given its own clean share and not what it sent."""
 
     def mix(self, *rows: Any, **options: Any) -> Any:
-        sent, mixed, known = super().mix(*rows, **options)
-        assert len(sent) == len(rows)
-        return rows, mixed, known
+        heard = super().mix(*rows, **options)
+        assert len(heard.sent) == len(rows)
+        return heard._replace(sent=rows)
 
 
 def run(
@@ -62,8 +62,8 @@ def test_mix_returns_what_was_sent_and_the_mix_of_it() -> None:
     ring = mixing_matrix(Ring(), 4)
     messages = rows(20, scale=10.0)
     zeros = torch.zeros(4, 20, dtype=torch.float64)
-    (noise,), _, _ = channel(privacy(z=1.0), mixing=ring).mix(zeros)
-    (sent,), (mixed,), _ = channel(privacy(z=1.0), mixing=ring).mix(messages)
+    (noise,), *_ = channel(privacy(z=1.0), mixing=ring).mix(zeros)
+    (sent,), (mixed,), *_ = channel(privacy(z=1.0), mixing=ring).mix(messages)
     torch.testing.assert_close(sent, clipped(messages, 1.0) + noise)
     torch.testing.assert_close(mixed, ring @ sent)
 
@@ -71,7 +71,7 @@ def test_mix_returns_what_was_sent_and_the_mix_of_it() -> None:
 def test_a_sender_draws_its_noise_once_for_all_its_neighbors() -> None:
     """Two neighbors hear the same: the mix of a doubly stochastic matrix keeps the mean of what was sent."""
     way = channel(privacy(z=1.0), mixing=mixing_matrix(Ring(), 4))
-    (sent,), (mixed,), _ = way.mix(rows(20))
+    (sent,), (mixed,), *_ = way.mix(rows(20))
     torch.testing.assert_close(mixed.mean(0), sent.mean(0))
     assert way.ledger.made == 1
     assert int(way.cost.up) == 4 * 2 * 20 * 8, "a message of 20 float64 to each of 2 neighbors"
@@ -81,7 +81,7 @@ def test_known_rows_are_not_noised_clipped_or_pruned() -> None:
     known = rows(20, scale=100.0)
     mixing = mixing_matrix(Ring(), 4)
     setting = Compression(beta=0.9, codec="float64")
-    _, _, (told,) = channel(privacy(z=1.0), setting, mixing=mixing).mix(rows(20), rebroadcast=(known,))
+    _, _, (told,), _ = channel(privacy(z=1.0), setting, mixing=mixing).mix(rows(20), rebroadcast=(known,))
     torch.testing.assert_close(told, mixing @ known)
 
 
@@ -118,7 +118,7 @@ def test_changes_are_sent_against_what_is_remembered() -> None:
     """The largest half of the entries of z - m; then m is z on these, and z + (W - I) m is mixed."""
     ring, rows_now, old = mixing_matrix(Ring(), 4), rows(20), rows(20, seed=2)
     way = channel(None, Compression(beta=0.5, codec="float64"), mixing=ring)
-    _, (mixed,), (known,) = way.mix_changes(rows_now, memory=[old])
+    _, (mixed,), _, (known,) = way.mix_changes(rows_now, memory=[old])
     change = rows_now - old
     kept = change.abs() >= change.abs().sort(-1).values[:, 10:11]
     torch.testing.assert_close(known, torch.where(kept, rows_now, old))
@@ -132,9 +132,11 @@ def test_changes_are_sent_against_what_is_remembered() -> None:
 def test_what_is_remembered_is_protected_first() -> None:
     """The noise is that of the increment; neither it nor what is known is clipped again."""
     ring, step, start, old = mixing_matrix(Ring(), 4), rows(20), rows(20, seed=2), rows(20, scale=50.0)
-    (alone,), _, _ = channel(privacy(z=1.0), mixing=ring).mix(step)
+    (alone,), *_ = channel(privacy(z=1.0), mixing=ring).mix(step)
     way = channel(privacy(z=1.0), mixing=ring)
-    (sent,), (mixed,), (known,) = way.mix_changes(start + step, base=start, onto=[start], memory=[old])
+    (sent,), (mixed,), _, (known,) = way.mix_changes(
+        Increment(start + step, of=start), onto=[start], memory=[old]
+    )
     torch.testing.assert_close(sent, alone)
     torch.testing.assert_close(known, start + alone)
     torch.testing.assert_close(mixed, ring @ (start + alone))
@@ -144,7 +146,7 @@ def test_what_is_remembered_is_protected_first() -> None:
 def test_changes_of_known_rows_release_nothing() -> None:
     ring, known, old = mixing_matrix(Ring(), 4), rows(20, scale=100.0), rows(20)
     way = channel(privacy(z=1.0), Compression(beta=0.9, codec="float64"), mixing=ring)
-    sent, _, (told,) = way.mix_changes(rebroadcast=[known], memory=[old])
+    sent, _, _, (told,) = way.mix_changes(rebroadcast=[known], memory=[old])
     assert sent == () and way.ledger.made == 0
     assert ((told == old).sum(-1) == 18).all(), "two of twenty entries travel"
 

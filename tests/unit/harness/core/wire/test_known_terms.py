@@ -5,72 +5,116 @@ import torch
 
 from harness.core.public import Public
 from harness.core.settings.compression import Compression
-from harness.core.wire.message import Known
+from harness.core.wire.message import Increment, Value
 from harness.simulation.simulation import Simulation
 from tests.support.wire import channel, clipped, largest, privacy, rows
 from tests.support.worlds import close, logistic, make_algorithm, random_federation
 
 VALUES, TERMS = rows(6, seed=1), rows(6, seed=2, scale=50.0)
 MEAN = torch.linspace(-1, 1, 6, dtype=torch.float64)
-KNOWN = [Known(TERMS, MEAN)]
+UNIFORM = {"weighting": "uniform"}
 
 
 def mean(values, terms):
     return (values + terms).mean(0)
 
 
+def way_of(mechanism=None, terms=TERMS, scale=None, **options):
+    """Return a channel for messages that would be ``terms`` without gradients."""
+    way = channel(mechanism, **options)
+    way.release_values(lambda clients, way: way.mean(Increment(clients.take(terms, mean=MEAN), scale=scale)))
+    return way
+
+
 def test_without_privacy_they_change_nothing():
-    found, sent = channel().mean_and_sent(VALUES + TERMS, known=KNOWN, weighting="uniform")
+    found, sent = way_of().mean_and_sent(VALUES + TERMS, **UNIFORM)
     assert close(found, mean(VALUES, TERMS), 1e-12) and close(sent, VALUES + TERMS, 1e-12)
 
 
 def test_the_local_clip_bounds_the_rest_only():
-    found, sent = channel(privacy("local", 0.5)).mean_and_sent(
-        VALUES + TERMS, known=KNOWN, weighting="uniform"
-    )
+    found, sent = way_of(privacy("local", 0.5)).mean_and_sent(VALUES + TERMS, **UNIFORM)
     assert close(sent, clipped(VALUES, 0.5) + TERMS, 1e-12)
     assert close(found, mean(clipped(VALUES, 0.5), TERMS), 1e-12)
 
 
 def test_the_noise_of_a_client_is_in_what_it_has_sent():
     loud = privacy("local", 0.5, z=3.0)
-    _, sent = channel(loud).mean_and_sent(VALUES + TERMS, known=KNOWN, weighting="uniform")
-    _, other = channel(loud).mean_and_sent(VALUES, weighting="uniform")
+    _, sent = way_of(loud).mean_and_sent(VALUES + TERMS, **UNIFORM)
+    _, other = channel(loud).mean_and_sent(VALUES, **UNIFORM)
     assert close(sent - TERMS, other, 1e-10)
 
 
 def test_a_central_server_adds_its_own_mean_and_never_the_rows():
     """Whoever is in the cohort: what the rows are has no effect, up to rounding."""
-    way = privacy("central", 0.5)
-    found, sent = channel(way).mean_and_sent(VALUES + TERMS, known=KNOWN)
+    central = privacy("central", 0.5)
+    found, sent = way_of(central).mean_and_sent(VALUES + TERMS)
     assert close(found, clipped(VALUES, 0.5).mean(0) + MEAN, 1e-12)
     assert close(sent, VALUES + TERMS, 1e-12), "a client knows what it has sent"
-    other, _ = channel(way).mean_and_sent(VALUES - 3 * TERMS, known=[Known(-3 * TERMS, MEAN)])
+    other, _ = way_of(central, -3 * TERMS).mean_and_sent(VALUES - 3 * TERMS)
     assert close(found, other, 1e-10)
 
 
 def test_what_travels_is_compressed_with_them():
     """Top-k of the change, not of the value: entries that stay as they were are left out."""
-    _, sent = channel(compression=Compression(beta=0.5, codec="float64")).mean_and_sent(
-        VALUES + TERMS, known=KNOWN, weighting="uniform"
-    )
+    code = Compression(beta=0.5, codec="float64")
+    _, sent = way_of(privacy("local", 1e9), compression=code).mean_and_sent(VALUES + TERMS, **UNIFORM)
     assert close(sent, largest(VALUES + TERMS, 3), 1e-12)
 
 
 def test_scales_divide_them_too():
     steps = Public(3.0)
-    found, _ = channel(privacy("local", 0.5)).mean_and_sent(
-        VALUES + TERMS, known=KNOWN, scale=(steps,), weighting="uniform"
-    )
+    way = way_of(privacy("local", 0.5), scale=steps)
+    found = way.mean(Increment(VALUES + TERMS, scale=steps), **UNIFORM)
     assert close(found, mean(3 * clipped(VALUES / 3, 0.5), TERMS), 1e-10)
 
 
-def test_parts_without_a_term_are_whole():
-    (one, two), _ = channel(privacy("local", 0.5)).mean_and_sent(
-        VALUES, VALUES + TERMS, known=[None, KNOWN[0]], weighting="uniform"
-    )
-    joint = clipped(torch.cat([VALUES, VALUES], -1), 0.5)[:, :6]
-    assert close(one, joint.mean(0), 1e-12) and close(two, mean(joint, TERMS), 1e-12)
+def test_a_value_replaces_what_was_sent_before():
+    """What travels is the change; without gradients it takes everything back, so the value itself is clipped."""
+    old, new = rows(6, seed=3, scale=9.0), VALUES
+
+    def round(clients, way):
+        return way.mean(Value(0 * new, of=clients.take(old, mean=MEAN)))
+
+    way = channel(privacy("local", 0.5))
+    way.release_values(round)
+    found, kept = way.mean_and_sent(Value(new, of=old), **UNIFORM)
+    assert close(kept, clipped(new, 0.5), 1e-12) and close(found, mean(clipped(new, 0.5), -old), 1e-12)
+    _, kept = channel(privacy("local", 0.5)).mean_and_sent(Value(new, of=old), **UNIFORM)
+    assert torch.equal(kept, new), "where changes are released, clients keep their own"
+
+
+def test_rows_that_clients_keep_cannot_pass_for_known():
+    way = channel(privacy("local", 0.5))
+    way.release_values(lambda clients, way: way.mean(clients.take(TERMS)))
+    with pytest.raises(ValueError, match="part 0 of a message would depend on rows that clients keep"):
+        way.mean(VALUES)
+
+
+def test_a_round_that_goes_another_way_without_gradients_is_refused():
+    def round(clients, way):
+        (batch,) = clients.batches(None, steps=1)
+        gradient = clients.grad(clients.rows(MEAN), batch)
+        return way.mean(gradient) if bool(gradient.any()) else way.gather(gradient)
+
+    way = channel(privacy("local", 0.5))
+    way.release_values(round)
+    with pytest.raises(ValueError, match="calls gather where it called mean_and_sent"):
+        way.mean(VALUES)
+
+
+def test_finding_them_counts_and_books_nothing():
+    """Gone through a second time: the same bytes, operations and releases as without."""
+    spent = []
+    for release in ("value", "change"):
+        run = Simulation(
+            logistic(),
+            random_federation([9, 5, 7, 8]),
+            make_algorithm("scaffold", lr=0.1, local_epochs=2, batch_size=4, release=release),
+            privacy("local", 0.5, z=4.0),
+        )
+        run.step()
+        spent.append((run.cost.state(), run.ledger.counts, run.ledger.last))
+    assert repr(spent[0]) == repr(spent[1])
 
 
 @pytest.mark.parametrize("memory", [{}, {"error_feedback": True}, {"shift": 1.0}, {"shift": 0.5}])
@@ -101,7 +145,8 @@ def test_the_servers_variate_is_the_mean_of_what_clients_have_sent(memory):
 def test_gossip_leaves_them_out_of_clip_and_noise():
     uniform = torch.full((len(VALUES), len(VALUES)), 1 / len(VALUES), dtype=torch.float64)
     way = channel(privacy("local", 0.5), mixing=uniform)
-    (sent,), (mixed,), _ = way.mix(VALUES + TERMS, known=[Known(TERMS)])
+    way.release_values(lambda clients, way: way.mix(TERMS))
+    (sent,), (mixed,), *_ = way.mix(VALUES + TERMS)
     assert close(sent, clipped(VALUES, 0.5) + TERMS, 1e-12)
     assert close(mixed, mean(clipped(VALUES, 0.5), TERMS).expand_as(mixed), 1e-10)
 

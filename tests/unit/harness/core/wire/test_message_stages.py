@@ -17,8 +17,8 @@ from harness.core.public import Public
 from harness.core.settings.compression import Compression
 from harness.core.wire.channel import Channel
 from harness.core.wire.client_chunks import round_in_chunks
-from harness.core.wire.message import Known
-from harness.core.wire.pipeline import CENTRAL, DISTRIBUTED, LOCAL, PUBLIC, SEPARATE, UNCODED, table
+from harness.core.wire.message import Increment
+from harness.core.wire.pipeline import ORDERS, local, names, public, separate, table, uncoded
 from harness.core.wire.stages import Stages
 from harness.problems.classify import classifier
 from tests.support.wire import privacy as privacy_of
@@ -80,8 +80,8 @@ class Recorder(Channel):
 
             return stage
 
-        names = {*LOCAL, *CENTRAL, *DISTRIBUTED, *PUBLIC}
-        self.stages = type("Recorded", (Stages,), {name: recorded(name) for name in names})
+        every = {name for each in (*ORDERS.values(), public) for name in names(each)}
+        self.stages = type("Recorded", (Stages,), {name: recorded(name) for name in every})
         super().__init__(*arguments, **options)
 
 
@@ -100,7 +100,8 @@ def test_the_printed_order_is_the_executed_one(placement, source):
         setting = Compression(beta=0.5, select="random_k")
     way = Recorder(cohort(), privacy=mechanism(placement, z=1.0, server_clip=1.0), compression=setting)
     ones = torch.ones(4, 4, dtype=torch.float64)
-    way.mean_and_sent(messages(), base=ones, known=[Known(ones, ones[0])], scale=(Public(2.0),))
+    way.release_values(lambda clients, way: way.mean(clients.take(ones, mean=ones[0])))
+    way.mean(Increment(messages(), of=ones, scale=Public(2.0)))
     design = Path(harness.core.wire.channel.__file__).parents[3] / "docs" / "design.md"
     text = harness.core.wire.channel.__doc__ if source == "module" else design.read_text()
     columns = dict(zip(("local", "central", "distributed"), printed_order(text), strict=True))
@@ -108,19 +109,19 @@ def test_the_printed_order_is_the_executed_one(placement, source):
 
 
 def test_messages_without_an_average_take_the_same_stages_in_the_same_order():
-    assert [stage for stage in LOCAL if stage in SEPARATE] == list(SEPARATE)
-    assert [stage for stage in SEPARATE if stage in UNCODED] == list(UNCODED)
+    assert [stage for stage in names(local) if stage in names(separate)] == names(separate)
+    assert [stage for stage in names(separate) if stage in names(uncoded)] == names(uncoded)
     way = Recorder(cohort(), privacy=mechanism("local", z=1.0), compression=EXACT)
     way.gather(messages())
-    assert way.order == list(SEPARATE)
+    assert way.order == names(separate)
     way.order.clear()
     way.down(torch.ones(4, dtype=torch.float64))
-    assert way.order == list(PUBLIC)
+    assert way.order == names(public)
 
 
 def test_every_stage_has_a_name_in_the_table():
-    assert {name for column in printed_order(table()) for name in column} == {*LOCAL, *CENTRAL, *DISTRIBUTED}
-    assert all(callable(getattr(Stages, name)) for name in {*LOCAL, *CENTRAL, *DISTRIBUTED, *PUBLIC})
+    columns = zip(printed_order(table()), ORDERS.values(), strict=True)
+    assert all(column == names(order) for column, order in columns)
 
 
 # --- diagnostics ------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_every_stage_has_a_name_in_the_table():
 def test_without_privacy_there_are_the_norms_of_the_increments_only():
     """Norms 1, 2, 3, 10: mean 4, median 2.5, p10 = 1 + 0.3 (2 - 1), p90 = 3 + 0.7 (10 - 3)."""
     way = diagnosed()
-    way.mean(messages() + 7, base=torch.full((4, 4), 7.0, dtype=torch.float64))
+    way.mean(Increment(messages() + 7, of=torch.full)((4, 4), 7.0, dtype=torch.float64))
     found = {name: float(value) for name, value in way.diagnostics.items()}
     expected = {"mean": 4.0, "p10": 1.3, "p50": 2.5, "p90": 7.9}
     assert found == pytest.approx({f"update_norm_{name}": value for name, value in expected.items()})

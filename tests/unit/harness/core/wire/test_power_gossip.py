@@ -6,7 +6,7 @@ from torch import nn
 
 from compression import Factors
 from datasets.topology import Ring, mixing_matrix
-from harness.core import rng
+from harness.core import Increment, rng
 from harness.core.clients.pruning import prune_models
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -31,7 +31,7 @@ def mixed(held, rounds=1, hops=1, **options):
     state = None
     for number in range(rounds):
         way = way_of(state=state, round=number, **options)
-        _, (held,), _ = way.mix(held, hops=hops)
+        _, (held,), *_ = way.mix(held, hops=hops)
         state = way.state
     return held
 
@@ -140,10 +140,10 @@ def test_the_mean_is_kept_whatever_the_code(codec, hops):
 def test_several_hops_accelerate_as_ever():
     """``z_1 = (1 + e) W z_0 - e z_0`` and ``z_2 = (1 + e) W z_1 - e z_0``, with what factors show of W z."""
     held, way, single = rows(SIZE), way_of(), way_of()
-    _, _, (found,) = way.mix(rebroadcast=[held], hops=2)
+    _, _, (found,), _ = way.mix(rebroadcast=[held], hops=2)
     e = float(momentum(RING4))
-    _, _, (one,) = single.mix(rebroadcast=[held])
-    _, _, (two,) = single.mix(rebroadcast=[(1 + e) * one - e * held])
+    _, _, (one,), _ = single.mix(rebroadcast=[held])
+    _, _, (two,), _ = single.mix(rebroadcast=[(1 + e) * one - e * held])
     torch.testing.assert_close(found, (1 + e) * two - e * held)
     assert int(way.cost.up) == int(single.cost.up) == 2 * 8 * 34 * 8
     assert way.ledger.made == 0
@@ -190,7 +190,7 @@ def test_bytes_by_hand(codec, each):
 
 def test_known_rows_travel_as_differences_too():
     way, known = way_of(), rows(SIZE, seed=2)
-    _, (one,), (other,) = way.mix(rows(SIZE), rebroadcast=[known])
+    _, (one,), (other,), _ = way.mix(rows(SIZE), rebroadcast=[known])
     assert int(way.cost.up) == 8 * 2 * 34 * 8
     torch.testing.assert_close(one.mean(0), rows(SIZE).mean(0))
     torch.testing.assert_close(other.mean(0), known.mean(0))
@@ -201,9 +201,9 @@ def test_rows_are_protected_before_their_differences_are_told():
     """The same noise and the same account as without factors; what is mixed is what was protected."""
     mechanism, step, start = privacy(z=1.0), rows(SIZE, scale=10.0), rows(SIZE, seed=2)
     plain = way_of(mechanism, Compression(codec="float64"))
-    (noisy,), _, _ = plain.mix(start + step, base=start, onto=[start])
+    (noisy,), *_ = plain.mix(Increment(start + step, of=start), onto=[start])
     way = way_of(mechanism)
-    (sent,), (found,), _ = way.mix(start + step, base=start, onto=[start])
+    (sent,), (found,), *_ = way.mix(Increment(start + step, of=start), onto=[start])
     torch.testing.assert_close(sent, noisy)
     torch.testing.assert_close(found, mixed(start + noisy))
     assert booked(way) == booked(plain) and way.ledger.made == 1
@@ -216,7 +216,7 @@ def test_differences_of_pruned_models_are_smaller():
     pruned = prune_models(net, start, 0.5, None)
     setting = Compression(rank=1, codec="float64")
     way = channel(None, setting, mixing=RING4, problem=net, pruned=pruned)
-    _, (found,), _ = way.mix(rows(len(start)) * pruned.mask)
+    _, (found,), *_ = way.mix(rows(len(start)) * pruned.mask)
     assert int(way.cost.up) == 8 * 8 * (10 + 9 + 9) and not found[:, ~pruned.mask].any()
 
 

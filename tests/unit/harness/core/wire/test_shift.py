@@ -137,7 +137,7 @@ def test_gossip_remembers_what_neighbors_have():
         way = channel(
             None, Compression(beta=0.75, codec="float64", shift=1.0), state=state, mixing=mixing, round=number
         )
-        (sent,), (mixed,), _ = way.mix(own)
+        (sent,), (mixed,), *_ = way.mix(own)
         state = way.state
         assert close(sent, own, 1e-12) == (number == 3)
     torch.testing.assert_close(mixed, own.mean(0).expand(4, -1))

@@ -1,0 +1,133 @@
+"""Clients whose gradients are zero: what they would send follows from what has been released."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from datasets.federation import Batch
+from harness.core.clients.batches import Batches, LocalWork, all_steps, unchanged
+from harness.core.clients.clients import Clients
+from harness.core.clients.parties import PartyBatch
+from harness.core.cost import Cost
+from harness.core.execution.vectorize import Points
+from harness.core.problem import Objective
+from privacy import Ledger
+
+
+class Work(NamedTuple):
+    """An amount of local work; see `LocalWork`."""
+
+    local_steps: int | None
+    local_epochs: int | None
+    batch_size: int | None
+
+
+class Silenced(Clients):
+    """A cohort that goes through a round without data: gradients, and functions of data, are zero.
+
+    It takes as many steps as the cohort, with the same coins. It counts and books nothing. Rows that clients keep
+    to themselves are NaN, so that what depends on them cannot pass for known.
+
+    Parameters
+    ----------
+    clients : Clients
+        The cohort.
+    average : bool
+        Whether to be a single client instead, the average as the server knows it: its rows are the server's values,
+        and its number of steps is the largest in the federation. It depends on nobody in the cohort.
+    """
+
+    def __init__(self, clients: Clients, *, average: bool = False) -> None:
+        vars(self).update(vars(clients))
+        self.average = average
+        self.cost, self.ledger, self.errors = Cost(tuple(clients.ids.shape[:-1])), Ledger(), {}
+        if average:
+            self.ids = clients.ids[..., :1]
+            self.participation_mask = torch.ones_like(self.ids)
+
+    def take(self, full: Tensor, mean: Tensor | None = None) -> Tensor:
+        """Select released rows, or the server's value for their mean; NaN in place of rows that clients keep."""
+        if mean is None:
+            shape = (*self.ids.shape, full.shape[-1])
+            return torch.full(shape, torch.nan, dtype=full.dtype, device=full.device)
+        return self.rows(mean) if self.average else super().take(full)
+
+    def put(self, full: Tensor, rows: Tensor) -> Tensor:
+        """Change nothing."""
+        return full
+
+    def batches(
+        self,
+        work: LocalWork | None,
+        *,
+        steps: int | Tensor | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        split: str = "train",
+        stream: str = "main",
+        aligned: bool = False,
+    ) -> Batches:
+        """Return as many batches as the cohort draws, of one blank sample each."""
+        if work is not None:
+            batch_size = batch_size or work.batch_size
+            if steps is None and epochs is None:
+                steps, epochs = work.local_steps, work.local_epochs
+        public = not (self.average or self.counts_private)
+        counts = self._samples(split) if public else self.federation.counts(split).amax(-1, keepdim=True)
+        if isinstance(steps, Tensor):
+            taken = steps if public else steps.amax(-1, keepdim=True)
+        else:
+            taken = all_steps(Work(steps, epochs, batch_size), counts)
+        taken = torch.where(counts > 0, taken, 0).expand(self.ids.shape)
+        most = int(taken.max())
+        step = torch.arange(most).view(-1, *[1] * (taken.ndim + 1))
+        positions = torch.where(step < taken.unsqueeze(-1), 0, -1)
+        pool = self.federation.pool
+        return Batches(
+            Batch(*(torch.zeros_like(part[:1]) for part in pool)),
+            positions.to(pool.x.device),
+            taken.unsqueeze(-1).to(pool.x),
+            same=bool((taken == most).all()),
+            redact=unchanged,
+        )
+
+    def data(self, stream: str = "data") -> Batch:
+        """Return one blank sample."""
+        return next(iter(self.batches(None, steps=1)))
+
+    def grad(self, x: Tensor, batch: Batch) -> Tensor:
+        """Return zeros."""
+        return torch.zeros_like(x)
+
+    def grads(self, x: Tensor, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return zeros."""
+        return torch.zeros_like(x), torch.zeros_like(y)
+
+    def grad_y(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return zeros."""
+        return torch.zeros_like(y)
+
+    def grad_x(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return zeros."""
+        return torch.zeros_like(x)
+
+    def gradient(
+        self,
+        objective: Objective,
+        *points: Tensor,
+        batch: Batch | PartyBatch,
+        by: int | Points = 0,
+    ) -> Any:
+        """Return zeros."""
+        if isinstance(by, int):
+            return torch.zeros_like(points[by])
+        return tuple(torch.zeros_like(points[place]) for place in by)
+
+    def each(self, fn: Any, *arguments: Any) -> Any:
+        """Return zeros in the shape of the function's results."""
+        one = self._rows.measured(fn, self.axes, *arguments).result
+        return tree_map(lambda part: part.new_zeros(()).expand(*self.ids.shape, *part.shape), one)

@@ -1,0 +1,162 @@
+"""Known terms: what a client would send if all its gradients were zero.
+
+Such terms follow from broadcasts, from settings, and from what the client has sent before, so they need neither
+clip nor noise. To find them, the round is gone through a second time, by clients whose gradients are zero
+(`harness.core.clients.silenced`), up to the message that is about to be sent. Earlier messages of the round deliver
+what they have delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from harness.core.clients.clients import Clients
+from harness.core.clients.silenced import Silenced
+from harness.core.wire.message import Known, Part, parts_of, plain
+
+Round = Callable[[Clients, Any], Any]
+
+
+class Delivered(NamedTuple):
+    """What a method of a channel has returned."""
+
+    method: str
+    result: Any
+
+
+class Reached(Exception):
+    """The silenced round has come to the message in question."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__()
+        self.parts = parts
+
+
+class SilencedChannel:
+    """A channel on which nothing is sent: its methods return what those of another one have returned.
+
+    Parameters
+    ----------
+    clients : Silenced
+        The cohort.
+    delivered : sequence of Delivered
+        Results in this round.
+    method : str
+        Name of the method that ends the round.
+    gap : Callable
+        Returns the spectral gap.
+    """
+
+    def __init__(
+        self, clients: Silenced, delivered: Sequence[Delivered], method: str, gap: Callable[[], Any]
+    ) -> None:
+        self._clients = clients
+        self._delivered = delivered
+        self._method = method
+        self._gap = gap
+        self._place = 0
+
+    @property
+    def gap(self) -> Any:
+        """As in `Channel`."""
+        return self._gap()
+
+    def down(self, *vectors: Tensor) -> Any:
+        """Return the rows that were received; for the average, the server's vectors themselves."""
+        rows = self._next("down")
+        return plain([self._clients.rows(vector) for vector in vectors]) if self._clients.average else rows
+
+    def rebroadcast(self, *vectors: Tensor) -> Any:
+        """Return rows as `down` does."""
+        rows = self._next("rebroadcast")
+        return plain([self._clients.rows(vector) for vector in vectors]) if self._clients.average else rows
+
+    def announce(self, kept: Tensor, *, changed: bool) -> None:
+        """Return nothing."""
+        self._next("announce")
+
+    def allot(self, x: Tensor, ratio: Tensor) -> Any:
+        """Return the shares of the parameters."""
+        return self._next("allot")
+
+    def mean(self, *rows: Tensor | Part, **options: Any) -> Any:
+        """Return the mean."""
+        return self.mean_and_sent(*rows, **options)[0]
+
+    def mean_and_sent(self, *rows: Tensor | Part, **options: Any) -> Any:
+        """Return the mean and what was sent, unless this is the message in question."""
+        return self._next("mean_and_sent", parts_of(rows))
+
+    def gather(self, *rows: Tensor | Part, **options: Any) -> Any:
+        """Return the rows received, unless this is the message in question."""
+        return self._next("gather", parts_of(rows))
+
+    def scatter(self, *rows: Tensor, **options: Any) -> Any:
+        """Return the rows received."""
+        return self._next("scatter")
+
+    def mix(self, *rows: Tensor | Part, **options: Any) -> Any:
+        """Return the mixture, unless this is the message in question."""
+        return self._next("mix", parts_of(rows))
+
+    def mix_changes(self, *rows: Tensor | Part, **options: Any) -> Any:
+        """Return the mixture, unless this is the message in question."""
+        return self._next("mix_changes", parts_of(rows))
+
+    def _next(self, method: str, parts: Sequence[Part] = ()) -> Any:
+        last = self._place == len(self._delivered)
+        expected = self._method if last else self._delivered[self._place].method
+        if method != expected:
+            raise ValueError(
+                f"without gradients the round calls {method} where it called {expected}: which messages clients "
+                "send must not depend on their data"
+            )
+        if last:
+            raise Reached(parts)
+        self._place += 1
+        return self._delivered[self._place - 1].result
+
+
+def known_terms(
+    round: Round, clients: Clients, channel: Callable[[Silenced], SilencedChannel], *, averages: bool
+) -> Known:
+    """Return what the next message of a round would be without gradients.
+
+    Parameters
+    ----------
+    round : Callable
+        ``round(clients, channel)`` of the algorithm, from the state before the round.
+    clients : Clients
+        The cohort.
+    channel : Callable
+        Returns the channel of a silenced cohort.
+    averages : bool
+        Whether the server learns averages only.
+    """
+
+    def terms(silenced: Silenced) -> list[Tensor]:
+        try:
+            round(silenced, channel(silenced))
+        except Reached as reached:
+            return [part.scaled for part in reached.parts]
+        raise ValueError("without gradients the round ends before the message that it sends")
+
+    rows = terms(Silenced(clients))
+    return Known(
+        rows, [part.squeeze(-2) for part in terms(Silenced(clients, average=True))] if averages else None
+    )
+
+
+def refuse_private(known: Known, parts: Sequence[Part]) -> None:
+    """Raise ValueError if known terms depend on rows that clients keep to themselves."""
+    for number, part in enumerate(parts):
+        terms = [known.rows[number], *([] if known.mean is None else [known.mean[number]])]
+        if any(bool(term.isnan().any()) for term in terms) and not bool(part.row.isnan().any()):
+            raise ValueError(
+                f"part {number} of a message would depend on rows that clients keep to themselves even if all "
+                "gradients were zero; give Clients.take the server's value for the mean of rows that follow from "
+                "what was sent, or set release: change (docs/releases.md)"
+            )
