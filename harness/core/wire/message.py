@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from datasets.federation import Batch
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.public import Public, Scale
 
 Sender = Literal["client", "server", "neighbor"]
@@ -90,7 +90,7 @@ class Message:
     base: Any = None
     scale: Scale | None = None
     known: Sequence[Known | None] | None = None
-    samples: Batch | None = None
+    samples: LocalBatch | None = None
     pass_on: Literal["all", "others"] | None = None
     weighting: Weighting = "size"
     joint: Tensor = field(init=False)
