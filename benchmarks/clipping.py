@@ -36,8 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for model, settings, shape, clients, samples, mode in WORK:
         net = models.build(model, shape, 10, settings)
-        problem, rows = classifier(net), Rows(mode)
-        rows.ahead = 100.0  # record what is computed at once
+        problem, rows = classifier(net), Rows(mode).expecting(100.0)
         count = sum(part.numel() for part in net.parameters())
         drawn = torch.Generator().manual_seed(0)
         x = torch.randn((clients, samples, *shape), generator=drawn)

@@ -36,12 +36,11 @@ for line in sys.stdin:
     asked = json.loads(line)
     if isinstance(asked, dict):
         run = Simulation.from_setup(calibrated(prepare(read_spec(asked))))
-        run.rows.ahead = 1e9
         print("ready", flush=True)
     else:
         began = time.thread_time()
         for _ in range(asked):
-            run.step()
+            run.step(ahead=1e9)
         print(time.thread_time() - began, flush=True)
 """
 

@@ -136,7 +136,6 @@ class Ours:
             start=algorithm.view(problem).init(torch.Generator().manual_seed(0)),
             rows=Rows(mode, threads),
         )
-        self.run.rows.ahead = 1e9  # record what is computed at once, as in a run of many rounds
 
     def vector(self) -> Tensor:
         """Return the parameters of the common model."""
@@ -145,4 +144,4 @@ class Ours:
 
     def __call__(self) -> None:
         """Run one round."""
-        self.run.step()
+        self.run.step(ahead=1e9)  # record what is computed at once, as in a run of many rounds

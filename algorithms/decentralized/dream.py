@@ -111,7 +111,7 @@ class DREAM(Algorithm):
         else:
             active = clients.coin(self.q, "active", each=True)
             (batch,) = clients.batches(self)
-            batch = batch._replace(weight=batch.weight * active)  # idle nodes compute nothing
+            batch = batch.only(active)  # idle nodes compute nothing
             gx_old, gy_old = clients.grads(x_old, y_old, batch)
             gx, gy = clients.grads(x, y, batch)
             u = u + active / self.q * (gx - gx_old)

@@ -31,8 +31,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from datasets.federation import Batch
 from harness.core import Channel, Clients, Increment, Meta, Release, UserError, positive, register, step_size
+from harness.core.clients.local_batch import LocalBatch
 
 
 @register
@@ -88,7 +88,7 @@ class FedSGDAM(Release):
         """Return 0 for a first round with a batch of its own, 1 for the others."""
         return int(self.first_batch is None or round > 0)
 
-    def batches(self, clients: Clients) -> Iterator[Batch]:
+    def batches(self, clients: Clients) -> Iterator[LocalBatch]:
         """Return the batches of a round; the first of all may have a size of its own."""
         batches = iter(clients.batches(self))
         if not self.stage(clients.round):

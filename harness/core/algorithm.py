@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import numpy as np
 from torch import Tensor
 
-from datasets.federation import Batch
 from harness.core import steps
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
@@ -279,7 +278,7 @@ class Descent(Algorithm):
         self,
         x: Any,
         gradient: Any,
-        batch: Batch,
+        batch: steps.Taken,
         m: Any = None,
         *,
         plus: Any = None,
@@ -308,7 +307,7 @@ class Descent(Algorithm):
         self,
         x: Any,
         gradient: Any,
-        batch: Batch,
+        batch: steps.Taken,
         m: Any = None,
         *,
         lr: Any,
@@ -321,7 +320,7 @@ class Descent(Algorithm):
         ----------
         x, gradient : Tensor or tuple of Tensor
             Rows ``(..., C, n)``; or several variables with their gradients, which are clipped jointly.
-        batch : Batch
+        batch : LocalBatch or Batch
             The batch of the gradient.
         m : optional
             Momentum buffers returned by the previous step; None in the first step of a round.

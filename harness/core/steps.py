@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from datasets.federation import Batch
 from harness.core.per_run import apply
 from privacy import scale_to_norm
 
@@ -28,6 +27,14 @@ SERVER_MEMORY: dict[str, tuple[str, ...]] = {
     "yogi": ("m", "v"),
     "adagrad": ("m", "v"),
 }
+
+
+class Taken(Protocol):
+    """A batch with which clients take a step, or do not."""
+
+    @property
+    def active(self) -> Tensor:
+        """1 for rows that take the step, ``(..., 1)``."""
 
 
 def rate(schedule: Schedule, round: int, decay: float, period: int | None) -> float:
@@ -67,7 +74,7 @@ def moved(x: Tensor, step: Tensor) -> Tensor:
 def directions(
     points: Sequence[Tensor],
     gradients: Sequence[Tensor],
-    batch: Batch,
+    batch: Taken,
     buffers: Sequence[Tensor] | None = None,
     *,
     plus: Sequence[Tensor | None] | None = None,
@@ -85,7 +92,7 @@ def directions(
     ----------
     points, gradients : sequence of Tensor
         The variables and their gradients, rows ``(..., n)`` each.
-    batch : Batch
+    batch : LocalBatch or Batch
         The batch of the gradients.
     buffers : sequence of Tensor or None
         Momentum buffers returned by the previous step; None in the first step.

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from harness.core.execution.row_product import Linear
+from harness.core.execution.exact.row_product import Linear
 from harness.core.flat_model import Ravel, loops_of, set_start, start_of
 from harness.core.registry import UserError
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from harness.core.execution.row_product import Linear
+from harness.core.execution.exact.row_product import Linear
 from harness.core.registry import UserError
 from harness.models.net import Initializer, Net
 from harness.models.registry import Shape, model

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from datasets.federation import Batch, Federation
 from harness import models
-from harness.core.execution.row_product import with_plain_layers
+from harness.core.execution.exact.row_product import with_plain_layers
 from harness.core.flat_model import Ravel
 from harness.core.losses import weighted_mean
 from harness.core.problem import Problem, identity

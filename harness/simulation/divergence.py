@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.core.clients.cohort import Cohort
-from harness.core.clients.row_table import RowTable
+from harness.core.clients.row_table import RowTable, one_row
 
 
 def keep_finite(before: Any, after: Any, runs: tuple[int, ...], cohort: Cohort) -> Any:
@@ -40,7 +40,7 @@ def touched(part: Tensor, cohort: Cohort) -> Tensor:
 
 def distinct(rows: Tensor) -> Tensor:
     """Return rows ``(..., total, P)``; the first only where all are views of it."""
-    return rows[..., :1, :] if rows.stride(-2) == 0 else rows
+    return rows[..., :1, :] if one_row(rows) else rows
 
 
 def _kept(old: Tensor, new: Tensor, axes: int, cohort: Cohort) -> Tensor:

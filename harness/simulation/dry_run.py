@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from compression import Codec, kept_count, ratio_at
 from datasets.federation import Batch
 from harness.core.clients.clients import Clients
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
 from harness.core.settings.privacy import LARGEST, Privacy, PrivacyTerms
@@ -177,13 +178,18 @@ class DryClients(Clients):
         return super().coin(p, name, each=each)
 
     def _gradients(
-        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
+        self,
+        points: tuple[Tensor, ...],
+        batch: LocalBatch,
+        by: Points = (),
+        objective: Objective = problem_loss,
     ) -> list[Tensor]:
         if self._records is not None:
             self._records.book(batch, self.round)
             if self._records.privacy.ghost:  # refuses losses without a formula
                 self._refuse_ghost(points, batch, by, objective)
-        return self._of_models(self._nothing, points, batch, by, objective, self._times(batch))
+            batch = batch.revealed()
+        return self._training.of_models(self._nothing, points, batch, by, objective)
 
     def _nothing(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Batch, by: Points
@@ -192,13 +198,13 @@ class DryClients(Clients):
         return [torch.zeros_like(points[place]) for place in by or range(len(points))]
 
     def _refuse_ghost(
-        self, points: tuple[Tensor, ...], batch: Batch, by: Points, objective: Objective
+        self, points: tuple[Tensor, ...], batch: LocalBatch, by: Points, objective: Objective
     ) -> None:
         places = by or tuple(range(len(points)))
         for model in [None] if self.pruned is None else self.pruned.models:
             problem = self.problem if model is None else model.problem
             own = points if model is None else tuple(map(model.take, points))
-            self._rows.layout(objective(problem), self.axes, own, batch, places)
+            self._rows.layout(objective(problem), self.axes, own, batch.samples, places)
 
     def _mapped(self, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Return for every client what the first one in the first such call has computed."""

@@ -210,8 +210,8 @@ def applied_together(
 ) -> list[Applied] | None:
     """Apply the models ``(R, P)`` of runs that share their data to all samples, which are read once.
 
-    The models must round alike in any company (`harness.core.execution.row_product.rounds_alike`). None if the
-    outputs take too much memory, or models change the samples.
+    The models must be of layers with exact products (`harness.core.execution.exact`). None if the outputs take too
+    much memory, or models change the samples.
     """
     owner, _, batch = (test_samples if split == "test" else _samples)(
         federation.pool, federation.splits[split]

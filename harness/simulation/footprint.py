@@ -241,15 +241,13 @@ class CountedClients(DryClients):
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Batch, by: Points
     ) -> list[Tensor]:
         places = by or tuple(range(len(points)))
-        own, samples = [point[(0,) * axes].detach() for point in points], batch
-        if self._records is not None:
-            samples = batch._replace(**self._records.of(batch).batch._asdict())
-        sample = type(batch)(*(part[(0,) * axes] for part in samples))
+        own = [point[(0,) * axes].detach() for point in points]
+        sample = type(batch)(*(part[(0,) * axes] for part in batch))
         if own[0].is_meta:
             sample = tree_map(lambda part: as_hollow(part) if part.is_floating_point() else part, sample)
         key = loss, places, *((part.shape, part.dtype) for part in (*own, *sample))
         one = self._count.row(key, lambda: self._row(loss, own, sample, places))
-        self._count.batches = max(self._count.batches, sum(part.nbytes for part in samples))
+        self._count.batches = max(self._count.batches, sum(part.nbytes for part in batch))
         count, moved = batch.weight.shape[:axes].numel(), sum(own[place].nbytes for place in places)
         self._needs(count, one, moved)
         if self._records is not None:

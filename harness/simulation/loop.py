@@ -76,7 +76,7 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
         If a progress function raises something other than `StopEarly`.
     """
     setup = calibrated(stack_setups([recorder.setup for recorder in recorders]))
-    live, run, spec, rows = tuple(recorders), Simulation.from_setup(setup), setup.spec, setup.rows
+    live, run, spec = tuple(recorders), Simulation.from_setup(setup), setup.spec
     expected = expected_cost(setup)
     for number, (recorder, single) in enumerate(zip(live, setup.each, strict=True)):
         recorder.open(single, expected and partial(expected, number))
@@ -106,9 +106,9 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
             if time.perf_counter() - saved > CHECKPOINT_SECONDS:
                 pending.save()
                 saved = time.perf_counter()
-            rows.ahead = (spec.rounds - run.round) / (run.round - first) if run.round > first else 0.0
             began = time.perf_counter()
-            diverged = _advance(run, diagnose=_evaluated(run.round + 1, setup))
+            ahead = (spec.rounds - run.round) / (run.round - first) if run.round > first else 0.0
+            diverged = _advance(run, diagnose=_evaluated(run.round + 1, setup), ahead=ahead)
             for recorder in live:
                 recorder.spent += (time.perf_counter() - began) / len(live)
             run, setup, live = _diverged(run, setup, live, diverged)
@@ -119,8 +119,6 @@ def simulate_all(recorders: Sequence[Recorder]) -> list[End]:
     except (KeyboardInterrupt, Exception):
         pending.rescue()
         raise
-    finally:
-        rows.ahead = 0.0
     return [recorder.end for recorder in recorders if recorder.end is not None]  # all have ended
 
 
@@ -129,10 +127,10 @@ def _evaluated(round: int, setup: Setup) -> bool:
     return round % setup.spec.eval_every == 0 or round == setup.spec.rounds
 
 
-def _advance(run: Simulation, *, diagnose: bool) -> Sequence[int]:
+def _advance(run: Simulation, *, diagnose: bool, ahead: float) -> Sequence[int]:
     """Run one round; return the runs that diverged in it."""
     try:
-        run.step(diagnose=diagnose)
+        run.step(diagnose=diagnose, ahead=ahead)
     except Diverged as error:
         return error.runs
     return ()

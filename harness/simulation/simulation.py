@@ -23,7 +23,7 @@ from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import PrunedModels, prune_models, pruned_models
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
-from harness.core.execution.row_product import rounds_alike
+from harness.core.execution.exact.row_product import rounds_alike
 from harness.core.execution.vectorize import Rows
 from harness.core.flat_model import loops_of
 from harness.core.per_run import for_each, side_by_side
@@ -241,7 +241,9 @@ class Simulation:
         """Number of clients."""
         return self._training.clients
 
-    def step(self, ids: Tensor | None = None, *, diagnose: bool = False, drawn: bool = False) -> None:
+    def step(
+        self, ids: Tensor | None = None, *, diagnose: bool = False, drawn: bool = False, ahead: float = 0.0
+    ) -> None:
         """Run one round.
 
         Noise is calibrated for the rounds of a spec. Further rounds are booked and spend more than its budget; see
@@ -256,6 +258,8 @@ class Simulation:
         drawn : bool
             Whether ``ids`` stand for a cohort that the run draws by itself, as in dry runs. Otherwise they are
             public and charged without amplification.
+        ahead : float
+            Expected number of future rounds per past round; see `Rows.expecting`.
 
         Raises
         ------
@@ -267,7 +271,8 @@ class Simulation:
         """
         self._evaluated, self._outputs = (None, None), (None, 0, {})  # a state that is kept keeps its tables
         self._prune()
-        clients = self.cohort() if ids is None else self.clients(ids, self.round, expected=self._expected)
+        drawn_size = self._expected
+        clients = self.cohort(ahead) if ids is None else self.clients(ids, self.round, None, drawn_size)
         clients.chosen = ids is not None and not drawn
         self._begin_round(clients)
         channel = self.channel(clients, diagnose)
@@ -414,12 +419,13 @@ class Simulation:
         round: int,
         participation_mask: Tensor | None = None,
         expected: float | None = None,
+        ahead: float = 0.0,
     ) -> Clients:
         """Return a cohort; for stacked runs ``ids`` are ``(R, C)``, or ``(C,)`` if equal for all runs."""
         return self._clients(
             self._training,
             self.problem,
-            self.rows,
+            self.rows.expecting(ahead),
             seeds=self.seeds,
             round=round,
             ids=ids.expand(self.num_runs, -1) if self.stacked and ids.ndim == 1 else ids,
@@ -446,12 +452,12 @@ class Simulation:
             diagnose=diagnose,
         )
 
-    def cohort(self) -> Clients:
-        """Draw this round's cohort."""
+    def cohort(self, ahead: float = 0.0) -> Clients:
+        """Draw this round's cohort; ``ahead`` as of `step`."""
         ids, mask = self.cohorts.draw(self.round)
         if not self.stacked or self.cohorts.everybody:
             ids, mask = ids[0], None if mask is None else mask[0]
-        return self.clients(ids, self.round, mask, self._expected)
+        return self.clients(ids, self.round, mask, self._expected, ahead)
 
     def participation(self, first: int, rounds: int) -> Tensor:
         """Return for how many of some rounds each client is charged, ``(..., total)`` or ``(..., 1)``."""

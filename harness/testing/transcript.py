@@ -11,6 +11,7 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core import rng
+from harness.core.clients.local_batch import PartyBatch
 from harness.core.execution.vectorize import Points
 from harness.core.settings.privacy import Privacy
 
@@ -99,7 +100,7 @@ def clipped(parts: Sequence[Tensor], limit: Limit, order: int = 2) -> list[Tenso
 def clipped_sums(
     loss: Callable[..., Tensor],
     points: tuple[Tensor, ...],
-    batch: Batch,
+    batch: Batch | PartyBatch,
     by: Points,
     norm: float,
     group: int = 1,
@@ -110,14 +111,14 @@ def clipped_sums(
     """
     moving = by or tuple(range(len(points)))
 
-    def of_sample(points: tuple[Tensor, ...], sample: Batch) -> tuple[Tensor, ...]:
+    def of_sample(points: tuple[Tensor, ...], sample: Batch | PartyBatch) -> tuple[Tensor, ...]:
         def value(*at: Tensor) -> Tensor:
             return loss(*at, type(sample)(*(part.unsqueeze(0) for part in sample)))
 
         gradients: tuple[Tensor, ...] = torch.func.grad(value, argnums=moving)(*points)
         return gradients
 
-    def of_client(points: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
+    def of_client(points: tuple[Tensor, ...], batch: Batch | PartyBatch) -> tuple[Tensor, ...]:
         each = torch.func.vmap(of_sample, (None, 0))(points, batch)
         present = (batch.weight > 0.5).unsqueeze(-1)
         real = [torch.where(present, part, 0.0) for part in each]

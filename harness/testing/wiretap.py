@@ -18,11 +18,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from datasets.federation import Batch
 from harness.core import rng
 from harness.core.clients.batches import Batches, LocalWork
 from harness.core.clients.clients import Clients
-from harness.core.clients.private_batches import Drawn
+from harness.core.clients.local_batch import Drawn, LocalBatch
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective, problem_loss
 from harness.core.wire import gossip, masks
@@ -98,7 +97,7 @@ class Wiretap(Channel):
         self,
         *rows: Tensor | Part,
         stateless: bool = False,
-        per_sample: Batch | None = None,
+        per_sample: LocalBatch | None = None,
         pass_on: Literal["all", "others"] | None = None,
     ) -> Any:
         """Send rows to the server and note the noise of each."""
@@ -192,7 +191,9 @@ class Wiretap(Channel):
                 where = f"message {message.number}, part {part}, round {self._clients.round}"
                 self._transcript.wrong.append(f"{where}: the server does not average what was sent")
 
-    def _opened(self, parts: Sequence[Part], known: Known | None, batch: Batch | None = None) -> _Message:
+    def _opened(
+        self, parts: Sequence[Part], known: Known | None, batch: LocalBatch | None = None
+    ) -> _Message:
         """Return the message with long rows of one client, and charge it."""
         transcript, clients = self._transcript, self._clients
         privacy, round = transcript.privacy, clients.round
@@ -221,7 +222,7 @@ class Wiretap(Channel):
             private = [part * one for part, one in zip(private, held, strict=True)]
         return _Message(number, changed, private, known, limit, bound * privacy.factor, held)
 
-    def _charge(self, batch: Batch | None) -> None:
+    def _charge(self, batch: LocalBatch | None) -> None:
         transcript, clients = self._transcript, self._clients
         privacy, round = transcript.privacy, clients.round
         if privacy.unit == "record":
@@ -313,7 +314,7 @@ class Witness(Clients):
             size = batch_size or (work.batch_size if work is not None else None) or math.inf
             records = self._records
             counts = (
-                records.counts(self.federation, split)[self.ids] if records.users else self._samples(split)
+                records.counts(self.federation, split)[self.ids] if records.users else self.samples(split)
             )
             rates = (size / counts.clamp(min=1).double()).clamp(max=1.0)
             public = self._records.privacy.record_rate
@@ -333,7 +334,11 @@ class Witness(Clients):
         return made
 
     def _gradients(
-        self, points: tuple[Tensor, ...], batch: Batch, by: Points = (), objective: Objective = problem_loss
+        self,
+        points: tuple[Tensor, ...],
+        batch: LocalBatch,
+        by: Points = (),
+        objective: Objective = problem_loss,
     ) -> list[Tensor]:
         if self._records is None:
             return super()._gradients(points, batch, by, objective)
@@ -343,7 +348,7 @@ class Witness(Clients):
         drawn = self._records.of(batch)
         call = self._made[drawn.stream, drawn.step]
         self._made[drawn.stream, drawn.step] += 1
-        real = batch._replace(**drawn.batch._asdict())  # a batch of parties has further fields
+        real = batch.revealed().samples
         problem, at, bound = self.problem, points, self._transcript.privacy.bound()
         if self.pruned is not None:
             (model,) = self.pruned.models
@@ -354,20 +359,19 @@ class Witness(Clients):
                 torch.where(model.mask, model.put(part, one), torch.nan) if model.inside(one) else part
                 for part, one in zip(clean, made, strict=True)
             ]
-        self._note(drawn, call, made, clean)
+        self._note(drawn, batch.active.squeeze(-1).bool(), call, made, clean)
         if self._records.public:
             _charge_persons(self._transcript, self, batch)
         else:
-            active = drawn.batch.active.squeeze(-1).long().cpu()
+            active = batch.active.squeeze(-1).long().cpu()
             rates = torch.ones(self.federation.clients, dtype=torch.float64)
             rates[self.ids] = self._rates[drawn.stream]
             who = torch.zeros(self.federation.clients, dtype=torch.int64).index_add(0, self.ids, active)
             self._transcript.charge(("batch", drawn.stream, self.round, drawn.step), who, rates)
         return made
 
-    def _note(self, drawn: Drawn, call: int, made: list[Tensor], clean: list[Tensor]) -> None:
+    def _note(self, drawn: Drawn, active: Tensor, call: int, made: list[Tensor], clean: list[Tensor]) -> None:
         """Keep the noise of the gradients of clients that took the step."""
-        active = drawn.batch.active.squeeze(-1).bool()
         privacy, ids = self._transcript.privacy, self.ids[active.cpu()]
         sensitivity = privacy.bound() * privacy.factor
         own = torch.as_tensor(privacy.noise)  # a client's noise, relative to the smallest
@@ -378,7 +382,7 @@ class Witness(Clients):
             self._transcript.release(key, self.round, noise, ids, self.federation.clients)
 
 
-def _charge_persons(transcript: Transcript, clients: Clients, batch: Batch) -> None:
+def _charge_persons(transcript: Transcript, clients: Clients, batch: LocalBatch) -> None:
     """Charge the persons of a public batch."""
     assert clients._records is not None
     numbers = clients._records.of(batch).numbers

@@ -90,8 +90,7 @@ def test_a_gradient_that_is_not_booked_as_it_was_drawn_is_caught(monkeypatch, ke
         calls.append(batch)
         if kept == "one in two":
             return book(self, batch, *others) if len(calls) % 2 else 0
-        self._drawn[batch.weight] = replace(self.of(batch), rate=1.0)
-        return book(self, batch, *others)
+        return book(self, replace(batch, private=replace(self.of(batch), rate=1.0)), *others)
 
     monkeypatch.setattr(Records, "book", wrong)
     assert fails(FEDAVG, "_sampled")

@@ -65,7 +65,7 @@ def test_epochs_of_uneven_clients(name):
 )
 def test_each_run_draws_its_own_cohort(name, monkeypatch):
     """Also where cohorts have batches of different width, which a run refuses, as their sums round differently."""
-    monkeypatch.setattr("harness.core.clients.clients.mismatched_batches", lambda *_: False)
+    monkeypatch.setattr("harness.core.clients.local_data.mismatched_batches", lambda *_: False)
     size = 1 if "bilevel" in ALGORITHMS[name].meta.solves else 2
     compare(name, within=1e-10, cohort=size)
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from datasets.federation import Batch
+from harness.core.clients.local_batch import LocalBatch
+from harness.core.execution.exact.sharing import for_runs
 from harness.core.public import Public
 from harness.core.registry import Incompatible
 
@@ -43,23 +45,25 @@ class Batches:
     runs : int or None
         Number of stacked runs, if each of their seeds has one batch, ``(seeds, C, ...)``, for all its runs.
     shared : bool
-        Whether batches are not copied for the runs of a seed, so that products with all their models are one
-        (`Rows`). Of one seed the axis of runs is expanded; of several, features keep an axis of seeds.
+        Whether these runs share it in memory, so that products with all their models are one; else each has a copy.
+    mismatched : bool
+        Whether stacking has changed the width of a run's batches, and so the rounding of its results.
     """
 
     pool: Batch
     positions: Tensor  # (steps, ..., C, B) in the pool, -1 = padding
     num_steps: Tensor
     same: bool  # whether all steps use the same samples
-    redact: Callable[[int, Batch], Batch]  # (step, batch) -> the batch without protected fields
+    redact: Callable[[int, LocalBatch], LocalBatch]  # (step, batch) -> the batch without protected fields
     runs: int | None = None
     shared: bool = True
+    mismatched: bool = False
 
     def __post_init__(self) -> None:
         if self.runs is not None:
-            object.__setattr__(self, "num_steps", self._of_runs(self.num_steps))
+            object.__setattr__(self, "num_steps", for_runs(self.num_steps, self.runs))
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[LocalBatch]:
         pool, positions = self.pool, self.positions[:1] if self.same else self.positions
         where, shape = positions.clamp(min=0).flatten(1), (*positions.shape[1:], *pool.x.shape[1:])
         # One look-up for everything but the features, which are large.
@@ -69,20 +73,10 @@ class Batches:
         for step in range(len(self.positions)):
             if step == 0 or not self.same:
                 samples, *others = rest[step]
-                batch = Batch(pool.x.index_select(0, samples).view(shape), *others)
-                if self.runs is not None:
-                    own = self.shared and len(batch.x) > 1  # features of each seed
-                    batch = Batch(batch.x if own else self._of_runs(batch.x), *map(self._of_runs, batch[1:]))
-                    if not self.shared:
-                        batch = Batch(*(part.contiguous() for part in batch))
+                batch = LocalBatch(Batch(pool.x.index_select(0, samples).view(shape), *others), self.runs)
+                if self.runs is not None and not self.shared:
+                    batch = LocalBatch(Batch(*(part.contiguous() for part in batch.of_runs)))
             yield self.redact(step, batch)
-
-    def _of_runs(self, part: Tensor) -> Tensor:
-        """Repeat what each seed has once for its runs."""
-        assert self.runs is not None
-        if len(part) == 1:
-            return part.expand(self.runs, *part.shape[1:])
-        return part.repeat_interleave(self.runs // len(part), 0)
 
 
 def all_steps(work: LocalWork, counts: Tensor, rate: float | None = None) -> Tensor:
@@ -121,7 +115,7 @@ def public_size(batch_size: int | None) -> int:
     return batch_size
 
 
-def unchanged(step: int, batch: Batch) -> Batch:
+def unchanged(step: int, batch: LocalBatch) -> LocalBatch:
     """Return the batch: without record-level privacy nothing is redacted."""
     return batch
 

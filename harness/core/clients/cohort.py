@@ -47,6 +47,8 @@ class Cohort:
         The pruned models: gradients are computed on them and are zero elsewhere.
     counts_private : bool
         Whether sample counts are private.
+    coins : bool
+        Whether algorithms may decide by public coins.
     share : float, optional
         Share of all clients that the cohort has, on average; given where the number of clients is private.
 
@@ -65,16 +67,18 @@ class Cohort:
     def __init__(
         self,
         federation: Federation,
+        *,
         seeds: tuple[int, ...],
         round: int,
         ids: Tensor,
         cost: Cost,
-        participation_mask: Tensor | None,
-        expected: float | None,
-        ledger: Ledger | None,
-        noise_keys: tuple[str, ...] | None,
-        pruned: PrunedModels | None,
-        counts_private: bool,
+        participation_mask: Tensor | None = None,
+        expected: float | None = None,
+        ledger: Ledger | None = None,
+        noise_keys: tuple[str, ...] | None = None,
+        pruned: PrunedModels | None = None,
+        counts_private: bool = False,
+        coins: bool = True,
         share: float | None = None,
     ) -> None:
         self.federation = federation
@@ -94,7 +98,8 @@ class Cohort:
         self.pruned = pruned
         self.counts_private = counts_private
         self.chosen = False
-        self.sizes = self._samples("train")
+        self._coins = coins
+        self.sizes = self.samples("train")
 
     def part(self, number: int) -> Self:
         """Return one client of the cohort as a cohort of size 1."""
@@ -155,9 +160,9 @@ class Cohort:
             client has sent; only such rows may have a part in terms of a message that are not protected
             (docs/releases.md).
         """
-        return self._members(full, self.ids)
+        return self.members(full, self.ids)
 
-    def _members(self, full: Tensor, ids: Tensor) -> Tensor:
+    def members(self, full: Tensor, ids: Tensor) -> Tensor:
         """Select the rows of some cohorts, ``(..., C)``."""
         if isinstance(full, RowTable):
             rows = full.rows(_flat(full, ids))
@@ -176,9 +181,9 @@ class Cohort:
         places, rows = _flat(full, self.ids)[members], rows.flatten(0, -2)[members]
         return RowTable.of(full).with_rows(places, rows)
 
-    def _samples(self, split: str) -> Tensor:
+    def samples(self, split: str) -> Tensor:
         """Return the number of samples of each member, ``(..., C)``."""
-        return self._members(self.federation.counts(split).unsqueeze(-1), self.ids).squeeze(-1)
+        return self.members(self.federation.counts(split).unsqueeze(-1), self.ids).squeeze(-1)
 
     def coin(self, p: float, name: str, *, each: bool = False) -> Tensor:
         """Toss a public coin: 1 with probability ``p``, else 0, ``(..., 1)``.
@@ -193,7 +198,16 @@ class Cohort:
             Tosses with equal names in a round have equal results.
         each : bool
             Whether every client gets a coin of its own, ``(..., C, 1)``, independent of the cohort.
+
+        Raises
+        ------
+        Incompatible
+            Under record-level privacy.
         """
+        if not self._coins:
+            raise Incompatible(
+                "record-level privacy does not support algorithms that decide by a public coin"
+            )
         kind = "each" if each else "common"
         keys = torch.tensor([rng.key(seed, "coin", kind, name, self.round) for seed in self.seeds])
         drawn = rng.uniform(keys[:, None], *([self.ids.view(len(keys), -1)] if each else []))

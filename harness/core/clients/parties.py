@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from datasets.federation import Batch
+from harness.core.clients.local_batch import LocalBatch, PartyBatch
 from harness.core.losses import weighted_mean
 from harness.core.problem import Problem, per_sample
 
@@ -23,39 +23,18 @@ def embedding(problem: Problem) -> OneClient:
     return problem.embed
 
 
-class PartyBatch(NamedTuple):
-    """A batch of a vertical problem with the information a party has received about its samples.
-
-    Attributes
-    ----------
-    x, y, group, weight : Tensor
-        As in `Batch`.
-    received : Tensor
-        All parties' embeddings ``(..., B, K, d)``, or the gradient by this party's embeddings ``(..., B, d)``.
-    own : Tensor
-        True at the party's own number, ``(..., B, K)``.
-    """
-
-    x: Tensor
-    y: Tensor
-    group: Tensor
-    weight: Tensor
-    received: Tensor
-    own: Tensor
-
-
-def with_embeddings(batch: Batch, embeddings: Tensor) -> PartyBatch:
+def with_embeddings(batch: LocalBatch, embeddings: Tensor) -> LocalBatch:
     """Add the embeddings of all parties, ``(K, B, d)``, to the batch of every party."""
     parties, samples = batch.weight.shape
     own = torch.eye(parties, dtype=torch.bool, device=embeddings.device)[:, None].expand(-1, samples, -1)
     received = embeddings.movedim(-3, -2).expand(parties, *embeddings.shape[-2::-1], embeddings.shape[-1])
-    return PartyBatch(*batch, received=received, own=own)
+    return batch.with_received(received, own)
 
 
-def with_gradients(batch: Batch, gradients: Tensor) -> PartyBatch:
+def with_gradients(batch: LocalBatch, gradients: Tensor) -> LocalBatch:
     """Add the gradients of the mean loss by its embeddings, ``(K, B, d)``, to the batch of every party."""
     received = gradients * batch.weight.sum(-1)[..., None, None]
-    return PartyBatch(*batch, received=received, own=torch.zeros_like(batch.weight, dtype=torch.bool))
+    return batch.with_received(received, torch.zeros_like(batch.weight, dtype=torch.bool))
 
 
 @lru_cache(maxsize=64)

@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from datasets.federation import Batch, Federation
 from harness.core import rng
 from harness.core.clients import sampling
+from harness.core.clients.local_batch import Drawn, LocalBatch
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import Privacy
 from privacy import Ledger, gaussian_noise
-
-LIVE = 1e-30  # weight of an empty slot in a step that takes place
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The private side of a batch.
-
-    Attributes
-    ----------
-    stream, step : str, int
-        Identification of the draw within the round; the stream with its split.
-    batch : Batch
-        The samples, which algorithms do not see.
-    divisor : Tensor
-        What sums of gradients are divided by, ``(..., C, 1)`` or ``()``. Depends on nothing that neighbors
-        differ in.
-    active : Tensor
-        1 for clients that take this step, ``(..., C)``.
-    rate : float or str
-        Rate at which records are drawn, or the name of the clients' own rates in the ledger.
-    numbers : Tensor or None
-        Numbers of the records where they are public, -1 = no record.
-    """
-
-    stream: str
-    step: int
-    batch: Batch
-    divisor: Tensor
-    active: Tensor
-    rate: float | str = 1.0
-    numbers: Tensor | None = None
 
 
 class Records:
@@ -79,7 +47,6 @@ class Records:
         self.each = privacy.user_records or 1  # slots of a batch that one draw fills
         self.public = privacy.sampling == "full"  # the members of a batch are public
         self._ledger = ledger
-        self._drawn: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a batch's weights -> its private side
         self._calls: dict[tuple[str, int], int] = {}  # number of releases from each draw
         self._rates: dict[str, float | str] = {}  # of each stream
         if not problem.per_sample:
@@ -123,7 +90,7 @@ class Records:
         federation: Federation,
         split: str,
         batch_size: int | None,
-    ) -> Callable[[int, Batch], Batch]:
+    ) -> Callable[[int, LocalBatch], LocalBatch]:
         """Return the function that removes protected samples from the batches of a stream.
 
         Parameters
@@ -145,12 +112,13 @@ class Records:
             If adjacency add-remove lacks a batch size.
         """
 
-        def public(step: int, batch: Batch) -> Batch:
-            batch = batch._replace(weight=batch.weight.clone())  # a new key in every step
-            number = batch.weight.sum(-1, keepdim=True).clamp(min=1)
+        def public(step: int, batch: LocalBatch) -> LocalBatch:
+            samples = Batch(*batch.samples[:4])
+            number = samples.weight.sum(-1, keepdim=True).clamp(min=1)
             people = order[step].flatten(0, -2)[0]  # the same for all parties
-            self._drawn[batch.weight] = Drawn(stream, step, batch, number, number[..., 0], numbers=people)
-            return batch._replace(x=torch.full_like(batch.x, torch.nan), group=batch.group * 0)
+            drawn = Drawn(stream, step, samples, number, numbers=people)
+            hidden = batch.with_samples(x=torch.full_like(samples.x, torch.nan), group=samples.group * 0)
+            return replace(hidden, private=drawn)
 
         if self.public:
             return public
@@ -162,13 +130,13 @@ class Records:
                 "smaller batches would be parts of the larger; draw from another stream"
             )
 
-        def secret(step: int, batch: Batch) -> Batch:
-            # An empty draw is still a step, so its slots keep a tiny positive weight. Samples are removed: only
-            # protected gradients depend on them.
-            active = step < num_steps
-            batch = batch._replace(weight=batch.weight.clamp(min=LIVE) * active)
-            self._drawn[batch.weight] = Drawn(stream, step, batch, divisor, active[..., 0].long(), rate)
-            return Batch(torch.full_like(batch.x, torch.nan), batch.y * 0, batch.group * 0, batch.weight)
+        def secret(step: int, batch: LocalBatch) -> LocalBatch:
+            x, y, group, weight = batch.samples[:4]
+            taken = step < num_steps
+            weight = weight * taken
+            drawn = Drawn(stream, step, Batch(x, y, group, weight), divisor, rate)
+            hidden = Batch(torch.full_like(x, torch.nan), y * 0, group * 0, weight)
+            return LocalBatch(hidden, taken=taken, private=drawn)
 
         return secret
 
@@ -189,20 +157,19 @@ class Records:
             self._ledger.rates[name] = rates.cpu().numpy()
         return name if name in self._ledger.rates else 1.0, counts.unsqueeze(-1).clamp(min=1, max=batch_size)
 
-    def of(self, batch: Batch) -> Drawn:
+    def of(self, batch: LocalBatch) -> Drawn:
         """Return the private side of a batch."""
-        if batch.weight not in self._drawn:
+        if batch.private is None:
             raise Incompatible("record-level privacy needs batches drawn by Clients.batches, unchanged")
-        drawn: Drawn = self._drawn[batch.weight]
-        return drawn
+        return batch.private
 
-    def charge(self, batch: Batch) -> None:
+    def charge(self, batch: LocalBatch) -> None:
         """Book a release about the records of a public batch."""
         numbers = self.of(batch).numbers
         assert numbers is not None
         self._ledger.charge(numbers[numbers >= 0].cpu().numpy())
 
-    def book(self, batch: Batch, round: int) -> int:
+    def book(self, batch: LocalBatch, round: int) -> int:
         """Book one more release from a batch, at its sampling rate, and return the number of earlier ones."""
         drawn = self.of(batch)
         call = self._calls.get((drawn.stream, drawn.step), 0)
@@ -214,14 +181,14 @@ class Records:
             ("batch", drawn.stream, round, drawn.step),
             sampling="none" if drawn.rate == 1.0 else "poisson",
             rate=drawn.rate,
-            active=drawn.active.cpu().numpy(),
+            active=batch.active[..., 0].long().cpu().numpy(),
         )
         return call
 
     def noised(
         self,
         sums: Sequence[Tensor],
-        batch: Batch,
+        batch: LocalBatch,
         call: int,
         *,
         noise_keys: Sequence[str],
@@ -247,5 +214,5 @@ class Records:
                 joint, (each[ids] if each.ndim else float(each)) * privacy.sensitivity, streams
             )
             joint = joint + (noise if mask is None else noise * mask)
-        joint = joint / drawn.divisor * drawn.batch.active
+        joint = joint / drawn.divisor * batch.active
         return list(joint.split([part.shape[-1] for part in sums], -1))

@@ -45,7 +45,7 @@ class RowTable(Tensor):
         """Return the table of a tensor; if all rows of a run are views of one, only that one is kept."""
         if isinstance(full, RowTable):
             return full
-        same = full.stride(-2) == 0
+        same = one_row(full)
         places = torch.arange(0 if same else prod(full.shape[:-1]), device=full.device)
         rows = full[..., :0, :] if same else full
         return cls(_Store(full.shape, full[..., 0, :], places, rows.flatten(0, -2)))
@@ -146,6 +146,11 @@ class RowTable(Tensor):
     def numpy(self, **options: Any) -> Any:
         """Return the value as an array."""
         return self.dense().numpy(**options)
+
+
+def one_row(full: Tensor) -> bool:
+    """Whether memory holds a single row, of which all rows ``(..., total, P)`` are views; it saves work only."""
+    return full.stride(-2) == 0
 
 
 def of_run(part: Tensor, number: int) -> Tensor:

@@ -50,11 +50,8 @@ def draw_batches(
         Number of steps of each client, ``(K,)``.
     """
     epochs = 1 if steps is None and epochs is None else epochs
-    largest = int(counts.max())
-    size = max(
-        1, largest if batch_size is None else min(batch_size, largest)
-    )  # 1 is padding, without any data
-    if bool((counts <= size).all()):  # full batches: nothing to draw
+    size = _width(counts, batch_size)
+    if full_batches(counts, batch_size):  # nothing to draw
         total = steps if steps is not None else epochs or 1
         slots = torch.arange(size).expand(len(counts), size)
         slots = torch.where(slots < counts[:, None], slots, -1)
@@ -77,6 +74,17 @@ def draw_batches(
     slot = torch.arange(size)
     where = ((first + start)[..., None] + slot).masked_fill_(slot >= room[..., None], 0)
     return shuffled.index_select(0, where.flatten()).view(where.shape), num_steps
+
+
+def full_batches(counts: Tensor, batch_size: int | None) -> bool:
+    """Whether every batch holds all samples of its client, so that all steps have the same batches."""
+    return bool((counts <= _width(counts, batch_size)).all())
+
+
+def _width(counts: Tensor, batch_size: int | None) -> int:
+    """Return the number of slots in a batch, at least 1: padding, if nobody has data."""
+    largest = int(counts.max())
+    return max(1, largest if batch_size is None else min(batch_size, largest))
 
 
 def draw_poisson_batches(

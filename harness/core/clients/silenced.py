@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 from datasets.federation import Batch
 from harness.core.clients.batches import Batches, LocalWork, all_steps, unchanged
 from harness.core.clients.clients import Clients
-from harness.core.clients.parties import PartyBatch
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.cost import Cost
 from harness.core.execution.vectorize import Points
 from harness.core.problem import Objective
@@ -77,7 +77,7 @@ class Silenced(Clients):
             if steps is None and epochs is None:
                 steps, epochs = work.local_steps, work.local_epochs
         public = not (self.average or self.counts_private)
-        counts = self._samples(split) if public else self.federation.counts(split).amax(-1, keepdim=True)
+        counts = self.samples(split) if public else self.federation.counts(split).amax(-1, keepdim=True)
         if isinstance(steps, Tensor):
             taken = steps if public else steps.amax(-1, keepdim=True)
         else:
@@ -95,23 +95,23 @@ class Silenced(Clients):
             redact=unchanged,
         )
 
-    def data(self, stream: str = "data") -> Batch:
+    def data(self, stream: str = "data") -> LocalBatch:
         """Return one blank sample."""
         return next(iter(self.batches(None, steps=1)))
 
-    def grad(self, x: Tensor, batch: Batch) -> Tensor:
+    def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
         """Return zeros."""
         return torch.zeros_like(x)
 
-    def grads(self, x: Tensor, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def grads(self, x: Tensor, y: Tensor, batch: LocalBatch) -> tuple[Tensor, Tensor]:
         """Return zeros."""
         return torch.zeros_like(x), torch.zeros_like(y)
 
-    def grad_y(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    def grad_y(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
         """Return zeros."""
         return torch.zeros_like(y)
 
-    def grad_x(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    def grad_x(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
         """Return zeros."""
         return torch.zeros_like(x)
 
@@ -119,7 +119,7 @@ class Silenced(Clients):
         self,
         objective: Objective,
         *points: Tensor,
-        batch: Batch | PartyBatch,
+        batch: LocalBatch,
         by: int | Points = 0,
     ) -> Any:
         """Return zeros."""

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.core.execution.exact.row_product import Linear
 from harness.core.execution.ghost import Layout, Tape, clipped_sums, sample_norms, watching
-from harness.core.execution.row_product import Linear
 from harness.core.registry import Incompatible
 from privacy import clip_factors
 

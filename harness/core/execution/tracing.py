@@ -41,23 +41,21 @@ class Recorded:
     fn : Callable
         Function of tensors that returns a tuple of tensors. Its operations may depend on the kind of its arguments
         (shapes, strides, dtypes, devices), not on their values, as vmap requires.
-    ahead : Callable
-        Returns the expected number of future calls per past call; 0 if unknown.
     """
 
-    def __init__(self, fn: Function, ahead: Callable[[], float] = lambda: 0.0) -> None:
-        self._fn, self._ahead = fn, ahead
+    def __init__(self, fn: Function) -> None:
+        self._fn = fn
         self._calls: Counter[object] = Counter()
         self._recordings: dict[object, Function] = {}
 
-    def __call__(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Return the function's result."""
+    def __call__(self, *parts: Tensor, ahead: float = 0.0) -> tuple[Tensor, ...]:
+        """Return the function's result; ``ahead`` calls are expected for each past one, 0 if unknown."""
         kind = tuple([(part.shape, part.stride(), part.dtype, part.device) for part in parts])
         recording = self._recordings.get(kind)
         if recording is None:
             self._calls[kind] += 1
             calls = self._calls[kind]
-            if calls <= CALLS and calls * self._ahead() <= CALLS:
+            if calls <= CALLS and calls * ahead <= CALLS:
                 return self._fn(*parts)
             if len(self._recordings) >= KINDS:
                 self._recordings.clear()

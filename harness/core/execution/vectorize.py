@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from copy import copy
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
-from harness.core.execution.by_seed import by_run, clients_side_by_side, seeds_of
+from harness.core.execution.exact.row_product import exact_sizes
+from harness.core.execution.exact.sharing import Arranged, Flags, arranged, once, over_rows
 from harness.core.execution.ghost import Layout
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.ghost_layout import layout
 from harness.core.execution.memory import keep_freed_memory
-from harness.core.execution.row_product import exact_sizes
 from harness.core.execution.tracing import Recorded
 from privacy import clipped_sum
 
@@ -32,7 +33,6 @@ Mode = Literal["vmap", "loop"]
 MOST = 256  # functions in a cache
 
 Points = tuple[int, ...]  # numbers of a function's arguments; empty: all
-Shared = tuple[bool, ...]  # which tensors stacked runs share; empty: none
 
 
 class Measured(NamedTuple):
@@ -53,20 +53,14 @@ class Rows:
         Worker threads of the loop, one torch thread each; 1 means the calling thread.
     singly : bool
         Whether to loop over samples too where gradients of single samples are needed.
-
-    Attributes
-    ----------
-    ahead : float
-        Expected number of future rounds per past round, 0 if unknown. If it is large, functions are recorded
-        early.
     """
 
     def __init__(self, mode: Mode, threads: int = 1, *, singly: bool = False) -> None:
         self.mode = mode
         self.singly = singly
         self.threads = threads
-        self.ahead = 0.0
         keep_freed_memory()
+        self._ahead = 0.0
         self._measured: dict[object, Measured] = {}
         self._layouts: dict[object, tuple[Layout | None]] = {}
         self._recorded: dict[object, Any] = {}  # function and kind of its arguments -> how it is called
@@ -76,8 +70,18 @@ class Rows:
             else None
         )
 
-    def _to_come(self) -> float:
-        return self.ahead
+    def expecting(self, ahead: float) -> Self:
+        """Return the executor, with all that it remembers, for work that has a future.
+
+        Parameters
+        ----------
+        ahead : float
+            Expected number of future rounds per past round, 0 if unknown. If it is large, functions are recorded
+            early.
+        """
+        executor = copy(self)
+        executor._ahead = ahead
+        return executor
 
     def map(self, fn: Callable[..., Any], axes: int, *arguments: Any) -> Any:
         """Apply ``fn`` to every row.
@@ -88,59 +92,52 @@ class Rows:
             Function of one client.
         axes : int
             Number of leading axes that index rows (1: clients; 2: runs and clients).
-        *arguments : Tensor or tuple of tensors
-            Arguments with these leading axes.
+        *arguments : Tensor, tuple of tensors or Shared
+            Arguments with these leading axes, of which stacked runs may share some.
 
         Returns
         -------
         Tensor or tuple of tensors
             Results with the same leading axes.
         """
-        leaves, structure = tree_flatten(arguments)
-        if (seeds := seeds_of(leaves, axes)) > 1:
-            moved = tree_unflatten(clients_side_by_side(leaves, seeds), structure)
-            return tree_map(partial(by_run, seeds), self.map(fn, axes, *moved))
-        lead = leaves[0].shape[:axes]
-        shared = _shared(leaves, axes)
-        if self.mode == "vmap" and any(shared):
-            return self._vectorized(fn, arguments, shared)
-        flat = _flat(arguments, axes)
+        rows = arranged(arguments, axes, sharing=self.mode == "vmap")
         if self.mode == "vmap":
-            result = self._vectorized(fn, flat)
+            result = self._vectorized(fn, rows)
         else:
-            rows = range(len(_leaf(flat)))
-            one = lambda i: fn(*tree_map(lambda t: t[i], flat))  # noqa: E731
-            results = self.each(one, rows)
-            result = tree_map(lambda *values: torch.stack(values), results[0], *results[1:])
-        return tree_map(lambda t: t.unflatten(0, lead), result)
 
-    def _vectorized(self, fn: Callable[..., Any], arguments: Any, shared: Shared = ()) -> Any:
+            def one(i: int) -> Any:
+                return fn(*tree_unflatten([leaf[i] for leaf in rows.leaves], rows.structure))
+
+            each = self.each(one, range(len(rows.leaves[0])))
+            result = tree_map(lambda *values: torch.stack(values), each[0], *each[1:])
+        return tree_map(rows.restored, result)
+
+    def _vectorized(self, fn: Callable[..., Any], rows: Arranged) -> Any:
         """Apply ``fn`` to all rows at once, as a recording after many calls."""
-        leaves, structure = tree_flatten(arguments)
 
         def make() -> tuple[Recorded, list[TreeSpec]]:
             shape: list[TreeSpec] = []  # structure of the result, set by the first call
 
             def one(*parts: Tensor) -> tuple[Tensor, ...]:
-                result = fn(*tree_unflatten(parts, structure))
+                result = fn(*tree_unflatten(parts, rows.structure))
                 flat, spec = tree_flatten(result)
                 shape[:] = [spec]
                 return tuple(flat)
 
-            return Recorded(_over_rows(one, shared), self._to_come), shape
+            return Recorded(over_rows(one, rows.shared)), shape
 
-        recorded, shape = _kept(self._recorded, (fn, structure, shared), make)
-        return tree_unflatten(recorded(*leaves), shape[0])
+        recorded, shape = _kept(self._recorded, (fn, rows.structure, rows.shared), make)
+        return tree_unflatten(recorded(*rows.leaves, ahead=self._ahead), shape[0])
 
     def by_models(self, fn: Callable[..., Tensor], models: Tensor, x: Tensor) -> Tensor:
         """Apply ``fn`` to each of the models ``(R, P)`` and the same samples, ``(R, n, ...)``; vectorized."""
 
-        def make() -> Recorded:
-            each = torch.func.vmap(lambda model, x: (fn(model, x),), in_dims=(0, None))
-            return Recorded(each, self._to_come)
+        def one(model: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+            return (fn(model, x),)
 
-        recorded: Recorded = _kept(self._recorded, (fn, "models"), make)
-        (outputs,) = recorded(models, x)
+        key, each = (fn, "models"), torch.func.vmap(one, in_dims=(0, None))
+        recorded: Recorded = _kept(self._recorded, key, lambda: Recorded(each))
+        (outputs,) = recorded(models, x, ahead=self._ahead)
         return outputs
 
     def gradient(
@@ -149,26 +146,22 @@ class Rows:
         """Return each row's gradients of ``loss(*points, batch)`` by the points numbered ``by`` (empty: all).
 
         Rows do not interact, so the gradients of all rows are the gradient of the sum of their losses: one backward
-        pass over a vectorized forward pass.
+        pass over a vectorized forward pass. The batch may be `Shared`.
         """
-        lead, points = points[0].shape[:axes], [point.detach() for point in points]
-        if (seeds := seeds_of([*points, *batch], axes)) > 1:
-            moved = clients_side_by_side([*points, *batch], seeds)
-            points, batch = moved[: len(points)], type(batch)(*moved[len(points) :])
-            return [by_run(seeds, part) for part in self.gradient(loss, axes, points, batch, by)]
-        shared = _shared([*points, *batch], axes)
+        count, kind = len(points), type(once(batch))
+        detached = [point.detach() for point in points]
+        rows = arranged([*detached, batch], axes, sharing=self.mode == "vmap")
         if self.mode == "vmap":
-            if not any(shared):
-                points, batch, shared = _flat(points, axes), _flat(batch, axes), ()
-            key = (loss, type(batch), len(points), by or tuple(range(len(points))), shared)
-            recorded = _kept(self._recorded, key, lambda: Recorded(_gradients(*key), self._to_come))
-            gradients = recorded(*points, *batch)
-            nested = axes > 1 and not shared
-            return [part.unflatten(0, lead) if nested else part for part in gradients]
-        flat, batch = _flat(points, axes), _flat(batch, axes)
-        one = lambda i: _gradient(loss, [point[i] for point in flat], tree_map(lambda t: t[i], batch), by)  # noqa: E731
-        columns = zip(*self.each(one, range(len(flat[0]))), strict=True)
-        return [_stack(column).unflatten(0, lead) for column in columns]
+            key = (loss, kind, count, by or tuple(range(count)), rows.shared)
+            recorded = _kept(self._recorded, key, lambda: Recorded(_gradients(*key)))
+            return [rows.restored(part) for part in recorded(*rows.leaves, ahead=self._ahead)]
+
+        def one(i: int) -> tuple[Tensor, ...]:
+            parts = [leaf[i] for leaf in rows.leaves]
+            return _gradient(loss, parts[:count], kind(*parts[count:]), by)
+
+        columns = zip(*self.each(one, range(len(rows.leaves[0]))), strict=True)
+        return [rows.restored(_stack(column)) for column in columns]
 
     def clipped_sums(
         self,
@@ -212,15 +205,21 @@ class Rows:
     def _ghost_sums(
         self, key: tuple[Any, ...], axes: int, points: Sequence[Tensor], batch: Any
     ) -> tuple[Tensor, ...]:
-        flat = [*_flat(tuple(points), axes), *_flat(batch, axes)]
-        recorded = _kept(self._recorded, key, lambda: Recorded(ghost_sums(*key), self._to_come))
+        rows = arranged([*points, batch], axes, sharing=False)
+        recorded = _kept(self._recorded, key, lambda: Recorded(ghost_sums(*key)))
+
+        def of(first: int, last: int | None) -> tuple[Tensor, ...]:
+            sums: tuple[Tensor, ...] = recorded(
+                *(leaf[first:last] for leaf in rows.leaves), ahead=self._ahead
+            )
+            return sums
+
         if self.mode == "vmap":
-            found = recorded(*flat)
+            found = of(0, None)
         else:
-            one = lambda i: recorded(*(part[i : i + 1] for part in flat))  # noqa: E731
-            rows = self.each(one, range(len(flat[0])))
-            found = tuple(torch.cat(column) for column in zip(*rows, strict=True))
-        return tuple(part.unflatten(0, points[0].shape[:axes]) for part in found)
+            each = self.each(lambda i: of(i, i + 1), range(len(rows.leaves[0])))
+            found = tuple(torch.cat(column) for column in zip(*each, strict=True))
+        return tuple(map(rows.restored, found))
 
     def layout(
         self, loss: Callable[..., Tensor], axes: int, points: Sequence[Tensor], batch: Any, places: Points
@@ -228,8 +227,8 @@ class Rows:
         """Return the layers of networks of a loss; see `harness.core.execution.ghost_layout.layout`."""
 
         def found() -> tuple[Layout | None]:
-            first = [_valued(_flat(point, axes)[0].detach()) for point in points]
-            sample = type(batch)(*(part.flatten(0, axes)[:1] for part in batch))
+            first = [_valued(point[(0,) * axes].detach()) for point in points]
+            sample = type(batch)(*(part[(0,) * axes][:1] for part in batch))
             return (layout(loss, first, sample, places),)
 
         key = loss, places, _shapes(points, axes), _shapes(tuple(batch), axes + 1), batch.weight.dtype
@@ -254,9 +253,10 @@ class Rows:
 
         Only matrix products and convolutions count, as in torch's counter.
         """
+        arguments = tuple(map(once, arguments))
 
         def one() -> Measured:
-            first = tree_map(lambda t: t[0], _flat(arguments, axes))
+            first = tree_map(lambda t: t[(0,) * axes], arguments)
             operations = _Operations()
             with operations, exact_sizes():
                 if gradient:
@@ -330,35 +330,8 @@ def _clipped_sum(
     return one
 
 
-def _shared(leaves: Sequence[Tensor], axes: int) -> Shared:
-    """Return which tensors all stacked runs share: those expanded along the axis of runs."""
-    if axes == 1:
-        return ()
-    shared = tuple(len(leaf) > 1 and leaf.stride(0) == 0 for leaf in leaves)
-    return () if all(shared) else shared
-
-
-def _over_rows(fn: Callable[..., T], shared: Shared) -> Callable[..., T]:
-    """Vectorize a function of one client's tensors over rows ``(C, ...)``, or over ``(R, C, ...)``.
-
-    The latter if some tensors are shared by all runs: then clients are the outer level, and what is shared is
-    not batched at the inner one, so that `row_product` multiplies all runs' weights by it at once.
-    """
-    if not any(shared):
-        return torch.func.vmap(fn, randomness="error")
-    inner = torch.func.vmap(fn, in_dims=tuple(None if one else 0 for one in shared), randomness="error")
-    outer = torch.func.vmap(
-        inner, in_dims=tuple(0 if one else 1 for one in shared), out_dims=1, randomness="error"
-    )
-
-    def over_rows(*leaves: Tensor) -> T:
-        return outer(*(leaf[0] if one else leaf for leaf, one in zip(leaves, shared, strict=True)))
-
-    return over_rows
-
-
 def _gradients(
-    loss: Callable[..., Tensor], kind: Any, points: int, by: Points, shared: Shared
+    loss: Callable[..., Tensor], kind: Any, points: int, by: Points, shared: Flags
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the gradients of many rows as a function of the points and the batch's fields."""
 
@@ -367,7 +340,7 @@ def _gradients(
 
     def gradients(*parts: Tensor) -> tuple[Tensor, ...]:
         leaves = [parts[place].detach().requires_grad_() for place in by]
-        losses = _over_rows(one, shared)(*_with(parts[:points], by, leaves), *parts[points:])
+        losses = over_rows(one, shared)(*_with(parts[:points], by, leaves), *parts[points:])
         return torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
 
     return gradients
@@ -393,11 +366,6 @@ def _shapes(arguments: Any, axes: int) -> object:
     return tuple(
         [part.shape[axes:] if isinstance(part, Tensor) else _shapes(part, axes) for part in arguments]
     )
-
-
-def _flat(arguments: Any, axes: int) -> Any:
-    """Flatten the leading axes to one axis of rows."""
-    return arguments if axes == 1 else tree_map(lambda t: t.flatten(0, axes - 1), arguments)
 
 
 def _stack(rows: Sequence[Tensor]) -> Tensor:

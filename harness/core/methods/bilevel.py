@@ -7,9 +7,9 @@ from itertools import islice
 
 from torch import Tensor
 
-from datasets.federation import Batch
 from harness.core.algorithm import Algorithm
 from harness.core.clients.clients import Clients
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.parties import OneClient
 from harness.core.methods.derivatives import exact_hypergradient, inner_gradient, neumann_hypergradient
 from harness.core.problem import Problem
@@ -22,7 +22,9 @@ def hypergradient(problem: Problem, terms: int | None, step: float) -> OneClient
     return exact_hypergradient(problem) if terms is None else neumann_hypergradient(problem, step)
 
 
-def draws(work: Algorithm, clients: Clients, terms: int | None) -> Iterator[tuple[Batch, list[Batch]]]:
+def draws(
+    work: Algorithm, clients: Clients, terms: int | None
+) -> Iterator[tuple[LocalBatch, list[LocalBatch]]]:
     """Yield for every local step the batch of the inner gradient, and the batches of the hypergradient.
 
     The latter come from three streams: validation data for the outer gradient, training data for the cross

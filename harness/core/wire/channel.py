@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal, TypeVar, overload
 from torch import Tensor
 
 from compression import position_bytes
-from datasets.federation import Batch
 from harness.core.clients.clients import Clients
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.silenced import Silenced
 from harness.core.cost import Cost
 from harness.core.per_run import PerRun
@@ -360,7 +360,7 @@ class Channel:
         self,
         *rows: Tensor | Part,
         stateless: bool = False,
-        per_sample: Batch | None = None,
+        per_sample: LocalBatch | None = None,
         pass_on: Literal["all", "others"] | None = None,
     ) -> Any:
         """Send rows ``(..., C, P)`` to the server and return them as received; the server sees every message.
@@ -371,7 +371,7 @@ class Channel:
             The parts of the message.
         stateless : bool
             As in `mean`.
-        per_sample : Batch, optional
+        per_sample : LocalBatch, optional
             The batch that the rows describe. The message is then one part with a vector per sample,
             ``(..., C, B, d)``. Slots without a sample are not sent. Sparsification chooses entries of the whole
             batch; record-level privacy clips and noises each sample's vector separately.
@@ -404,7 +404,7 @@ class Channel:
         self._clients.note("omega", h - seen, per_sample)
         return self._returned("gather", seen)
 
-    def scatter(self, *rows: Tensor, per_sample: Batch | None = None) -> Any:
+    def scatter(self, *rows: Tensor, per_sample: LocalBatch | None = None) -> Any:
         """Send each client its own row ``(..., C, P)``, computed from what the server has received.
 
         With ``per_sample`` the message is one part, ``(..., C, B, d)``, as in `gather`.
@@ -610,7 +610,7 @@ class Channel:
         return self._messages - 1 if self._clients.round >= 0 else -self._messages
 
 
-def _real(batch: Batch, rows: Tensor) -> Tensor | None:
+def _real(batch: LocalBatch, rows: Tensor) -> Tensor | None:
     """Return which entries of flattened rows ``(..., C, B, d)`` describe a sample, ``(B d,)``; None: all.
 
     All clients have their samples in the same slots.

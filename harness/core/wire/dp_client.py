@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from datasets.errors import warn_once
-from datasets.federation import Batch
 from harness.core import rng
 from harness.core.clients.clients import Clients
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.per_run import PerRun
 from harness.core.registry import Incompatible
 from harness.core.settings.privacy import SECRET, Privacy
@@ -49,7 +49,7 @@ class Mechanism:
         """Return the mechanism for a part of the cohort."""
         return type(self)(self.privacy, clients, memory)
 
-    def clip(self, slot: int, parts: Sequence[Tensor], samples: Batch | None = None) -> Clipped:
+    def clip(self, slot: int, parts: Sequence[Tensor], samples: LocalBatch | None = None) -> Clipped:
         """Bound the norm of every client's message."""
         limit = self.privacy.clip
         if isinstance(limit, tuple):
@@ -146,7 +146,7 @@ class Mechanism:
             self._clients, rng.noise_stream, self._clients.noise_keys, purpose, slot, rows, sender
         )
 
-    def book(self, samples: Batch | None = None) -> None:
+    def book(self, samples: LocalBatch | None = None) -> None:
         """Book one release of this round's draw."""
         privacy, z = self.privacy, self.privacy.noise_multiplier
         if privacy.clip != "adaptive" or z == 0:
@@ -207,7 +207,7 @@ class SampleMechanism(Mechanism):
 
     by_sample = True
 
-    def clip(self, slot: int, parts: Sequence[Tensor], samples: Batch | None = None) -> Clipped:
+    def clip(self, slot: int, parts: Sequence[Tensor], samples: LocalBatch | None = None) -> Clipped:
         """Bound the norm of each sample's vector; the norms returned are those of all samples, ``(..., C B)``."""
         if samples is None:
             raise Incompatible(
@@ -223,7 +223,7 @@ class SampleMechanism(Mechanism):
         """Return the clip norm of a sample."""
         return self.privacy.bound()
 
-    def book(self, samples: Batch | None = None) -> None:
+    def book(self, samples: LocalBatch | None = None) -> None:
         """Charge the records of the batch."""
         assert samples is not None
         self._clients.charge(samples)

@@ -14,11 +14,11 @@ result is not a convex combination of the rows, so constrained rows must be proj
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from datasets.topology import spectral_gap
 from harness.core.clients.cohort import Cohort
@@ -26,8 +26,6 @@ from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire.dp_client import Mechanism
 from harness.core.wire.message import combined
-
-_GAPS: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a mixing matrix -> its gaps
 
 
 class Exchange(NamedTuple):
@@ -92,14 +90,17 @@ def neighbors(mixing: Tensor) -> Tensor:
 
 
 def gaps(mixing: Tensor) -> list[float]:
-    """Return ``p = 1 - lambda^2`` of every matrix in ``(..., total, total)``, cached for each tensor.
+    """Return ``p = 1 - lambda^2`` of every matrix in ``(..., total, total)``.
 
     Lambda is the second largest absolute eigenvalue of a matrix.
     """
-    if mixing not in _GAPS:
-        _GAPS[mixing] = [spectral_gap(one.cpu()).p for one in mixing.reshape(-1, *mixing.shape[-2:])]
-    found: list[float] = _GAPS[mixing]
-    return found
+    matrices = mixing.reshape(-1, *mixing.shape[-2:]).double().cpu().numpy()
+    return [_gap(one.tobytes(), len(one)) for one in matrices]
+
+
+@lru_cache(maxsize=64)  # a run asks in every round
+def _gap(matrix: bytes, total: int) -> float:
+    return spectral_gap(torch.frombuffer(bytearray(matrix), dtype=torch.float64).view(total, total)).p
 
 
 def momentum(mixing: Tensor) -> Tensor:

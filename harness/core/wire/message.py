@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from datasets.federation import Batch
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.public import Public
 
 Sender = Literal["client", "server", "neighbor"]
@@ -142,7 +142,7 @@ class Message:
     mixing: Tensor | None = None
     known: Known | None = None
     replaced: Sequence[bool] = ()
-    samples: Batch | None = None
+    samples: LocalBatch | None = None
     pass_on: Literal["all", "others"] | None = None
     weighting: Weighting = "size"
     joint: Tensor = field(init=False)

@@ -12,6 +12,7 @@ from torch import Tensor
 from datasets.federation import Batch
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
+from harness.core.clients.local_batch import LocalBatch
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Part
 from harness.simulation.build import Setup
@@ -109,11 +110,11 @@ class TapChannel(Channel):
             self._tape.note(self._clients, _parts(seen))
         return seen
 
-    def scatter(self, *rows: Tensor, per_sample: Batch | None = None) -> Any:
+    def scatter(self, *rows: Tensor, per_sample: LocalBatch | None = None) -> Any:
         """Send each client a row, of which the first one is the attacker."""
         arrived = super().scatter(*rows, per_sample=per_sample)
         if per_sample is not None:
-            first = Batch(*(part[0] for part in per_sample))
+            first = Batch(*(part[0] for part in per_sample.samples))
             self._tape.gradients.append((_parts(arrived)[0][0].detach().cpu(), first))
         return arrived
 

@@ -148,7 +148,7 @@ def test_only_long_runs_record_operations(rounds, calls, forgotten, tmp_path):
     assert run_one(spec, tmp_path).status == "done"
     rows = prepare(spec).rows
     (gradient,) = rows._recorded.values()
-    assert sum(gradient._calls.values()) == calls and rows.ahead == 0
+    assert sum(gradient._calls.values()) == calls
     assert bool(gradient._recordings) is (rounds == 60)
 
 

@@ -14,7 +14,7 @@ from harness import models
 from harness.core import cost as wire_cost
 from harness.core.cost import Cost, Samples
 from harness.core.execution import tracing
-from harness.core.execution.row_product import exact_sizes
+from harness.core.execution.exact.row_product import exact_sizes
 from harness.core.execution.vectorize import Rows
 from harness.core.flat_model import Ravel
 from harness.core.methods.derivatives import neumann_hypergradient

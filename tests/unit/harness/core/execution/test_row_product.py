@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from harness import models
-from harness.core.execution import row_product as row_product_module
-from harness.core.execution.row_product import (
+from harness.core.execution.exact import row_product as row_product_module
+from harness.core.execution.exact.row_product import (
     Linear,
     exact_sizes,
     padding,

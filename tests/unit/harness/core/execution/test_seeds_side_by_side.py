@@ -53,8 +53,9 @@ def test_gradients_are_those_of_the_runs_alone(name, seeds):
     runs = {seed: seeds.count(seed) for seed in seeds}
     alike = len(set(runs.values())) == 1 and list(seeds) == sorted(seeds, key=seeds.index)
     for step, batch in enumerate(together.batches(Work())):
-        rows = len(each) if alike and len(each) > 1 else len(seeds)
-        assert len(batch.x) == rows and len(batch.weight) == len(seeds)
+        assert len(batch.samples.x) == (len(each) if alike else len(seeds)) and len(batch.weight) == len(
+            seeds
+        )
         gradients = together.grad(points, batch)
         sums = together.each(summed, points, batch)
         for number, seed in enumerate(seeds):

@@ -425,14 +425,12 @@ def test_second_derivatives_share_points_and_keep_every_bit(monkeypatch):
 
 
 def test_where_many_calls_are_to_come_recording_begins_early(monkeypatch):
-    to_come = [0.0]
-    recorded = Recorded(lambda x: (x * 2,), lambda: to_come[0])
+    recorded, ahead = Recorded(lambda x: (x * 2,)), tracing.CALLS / 3
     recorded(torch.ones(2))
     recorded(torch.ones(2))
     assert not recorded._recordings
-    to_come[0] = tracing.CALLS / 3
-    assert recorded(torch.ones(2))[0].tolist() == [2, 2] and not recorded._recordings
-    assert recorded(torch.ones(2))[0].tolist() == [2, 2] and recorded._recordings
+    assert recorded(torch.ones(2), ahead=ahead)[0].tolist() == [2, 2] and not recorded._recordings
+    assert recorded(torch.ones(2), ahead=ahead)[0].tolist() == [2, 2] and recorded._recordings
 
 
 def test_what_depends_on_values_runs_unrecorded(monkeypatch):

@@ -208,6 +208,7 @@ def test_the_counting_channel_books_and_counts_the_same(codec) -> None:
 
 
 def test_the_momentum_is_computed_once_a_matrix(monkeypatch) -> None:
+    gossip._gap.cache_clear()
     seen, plain = [], gossip.spectral_gap
     monkeypatch.setattr(gossip, "spectral_gap", lambda mixing: seen.append(mixing) or plain(mixing))
     mixing = mixing_matrix(Ring(), 4)

@@ -1,0 +1,223 @@
+"""The data of a cohort at home: batches, and numbers of local steps that everybody may know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.core import rng
+from harness.core.clients.batches import (
+    Batches,
+    LocalWork,
+    all_steps,
+    common,
+    look_up,
+    mismatched_batches,
+    public_size,
+    shorten,
+    unchanged,
+    uneven_batches,
+)
+from harness.core.clients.cohort import Cohort
+from harness.core.clients.local_batch import LocalBatch
+from harness.core.clients.private_batches import Records
+from harness.core.clients.sampling import draw_batches, full_batches
+from harness.core.public import Public
+from harness.core.registry import Incompatible
+from harness.core.steps import reach
+
+
+class Amount(NamedTuple):
+    """Amount of work: local steps, or passes over the data, and samples in a batch."""
+
+    steps: int | Tensor | None
+    epochs: int | None
+    batch_size: int | None
+
+
+class Holders(NamedTuple):
+    """Whose samples are drawn: rows of clients, once for the runs that draw the same.
+
+    Attributes
+    ----------
+    ids, counts : Tensor
+        Clients and their samples, ``(..., C)``.
+    held : Tensor
+        Positions of all clients' samples in the pool, ``(..., total, N)``.
+    entropy : tuple of int or str
+        What determines the draws of each run.
+    runs : int or None
+        Number of runs, if they draw the same; see `Batches`.
+    """
+
+    ids: Tensor
+    counts: Tensor
+    held: Tensor
+    entropy: tuple[int | str, ...]
+    runs: int | None
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """The data that the members of a cohort hold.
+
+    Attributes
+    ----------
+    cohort : Cohort
+        The clients.
+    records : Records or None
+        The private side of batches, under record-level privacy.
+    secret : bool
+        Whether nobody may know who is in the cohort.
+    shared : bool
+        Whether runs that draw the same batches share them in memory.
+    """
+
+    cohort: Cohort
+    records: Records | None = None
+    secret: bool = False
+    shared: bool = False
+
+    def amount(
+        self,
+        work: LocalWork | None,
+        steps: int | Tensor | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+    ) -> Amount:
+        """Return an amount of work, with what is not given taken from the algorithm's settings."""
+        if work is not None:
+            batch_size = batch_size or work.batch_size
+            if steps is None and epochs is None:
+                steps, epochs = work.local_steps, work.local_epochs
+                self._refuse_epochs(work)
+        return Amount(steps, epochs, batch_size)
+
+    def batches(self, amount: Amount, split: str, stream: str, *, aligned: bool = False) -> Batches:
+        """Draw the batches of this round; arguments as of `Clients.batches`."""
+        cohort, records, steps = self.cohort, self.records, amount.steps
+        holders, mismatched = self._holders(amount, split)
+        users = records is not None and records.users
+        named = f"{split} {stream}" if users else stream
+        keys = torch.tensor([rng.key(one, "batch", named, cohort.round) for one in holders.entropy])
+        keys = keys[:, None].expand(len(keys), holders.ids.shape[-1]).flatten()
+        who, counts = torch.zeros_like(holders.ids) if aligned else holders.ids, holders.counts
+        if records is not None and users:  # users are drawn, not samples
+            counts = records.counts(cohort.federation, split)[holders.ids]
+        most = int(steps.max()) if isinstance(steps, Tensor) else steps
+        draw = draw_batches if records is None else records.draw
+        length = {"steps": most, "epochs": amount.epochs, "batch_size": amount.batch_size}
+        order, num_steps = draw(counts.flatten(), keys, who.flatten(), **length)
+        same = draw is draw_batches and full_batches(counts, amount.batch_size)
+        if isinstance(steps, Tensor):
+            order, num_steps = shorten(order, num_steps, steps.flatten())
+            same = False
+        pool = cohort.federation.pool
+        num_steps = num_steps.view(*holders.ids.shape, 1).to(pool.x)
+        redact: Callable[[int, LocalBatch], LocalBatch] = unchanged
+        if records is not None:
+            sizes = cohort.federation, split, amount.batch_size
+            redact = records.redaction(stream, order, num_steps, counts, *sizes)
+            if not records.public:
+                order = records.places(order, cohort.federation, split, holders.ids)
+        elif cohort.counts_private:
+            redact = partial(_sized, amount.batch_size)
+        positions = look_up(order, cohort.members(holders.held, holders.ids)).to(pool.x.device)
+        return Batches(
+            pool, positions, num_steps, same, redact, holders.runs, shared=self.shared, mismatched=mismatched
+        )
+
+    @property
+    def largest(self) -> int:
+        """Number of training samples of the client that has most."""
+        return int(self.cohort.federation.counts().max())
+
+    def held(self) -> LocalBatch | None:
+        """Return all training data as one batch, if it need not be drawn."""
+        cohort = self.cohort
+        if self.records is not None and self.records.privacy.record_rate is not None:
+            raise Incompatible(
+                "privacy.adjacency: the algorithm uses all samples of a client at once, whose number add-remove "
+                "protects; use zero-out"
+            )
+        if cohort.axes > 1 or not cohort.everybody or self.records is not None or cohort.counts_private:
+            return None
+        held = cohort.federation.held
+        return None if held is None or held.x._version else LocalBatch(held)  # a network may have changed it
+
+    def sized(self, size: int | None, batch: LocalBatch) -> LocalBatch:
+        """Return a batch that counts as ``size`` samples where counts are private."""
+        return _sized(size, 0, batch) if self.cohort.counts_private else batch
+
+    def _holders(self, amount: Amount, split: str) -> tuple[Holders, bool]:
+        """Return whose samples are drawn, and whether stacking has changed the shapes of their batches."""
+        cohort, records = self.cohort, self.records
+        federation, each = cohort.federation, cohort.federation.repeats
+        own_draws = records is not None and not records.public and records.privacy.own_draws
+        entropy: tuple[int | str, ...] = cohort.noise_keys if own_draws else cohort.seeds
+        ids, counts, held = cohort.ids, cohort.samples(split), federation.splits[split]
+        if each == 1 or records is not None or isinstance(amount.steps, Tensor) or not _draw_alike(cohort):
+            mismatched = cohort.axes > 1 and self._mismatched(counts, split, amount.batch_size)
+            return Holders(ids, counts, held, entropy, None), mismatched
+        mismatched = each != len(entropy) and self._mismatched(counts, split, amount.batch_size)
+        first = slice(None, None, each)
+        once = Holders(ids[first], counts[first], federation.distinct[split], entropy[first], len(entropy))
+        return once, mismatched
+
+    def _mismatched(self, counts: Tensor, split: str, batch_size: int | None) -> bool:
+        """Whether stacking changes the shapes of batches; for a secret cohort, whether it might, for any cohort."""
+        if self.secret and self.cohort.share < 1:
+            return uneven_batches(self.cohort.federation.sizes(split), batch_size)
+        return mismatched_batches(counts, self.cohort.participation_mask.bool(), batch_size)
+
+    def most_steps(self, work: LocalWork) -> Public:
+        """Return the largest number of local steps; see `Clients.most_steps`."""
+        if work.local_steps is not None:
+            return Public(work.local_steps)
+        # Nobody with fewer samples takes more steps.
+        largest = self.cohort.federation.counts().amax(-1, keepdim=True)
+        return common(self._all_steps(work, largest).squeeze(-1))
+
+    def mean_steps(self, work: LocalWork, momentum: float) -> Public:
+        """Return the mean number of local steps; see `Clients.mean_steps`."""
+        samples = self.cohort.federation.counts()
+        counts = (torch.ones_like(samples) if self.cohort.counts_private else samples).double()
+        taken = torch.as_tensor(reach(self._all_steps(work, samples).double(), momentum))
+        return common((counts * taken).sum(-1) / counts.sum(-1).clamp(min=1))
+
+    def _all_steps(self, work: LocalWork, counts: Tensor) -> Tensor:
+        """Return the numbers of local steps of clients with ``counts (..., n)`` samples."""
+        self._refuse_epochs(work)
+        rate = None if self.records is None else self.records.privacy.record_rate
+        return all_steps(work, counts, rate)
+
+    def _refuse_epochs(self, work: LocalWork) -> None:
+        """Refuse epochs where they would tell private numbers of samples."""
+        if work.local_epochs is not None and self.cohort.counts_private and self.records is None:
+            raise Incompatible(
+                "local_epochs: numbers of samples are private, and the number of steps in an epoch depends on "
+                "them; use local_steps"
+            )
+        if work.local_steps is None and self.records is not None and self.records.users:
+            raise Incompatible(
+                "algorithm.local_steps: missing; under unit user a batch is of users, and the usual length, an "
+                "epoch, of samples; give a number of steps"
+            )
+
+
+def _draw_alike(cohort: Cohort) -> bool:
+    """Whether runs that share their data draw the same batches: they have one seed, and one cohort."""
+    each = cohort.federation.repeats
+    seeds = all(seed == cohort.seeds[number - number % each] for number, seed in enumerate(cohort.seeds))
+    rows = (rows.unflatten(0, (-1, each)) for rows in (cohort.ids, cohort.participation_mask))
+    return seeds and all(bool((own == own[:, :1]).all()) for own in rows)
+
+
+def _sized(size: int | None, step: int, batch: LocalBatch) -> LocalBatch:
+    """Note the public number of samples that a batch counts as."""
+    return replace(batch, public_size=public_size(size))

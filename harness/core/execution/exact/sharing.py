@@ -1,0 +1,126 @@
+"""What stacked runs share, and arguments of one-client functions as rows of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Size, Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map
+
+T = TypeVar("T")
+Flags = tuple[bool, ...]  # which tensors stacked runs share; empty: none
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Tensors that all stacked runs of a seed share.
+
+    Attributes
+    ----------
+    parts : Tensor or tuple of tensors
+        ``(S, C, ...)`` for S seeds.
+    runs : int
+        Number of stacked runs, as many consecutive ones for each seed.
+    """
+
+    parts: Any
+    runs: int
+
+    def repeated(self) -> Any:
+        """Return the tensors once for each run, ``(R, C, ...)``; of one seed as views."""
+        return tree_map(lambda part: for_runs(part, self.runs), self.parts)
+
+
+def for_runs(part: Tensor, runs: int) -> Tensor:
+    """Repeat what each seed has once, ``(S, ...)``, for its runs, ``(R, ...)``."""
+    if len(part) == 1:
+        return part.expand(runs, *part.shape[1:])
+    return part.repeat_interleave(runs // len(part), 0)
+
+
+def without_sharing(argument: Any) -> Any:
+    """Return an argument with tensors of its own for each run."""
+    return argument.repeated() if isinstance(argument, Shared) else argument
+
+
+def once(argument: Any) -> Any:
+    """Return an argument's tensors; those that runs share once for each seed."""
+    return argument.parts if isinstance(argument, Shared) else argument
+
+
+class Arranged(NamedTuple):
+    """Arguments of a one-client function, with clients on one axis.
+
+    Attributes
+    ----------
+    leaves : list of Tensor
+        ``(C', ...)``; or, if runs share some of them, ``(R', C', ...)`` of each run and ``(C', ...)`` of all. Then
+        the clients of all seeds are clients of one: C' is S C, and R' is R / S.
+    structure : TreeSpec
+        Of the arguments.
+    shared : Flags
+        Which of the leaves are shared.
+    lead : Size
+        Leading axes of the arguments, which results have, too.
+    seeds : int
+        S.
+    """
+
+    leaves: list[Tensor]
+    structure: TreeSpec
+    shared: Flags
+    lead: Size
+    seeds: int
+
+    def restored(self, result: Tensor) -> Tensor:
+        """Return a result with the arguments' leading axes."""
+        if not self.shared:
+            return result.unflatten(0, self.lead) if len(self.lead) > 1 else result
+        if self.seeds == 1:
+            return result
+        by_run: Tensor = result.unflatten(1, (self.seeds, -1)).transpose(0, 1).flatten(0, 1)
+        return by_run
+
+
+def arranged(arguments: Sequence[Any], axes: int, *, sharing: bool = True) -> Arranged:
+    """Put the clients of arguments with ``axes`` leading axes onto one axis.
+
+    Without ``sharing``, or if runs share all of the arguments, every run gets its own.
+    """
+    if not sharing or all(isinstance(argument, Shared) for argument in arguments):
+        arguments = tuple(map(without_sharing, arguments))
+    shared: list[bool] = []
+    for argument in arguments:
+        shared += [isinstance(argument, Shared)] * len(tree_flatten(once(argument))[0])
+    leaves, structure = tree_flatten(tuple(map(once, arguments)))
+    own = leaves[shared.index(False)]
+    lead = own.shape[:axes]
+    if not any(shared):
+        flat = leaves if axes == 1 else [leaf.flatten(0, axes - 1) for leaf in leaves]
+        return Arranged(flat, structure, (), lead, 1)
+    seeds = len(leaves[shared.index(True)])
+
+    def side_by_side(leaf: Tensor, by_all: bool) -> Tensor:
+        if by_all or seeds == 1:
+            return leaf.flatten(0, 1) if by_all else leaf
+        rows: Tensor = leaf.unflatten(0, (seeds, -1)).transpose(0, 1).flatten(1, 2)
+        return rows
+
+    moved = [side_by_side(leaf, by_all) for leaf, by_all in zip(leaves, shared, strict=True)]
+    return Arranged(moved, structure, tuple(shared), lead, seeds)
+
+
+def over_rows(fn: Callable[..., T], shared: Flags) -> Callable[..., T]:
+    """Vectorize a function of one client's tensors over the leaves of `Arranged`.
+
+    If runs share some, clients are the outer level, and what is shared is not batched at the inner one, so that
+    `row_product` multiplies all runs' weights by it at once.
+    """
+    if not any(shared):
+        return torch.func.vmap(fn, randomness="error")
+    inner = torch.func.vmap(fn, in_dims=tuple(None if one else 0 for one in shared), randomness="error")
+    outer_dims = tuple(0 if one else 1 for one in shared)
+    return torch.func.vmap(inner, in_dims=outer_dims, out_dims=1, randomness="error")
