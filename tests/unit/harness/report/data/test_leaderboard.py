@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.report import leaderboard, write_markdown
-from harness.report.data.leaderboard import COLUMNS
+from harness.report.data.columns import LEADERBOARD
 from harness.report.tables.rows import Board
 from tests.support.records import (
     diagnosed,
@@ -53,8 +53,8 @@ def test_a_schedule_is_ranked_by_its_largest_ratio(tmp_path):
 
 
 def test_columns_start_with_the_contract():
-    assert " ".join(COLUMNS).startswith(CONTRACT + " ")
-    assert tuple(leaderboard([]).columns) == COLUMNS
+    assert " ".join(LEADERBOARD).startswith(CONTRACT + " ")
+    assert tuple(leaderboard([]).columns) == LEADERBOARD
 
 
 def test_mean_deviation_and_interval_of_three_seeds():
