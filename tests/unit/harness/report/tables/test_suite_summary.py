@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from harness.report import leaderboard, print_summary
-from harness.report.tables.summary import compare_protection, differences, label, labels
+from harness.report.tables.protection import compare_protection, differences, label, labels
 from harness.storage.store import RunRecord
 
 DENSE = {"alpha": 0.0, "beta": 0.0, "codec": "float32"}
