@@ -316,7 +316,7 @@ def _norm(clip: Any) -> Any:
 
 
 def _reasons(records: Iterable[RunRecord]) -> str | None:
-    """Return the distinct reasons, each once with the number of runs it befell when more than one."""
+    """Return the distinct reasons, with the numbers of runs."""
     counts: dict[str, int] = {}
     for record in records:
         if record.reason:

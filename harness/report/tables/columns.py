@@ -13,7 +13,7 @@ from harness.metrics import described
 from harness.report.data.columns import COLUMNS, describe
 from harness.report.tables.privacy import uneven
 from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
-from harness.report.tables.text import is_empty, quantity, share, words
+from harness.report.tables.text import is_empty, quantity, share, signed, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")
@@ -227,8 +227,8 @@ def difference(row: Row) -> str:
     sure = "*" if not is_empty(row["paired_p_holm"]) and row["paired_p_holm"] < SURE else ""
     interval = "" if is_empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
     if not is_empty(row["paired_low"]):
-        interval = f" [{format(row['paired_low'], '+' + form)}, {format(row['paired_high'], '+' + form)}]"
-    return f"{format(row['paired_difference'], '+' + form)}{sure}{interval}"
+        interval = f" [{signed(row['paired_low'], '+' + form)}, {signed(row['paired_high'], '+' + form)}]"
+    return f"{signed(row['paired_difference'], '+' + form)}{sure}{interval}"
 
 
 def _interval(row: Row) -> str:
