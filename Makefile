@@ -4,6 +4,7 @@
 # make check       run the linters, the type checker and the contract of the layers
 # make format      format the code and apply safe fixes
 # make board       check the submissions in board/ and write its pages to board/site
+# make columns     write docs/columns.md, the meanings of all columns
 # make clean       delete results and caches
 #
 # The first command creates the environment in .venv. The packages that only tests need (Ray, Parquet,
@@ -15,7 +16,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Dozens of tests start Python: what it compiles is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-fast check format board claims clean
+.PHONY: quickstart test test-fast check format board claims columns clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m harness suite quickstart --out results
@@ -57,6 +58,9 @@ board: .venv/ready
 # Verdicts on the papers are those that the committed evidence gives, and that evidence is of today's versions.
 claims: .venv/ready
 	$(BIN)/python -m studies papers
+
+columns: .venv/ready
+	$(BIN)/python -c 'from harness.report.data.columns import dictionary; print(dictionary(), end="")' > docs/columns.md
 
 clean:
 	rm -rf results/runs results/quickstart board/site .pytest_cache .mypy_cache .ruff_cache

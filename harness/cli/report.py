@@ -38,7 +38,7 @@ from harness.report.html.page import report_tables
 from harness.report.paper.folder import write_paper
 from harness.report.tables import recommendation
 from harness.report.tables.choice import choose, names
-from harness.report.tables.columns import Column, columns
+from harness.report.tables.columns import ShownColumn, columns
 from harness.report.tables.rows import Board
 from harness.storage.files import make_own_folder
 from harness.storage.store import Store
@@ -86,7 +86,9 @@ def leaderboard_command(given: argparse.Namespace) -> int:
     return 0
 
 
-def _in_bold(results: Results, shown: Sequence[Column], given: argparse.Namespace) -> set[tuple[str, str]]:
+def _in_bold(
+    results: Results, shown: Sequence[ShownColumn], given: argparse.Namespace
+) -> set[tuple[str, str]]:
     """Return the cells and measures to print in bold."""
     if not given.bold_best:
         return set()

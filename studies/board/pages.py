@@ -21,7 +21,7 @@ from harness.report.data.results import Results
 from harness.report.data.specs import clients, data_name, part_name, partition_text
 from harness.report.html.page import write_page
 from harness.report.html.templates import template
-from harness.report.tables.columns import Column
+from harness.report.tables.columns import ShownColumn
 from harness.report.tables.rows import Board
 from harness.storage.files import make_folder, safe_name, write_text
 from harness.storage.outcomes import agree, computed
@@ -123,11 +123,13 @@ class _Pages:
     ) -> None:
         self.folder, self.command, self.written = folder, command, list[Path]()
         about = "Who submitted the runs, by their own account, and the key that signed them"
-        self._who = Column("Submitted by", "cell", False, lambda row: who[row["cell"]], about)
+        self._who = ShownColumn("Submitted by", "cell", False, lambda row: who[row["cell"]], about)
         about = "Runs of the row about which submissions disagree, and what each says"
         self._disputes = disputes
         self._compared: dict[str, dict[str, object]] = {}
-        self._disputed = Column("Disputed", "cell", False, lambda row: disputes.get(row["cell"], ""), about)
+        self._disputed = ShownColumn(
+            "Disputed", "cell", False, lambda row: disputes.get(row["cell"], ""), about
+        )
 
     def tasks(self, records: Iterable[RunRecord]) -> Table:
         """Write a page for every task, and keep how its rows compare."""

@@ -22,6 +22,7 @@ from harness.config.report import COSTS_TO_TARGET, Target, check_measure
 from harness.config.system import System
 from harness.core.registry import unknown
 from harness.metrics import better_is_higher
+from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.comparison import add_comparison, add_gaps, add_relative_bytes, refuse_ranks
 from harness.report.data.identity import known_versions, plugged
 from harness.report.data.released import SHARED, draws_of_run, released
@@ -41,42 +42,14 @@ if TYPE_CHECKING:
     from harness.storage.store import RunRecord
 
 # fmt: off
-#: Columns of every leaderboard, in this order.
-COLUMNS = (
-    "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement",
-    "epsilon_release", "epsilon_total", "delta", "clip", "alpha", "beta", "codec", "rounds", "clients",
-    "seeds", "accuracy_mean", "accuracy_std", "worst_client_mean", "eqopp_mean", "eqopp_std", "auroc_mean",
-    "auroc_std", "bytes_up", "bytes_down", "flops", "seconds", "done", "failed", "skipped", "rank",
-    "adjacency", "sampling", "accountant", "noise_multiplier", "epsilon_nominal", "epsilon_asked", "releases",
-    "data_source", "profile", "settings", "accuracy_ci95", "ranked_by", "baseline", "paired_difference",
-    "paired_ci95", "pareto", "reasons", "missing", "task", "cell", "oracle_calls", "spectral_gap", "target",
-    "reached", *COSTS_TO_TARGET, "damaged", "epsilon_median", "epsilon_of", "tuned",
-    "epsilon_with_search", "compared", "paired_low", "paired_high", "paired_p", "paired_p_holm", "effect_size",
-    "detectable", "eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives", "unranked",
-    "bytes_relative", "model_for",
-    "system", "system_seconds", "seconds_to_target", "system_joules", "waiting", "dp_mechanism",
-    "noise_cohort", "spec", "seed_list", "data_digest", "versions",
-    "noise_code", "released",
-)
-#: Columns of whole numbers; a mean over seeds that differ may still be a fraction.
-COUNTS = (
-    "rounds", "clients", "seeds", "bytes_up", "bytes_down", "flops", "done", "failed", "skipped", "missing",
-    "rank", "releases", "oracle_calls", "reached", *COSTS_TO_TARGET, "damaged", "eqopp_positives",
-    "noise_cohort",
-)
-TEXTS = (
-    "suite", "dataset", "partition", "problem", "model", "algorithm", "dp_unit", "dp_placement", "codec",
-    "adjacency", "sampling", "accountant", "data_source", "profile", "settings", "ranked_by", "baseline",
-    "reasons", "task", "cell", "target", "epsilon_of", "tuned", "compared", "unranked",
-    "model_for", "system", "dp_mechanism", "spec", "seed_list", "data_digest", "versions",
-    "noise_code", "released",
-)
 PRIVACY = (
     "epsilon_release", "epsilon_total", "adjacency", "sampling", "accountant", "noise_multiplier",
     "epsilon_nominal", "releases", "epsilon_median",
 )
 REFERENCE = "fedavg"  # whose bytes others are compared with, unless there is a baseline
 MEANS = ("bytes_up", "bytes_down", "flops", "oracle_calls", "seconds")
+#: Kind of a column -> its type in a leaderboard, if not all counts are whole.
+TYPES: dict[str, Any] = {"text": "str", "count": "float64", "number": "float64", "flag": "boolean"}
 ORDER = (
     "suite", "dataset", "partition", "problem", "task", "rank", "algorithm", "settings", "epsilon_total", "alpha",
     "beta", "cell",
@@ -121,8 +94,8 @@ def leaderboard(
     Returns
     -------
     pd.DataFrame
-        Columns `COLUMNS`, then ``NAME_mean`` and ``NAME_std`` of every other metric, then the mean over seeds of
-        every diagnostic that some run recorded. ``*_std`` are sample standard deviations (empty for one seed),
+        Columns `LEADERBOARD`, then ``NAME_mean`` and ``NAME_std`` of every other metric, then the mean over seeds
+        of every diagnostic that some run recorded. ``*_std`` are sample standard deviations (empty for one seed),
         ``accuracy_ci95`` half widths of 95 % t intervals.
         The privacy columns are those of the seed with the largest epsilon; ``epsilon_asked`` is the spec's.
         ``epsilon_of`` says whose the total is, ``epsilon_median`` is that of the median client (or person).
@@ -165,8 +138,8 @@ def _leaderboard(
         if baseline not in names:
             raise unknown("baseline", baseline, names)
     metrics = results.metrics
-    extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in COLUMNS]
-    diagnostics = [name for name in results.diagnostics if name not in (*COLUMNS, *metrics, *extra)]
+    extra = [f"{m}_{part}" for m in metrics for part in ("mean", "std") if f"{m}_{part}" not in LEADERBOARD]
+    diagnostics = [name for name in results.diagnostics if name not in (*LEADERBOARD, *metrics, *extra)]
     texts = telling_settings(found)
     files = data_files(record for cell in found for record in cell.records)
     rows = [
@@ -193,7 +166,7 @@ def _leaderboard(
     add_relative_bytes(rows, found, by, baseline or REFERENCE)
     if baseline is not None:
         add_comparison(rows, found, by, baseline)
-    frame = _typed(pd.DataFrame(rows, columns=[*COLUMNS, *extra, *diagnostics], dtype=object))
+    frame = _typed(pd.DataFrame(rows, columns=[*LEADERBOARD, *extra, *diagnostics], dtype=object))
     return frame.sort_values(list(ORDER), na_position="last", ignore_index=True)
 
 
@@ -343,7 +316,7 @@ def _norm(clip: Any) -> Any:
 
 
 def _reasons(records: Iterable[RunRecord]) -> str | None:
-    """Return the distinct reasons, each once with the number of runs it befell when more than one."""
+    """Return the distinct reasons, with the numbers of runs."""
     counts: dict[str, int] = {}
     for record in records:
         if record.reason:
@@ -407,14 +380,14 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
     Clip norms are numbers as long as all of them are.
     """
-    kinds: dict[str, str] = dict.fromkeys(TEXTS, "str") | {"pareto": "boolean"}
+    kinds = {name: COLUMNS[name].kind for name in LEADERBOARD}
     if any(isinstance(norm, str) for norm in frame["clip"]):
-        kinds["clip"] = "str"
-        written = [norm if isinstance(norm, str | None) else f"{norm:g}" for norm in frame["clip"]]
-        frame["clip"] = pd.Series(written, dtype=object, index=frame.index)
-    for name in frame.columns:
-        kind = kinds.get(name, "float64")
-        if name in COUNTS and all(isinstance(value, int) for value in frame[name].dropna()):
-            kind = "Int64"
-        frame[name] = frame[name].astype(kind)  # type: ignore[call-overload]
+        kinds["clip"] = "text"
+        frame["clip"] = frame["clip"].map(
+            lambda norm: norm if isinstance(norm, str) else f"{norm:g}", na_action="ignore"
+        )
+    for name in frame:
+        kind = kinds.get(str(name), "number")
+        whole = kind == "count" and all(isinstance(value, int) for value in frame[name].dropna())
+        frame[name] = frame[name].astype("Int64" if whole else TYPES[kind])
     return frame

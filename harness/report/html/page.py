@@ -22,7 +22,7 @@ from harness.report.plots.every import PICTURES, draw_all
 from harness.report.tables.clients import by_client
 from harness.report.tables.columns import (
     UNDONE,
-    Column,
+    ShownColumn,
     diagnostics,
     runs,
 )
@@ -154,7 +154,7 @@ def write_page(
     provenance: Mapping[str, str] | None = None,
     title: str = "",
     links: Mapping[str, str] | None = None,
-    beside: Sequence[Column] = (),
+    beside: Sequence[ShownColumn] = (),
 ) -> None:
     """Write the page, which is self-contained and escapes all text.
 
@@ -178,7 +178,7 @@ def write_page(
         Title (default: the suites).
     links : Mapping[str, str], optional
         Text to address of links at the top.
-    beside : Sequence[Column], optional
+    beside : Sequence[ShownColumn], optional
         Further columns, which are also told with every row's provenance.
     """
     results = Results.of(records)
@@ -218,7 +218,7 @@ def _cell(
     task: Mapping[str, str],
     commands: Mapping[str, str],
     whole: Mapping[str, str],
-    beside: Sequence[Column],
+    beside: Sequence[ShownColumn],
 ) -> dict[str, Any]:
     """Return a cell's entry in the provenance section."""
     claim = cell.privacy()

@@ -11,7 +11,7 @@ import pandas as pd
 from harness.metrics import better_is_higher
 from harness.report.tables.columns import (
     UNDONE,
-    Column,
+    ShownColumn,
     columns,
     diagnostics,
 )
@@ -104,7 +104,7 @@ class PageTable(NamedTuple):
     names: list[str]
 
 
-def table_of(frame: pd.DataFrame | Board, beside: Sequence[Column] = ()) -> PageTable:
+def table_of(frame: pd.DataFrame | Board, beside: Sequence[ShownColumn] = ()) -> PageTable:
     """Return the table of a leaderboard with further columns beside its own, and its filters."""
     board = Board.of(frame)
     rows, names = board.rows, board.variants()
@@ -135,7 +135,7 @@ def table_of(frame: pd.DataFrame | Board, beside: Sequence[Column] = ()) -> Page
     )
 
 
-def _results_first(shown: Sequence[Column], by: str) -> list[Column]:
+def _results_first(shown: Sequence[ShownColumn], by: str) -> list[ShownColumn]:
     """Put the measure that ranks and epsilon right behind the name, and what seldom tells rows apart last."""
     first = ("#", "Algorithm", words(by), "ε total")
     known = {column.heading: column for column in shown}
@@ -201,7 +201,7 @@ def _number(value: Any) -> float | None:
 
 
 def _row(
-    row: Row, shown: Sequence[Column], pinned: Mapping[str, int], names: Mapping[str, str]
+    row: Row, shown: Sequence[ShownColumn], pinned: Mapping[str, int], names: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a cell's row of the table."""
     refused = not row["done"] and bool(row["skipped"] or row["failed"])

@@ -17,7 +17,7 @@ from harness.report.data.results import Results
 from harness.report.paper.privacy import privacy_statement
 from harness.report.paper.references import bibtex
 from harness.report.plots.every import PICTURES
-from harness.report.tables.columns import Column, columns
+from harness.report.tables.columns import ShownColumn, columns
 from harness.report.tables.pivot import Grid
 from harness.report.tables.sheet import Sheet, in_latex, in_markdown
 from harness.report.tables.write import sheet, summary
@@ -137,7 +137,7 @@ def _board(results: Results, frame: pd.DataFrame) -> str:
     return _table(sheet(part, shown, best), f"{summary(part)} {RULE}{said}", "tab:leaderboard")
 
 
-def _measures(shown: Sequence[Column]) -> list[str]:
+def _measures(shown: Sequence[ShownColumn]) -> list[str]:
     names = (column.key.removesuffix("_mean") for column in shown if column.key.endswith("_mean"))
     return [name for name in names if known(name)]
 

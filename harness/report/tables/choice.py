@@ -11,16 +11,24 @@ import pandas as pd
 from harness.core.registry import unknown
 from harness.core.units import size
 from harness.metrics import described
-from harness.report.tables.columns import Column, columns, difference, measure_column, runs
+from harness.report.data.columns import describe
+from harness.report.tables.columns import (
+    ShownColumn,
+    columns,
+    difference_column,
+    measure_column,
+    runs_column,
+    shown,
+)
 from harness.report.tables.rows import Row, protection
 from harness.report.tables.text import is_empty, quantity, words
 
 #: Short names -> columns of the leaderboard that they stand for, and their description.
 SHORT = {
     "epsilon": (("epsilon_total",), "Privacy loss of the whole run as composed"),
-    "dp": (("dp_unit", "dp_placement", "dp_mechanism"), "What is protected / where the noise is added"),
+    "dp": (("dp_unit", "dp_placement", "dp_mechanism"), "Unit of privacy / where noise is added"),
     "bytes": (("bytes_up", "bytes_down"), "Bytes both ways"),
-    "runs": (("done", "seeds"), "Finished runs of those asked for"),
+    "runs": (("done", "seeds"), "Finished runs of all runs of the row"),
     "difference": (
         ("paired_difference", "paired_low", "paired_high", "paired_p_holm"),
         "Difference to the baseline over common seeds, its interval, * where p < .05 after Holm",
@@ -40,7 +48,7 @@ PLAIN = (
 class Chosen(NamedTuple):
     """A column of a table, and the columns of the leaderboard that files have in its place."""
 
-    shown: Column
+    shown: ShownColumn
     names: tuple[str, ...]
 
 
@@ -66,12 +74,11 @@ def choose(frame: pd.DataFrame, given: Iterable[str]) -> list[Chosen]:
 def names(frame: pd.DataFrame) -> dict[str, str]:
     """Return every name that `choose` takes, the short ones first, with its meaning."""
     measures = {name: _about(name) for name in sorted(_measures(frame))}
-    narrow = {column.key: column.about for column in columns(frame)}
     short = {name: about for name, (_, about) in SHORT.items()}
-    return short | measures | {str(name): narrow.get(str(name), "") for name in frame.columns}
+    return short | measures | {name: _about(name) for name in map(str, frame.columns)}
 
 
-def _chosen(frame: pd.DataFrame, name: str, narrow: dict[str, Column]) -> Chosen:
+def _chosen(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> Chosen:
     if name in SHORT:
         return Chosen(_short(frame, name, narrow), SHORT[name][0])
     if name in _measures(frame):
@@ -81,20 +88,18 @@ def _chosen(frame: pd.DataFrame, name: str, narrow: dict[str, Column]) -> Chosen
     if name in narrow and name in PLAIN:
         return Chosen(narrow[name], (name,))
     number = pd.api.types.is_numeric_dtype(frame[name])
-    return Chosen(Column(words(name), name, number, partial(_plain, name), ""), (name,))
+    return Chosen(ShownColumn(words(name), name, number, partial(_plain, name), _about(name)), (name,))
 
 
-def _short(frame: pd.DataFrame, name: str, narrow: dict[str, Column]) -> Column:
+def _short(frame: pd.DataFrame, name: str, narrow: dict[str, ShownColumn]) -> ShownColumn:
     about = SHORT[name][1]
     if name == "difference":
-        by = frame["ranked_by"].iloc[0] if len(frame) else ""
-        return Column(f"Δ {by}", "paired_difference", True, difference, about)
+        return difference_column(frame["ranked_by"].iloc[0] if len(frame) else "")
     if name == "epsilon":
-        return narrow.get("epsilon_total", Column("ε total", "epsilon_total", True, lambda row: "", about))
+        return narrow.get("epsilon_total", shown("epsilon_total", lambda row: "", about))
     if name == "bytes":
-        return Column("Bytes", "bytes_up", True, _both_ways, about)
-    text = {"dp": protection, "runs": runs}[name]
-    return Column({"dp": "DP", "runs": "Runs"}[name], SHORT[name][0][0], False, text, about)
+        return shown("bytes_up", _both_ways, about)._replace(heading="Bytes")
+    return runs_column() if name == "runs" else shown("dp_unit", protection, about)
 
 
 def _both_ways(row: Row) -> str:
@@ -117,5 +122,5 @@ def _measures(frame: pd.DataFrame) -> list[str]:
 
 
 def _about(name: str) -> str:
-    metric = described(name)
-    return words(name) if metric is None else metric.description
+    column = describe(name)
+    return f"{words(name)}, of a plugin that is not loaded" if column is None else column.sentence

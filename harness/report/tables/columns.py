@@ -10,19 +10,31 @@ import pandas as pd
 
 from harness.core.units import count, duration, energy, size, work
 from harness.metrics import described
-from harness.report.data.leaderboard import COUNTS
+from harness.report.data.columns import COLUMNS, describe
 from harness.report.tables.privacy import uneven
 from harness.report.tables.rows import Board, Row, epsilon_text, extrapolation, plain, protection
-from harness.report.tables.text import is_empty, quantity, share, words
+from harness.report.tables.text import is_empty, quantity, share, signed, words
 
 SURE = 0.05  # adjusted p of a difference that is marked
 UNDONE = ("failed", "skipped", "damaged", "missing")
+DIAGNOSTICS = ("clipped_share", "noise_to_signal")
+#: Measures that have a column where a row has a value, beside the one that ranks.
+USUAL = ("accuracy", "worst_client", "eqopp", "auroc", "mae", "r2", "stationarity")
 #: Of each attack the measure that tables show.
 ATTACKS = ("lira_auc", "rmia_auc", "transcript_auc", "inversion_error", "labels_accuracy")
+TARGET = ("rounds_to_target", "bytes_to_target", "oracle_calls_to_target")
+#: Descriptions of a run that have a column where rows differ.
+VARYING = ("suite", "dataset", "partition", "problem", "model", "rounds", "clients")
+#: Forms in which numbers are written.
+FORMS: Mapping[str, Callable[[float | None], str]] = {
+    "bytes_up": size, "bytes_down": size, "bytes_to_target": size, "flops": work, "oracle_calls": count,
+    "oracle_calls_to_target": count, "system_seconds": duration, "seconds_to_target": duration,
+    "system_joules": energy, "waiting": share, "rounds_to_target": quantity,
+}  # fmt: skip
 
 
-class Column(NamedTuple):
-    """A column of the narrow table.
+class ShownColumn(NamedTuple):
+    """A column of a table for readers.
 
     Attributes
     ----------
@@ -45,7 +57,16 @@ class Column(NamedTuple):
     about: str
 
 
-def columns(frame: pd.DataFrame | Board) -> list[Column]:
+def shown(name: str, text: Callable[[Row], str] | None = None, about: str = "") -> ShownColumn:
+    """Return a column of the leaderboard for readers, by default with its number or text and its meaning."""
+    column = COLUMNS[name]
+    number = column.kind in ("count", "number")
+    if text is None:
+        text = partial(_number, name) if number else plain(name)
+    return ShownColumn(column.title, name, number, text, about or column.sentence)
+
+
+def columns(frame: pd.DataFrame | Board) -> list[ShownColumn]:
     """Return the columns of the narrow table of a leaderboard.
 
     Values common to all rows are left to `summary`, and empty columns are omitted. The ranking measure always has a
@@ -54,138 +75,111 @@ def columns(frame: pd.DataFrame | Board) -> list[Column]:
     board = Board.of(frame)
     frame, rows = board.frame, board.rows
     by = str(rows[0]["ranked_by"]) if rows else "accuracy"
-    shown = [
-        Column("#", "rank", True, plain("rank"), f"Rank by {by} among the same data, partition and problem"),
+    every = [
+        shown("rank", plain("rank"), f"Rank by {by} among the same data, partition and problem"),
         *_descriptions(board),
         *(measure_column(name, name != "worst_client") for name in _measures(frame, rows, by)),
-        Column("EqOpp 95 %", "eqopp_low", False, _interval,
-               "Interval of the gap for the number of test samples of the groups and the spread over seeds"),
-        Column("Up", "bytes_up", True, lambda r: size(r["bytes_up"]), "Bytes sent by all clients"),
-        Column("Down", "bytes_down", True, lambda r: size(r["bytes_down"]), "Bytes received by all clients"),
-        Column("Work", "flops", True, lambda r: work(r["flops"]), "Floating-point operations of the run"),
-        *([_CALLS] if by == "oracle_calls" else []),
+        shown("eqopp_low", _interval)._replace(number=False),
+        *map(shown, ("bytes_up", "bytes_down", "flops")),
+        *([shown("oracle_calls")] if by == "oracle_calls" else []),
         *_target(rows),
         *_system(rows),
-        Column("Seconds", "seconds", True, lambda r: quantity(r["seconds"], 3), "Wall time of the run"),
-        Column(f"Δ {by}", "paired_difference", True, difference,
-               "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm"),
-        Column("Pareto", "pareto", False, lambda r: "yes" if r["pareto"] is True else "",
-               "No other is as good in accuracy, bytes and epsilon, and better in one of them"),
-        Column("Runs", "done", False, runs, "Finished runs of those asked for"),
-    ]  # fmt: skip
-    return [column for column in shown if column.heading == "#" or any(column.text(row) for row in rows)]
-
-
-_CALLS = Column("Calls", "oracle_calls", True, lambda r: count(r["oracle_calls"]),
-                "Oracle calls (gradients of single samples) of the run")  # fmt: skip
-
-
-def diagnostics(frame: pd.DataFrame) -> list[Column]:
-    """Return the columns of the recorded message diagnostics."""
-    known = (
-        ("Clipped", "clipped_share", "Share of the clients of a round whose update was clipped"),
-        ("Noise/signal", "noise_to_signal", "Size of the noise relative to the updates of a round"),
-    )
-    return [
-        Column(heading, key, True, partial(_number, key), f"{about}, mean over seeds; not released")
-        for heading, key, about in known
-        if key in frame and frame[key].notna().any()
+        shown("seconds"),
+        difference_column(by),
+        shown("pareto", lambda row: "yes" if row["pareto"] is True else ""),
+        runs_column(),
     ]
+    return [column for column in every if column.heading == "#" or any(column.text(row) for row in rows)]
+
+
+def diagnostics(frame: pd.DataFrame) -> list[ShownColumn]:
+    """Return the columns of the recorded message diagnostics."""
+    names = (name for name in DIAGNOSTICS if name in frame and frame[name].notna().any())
+    return [shown(name, about=f"{COLUMNS[name].sentence}; mean over seeds") for name in names]
 
 
 def _number(name: str, row: Row) -> str:
-    return quantity(row[name], 3)
+    return FORMS[name](row[name]) if name in FORMS else quantity(row[name], 3)
 
 
-def _descriptions(board: Board) -> list[Column]:
+def _descriptions(board: Board) -> list[ShownColumn]:
     """Return the columns that describe the runs."""
     rows = board.rows
 
-    def varies(name: str) -> bool:
-        return len({str(row[name]) for row in rows}) > 1
+    def varies(text: Callable[[Row], str]) -> bool:
+        return len({text(row) for row in rows}) > 1
 
     names = board.variants(beside=("epsilon", "dp", "model", "alpha", "beta", "rounds"))
-    shown = [
-        Column("Algorithm", "algorithm", False, plain("algorithm"), "Name in the registry"),
-        Column("Variant", "settings", False, lambda r: names[r["cell"]], "What tells it from its namesakes"),
+    found = [
+        shown("algorithm"),
+        shown("settings", lambda row: names[row["cell"]], "What tells it from its namesakes"),
     ]
-    for name in ("suite", "dataset", "partition", "problem", "model", "rounds", "clients"):
-        title, text = name.capitalize(), plain(name)
-        if name in ("dataset", "problem", "partition"):
-            text = partial(_of_task, board.tasks, name)
-        if len({text(row) for row in rows}) > 1:
-            shown.append(Column(title, name, name in COUNTS, text, f"{title} of the run"))
-    if varies("model_for"):
-        shown.append(
-            Column("Model for", "model_for", False, plain("model_for"), "Whom the trained model is for")
-        )
-    shown += [
-        Column("Gap", "spectral_gap", True, lambda r: quantity(r["spectral_gap"], 3),
-               "Spectral gap p = 1 - lambda^2 of the mixing matrix; 1: one exchange averages all nodes"),
-        Column("DP", "dp_unit", False, protection, "What is protected / where the noise is added"),
-        Column("ε total", "epsilon_total", True, epsilon_text,
-               "Privacy loss of the whole run as composed; (in brackets) as asked for; † extrapolated to larger "
-               "cohorts; empty: no privacy"),
-        Column("ε median", "epsilon_median", True, _median,
-               "Privacy loss of the median client, and whose the total is; empty where all have about the same"),
-        Column("Neighbors", "adjacency", False, _neighbors,
-               "Change of a data set that is hidden; how participants or records of a batch are drawn"),
-        Column("Noise", "noise_multiplier", True, lambda r: quantity(r["noise_multiplier"], 3),
-               "Noise multiplier: standard deviation of the noise over the sensitivity of a release"),
+    for name in VARYING:
+        task = name in ("dataset", "problem", "partition")
+        text = partial(_of_task, board.tasks, name) if task else plain(name)
+        found += [shown(name, text)] if varies(text) else []
+    found += [
+        *([shown("model_for")] if varies(plain("model_for")) else []),
+        shown("spectral_gap"),
+        shown("dp_unit", protection, "Unit of privacy / where noise is added"),
+        shown("epsilon_total", epsilon_text,
+              "Privacy loss of the whole run as composed; (in brackets) as asked for; † extrapolated to larger "
+              "cohorts; empty: no privacy"),
+        shown("epsilon_median", _median,
+              "Privacy loss of the median client, and whose the total is; empty where all have about the same"),
+        shown("adjacency", _neighbors,
+              "Change of a data set that is hidden; how participants or records of a batch are drawn"),
+        shown("noise_multiplier"),
     ]  # fmt: skip
-    for name, about in (("alpha", "filters or neurons pruned"), ("beta", "message entries dropped")):
-        if varies(name):
-            shown.append(Column(name.capitalize(), name, True, _ratio(name), f"Share of {about}"))
-    return shown
+    return found + [shown(name, _ratio(name)) for name in ("alpha", "beta") if varies(plain(name))]
 
 
-def _target(rows: Sequence[Row]) -> list[Column]:
+def _target(rows: Sequence[Row]) -> list[ShownColumn]:
     """Return the columns of the costs to the target, if there is one."""
     if not rows or is_empty(rows[0]["target"]):
         return []
-    until = f"up to the first evaluation with {rows[0]['target']}; empty unless all seeds reached it"
-    return [
-        Column("Reached", "reached", True, lambda r: f"{r['reached']}/{r['seeds']}",
-               f"Seeds with {rows[0]['target']} at some evaluation"),
-        Column("Rounds to", "rounds_to_target", True, lambda r: quantity(r["rounds_to_target"]),
-               f"Rounds {until}"),
-        Column("Bytes to", "bytes_to_target", True, lambda r: size(r["bytes_to_target"]), f"Bytes {until}"),
-        Column("Calls to", "oracle_calls_to_target", True, lambda r: count(r["oracle_calls_to_target"]),
-               f"Oracle calls (gradients of single samples) {until}"),
-    ]  # fmt: skip
+    named = [
+        (name, COLUMNS[name].sentence.replace("the target", rows[0]["target"]))
+        for name in ("reached", *TARGET)
+    ]
+    texts = {"reached": lambda row: f"{row['reached']}/{row['seeds']}"}
+    return [shown(name, texts.get(name), about) for name, about in named]
 
 
-def _system(rows: Sequence[Row]) -> list[Column]:
+def _system(rows: Sequence[Row]) -> list[ShownColumn]:
     """Return the columns of a network and a device, if there is one."""
     if not rows or is_empty(rows[0]["system"]):
         return []
-    on = f"on {rows[0]['system']}, where a round waits for the slowest client"
+    names = ("system_seconds", "seconds_to_target", "system_joules", "waiting")
     return [
-        Column("Time", "system_seconds", True, lambda r: duration(r["system_seconds"]), f"Time of the run {on}"),
-        Column("Time to", "seconds_to_target", True, lambda r: duration(r["seconds_to_target"]),
-               f"Time to the target {on}; empty unless all seeds reached it"),
-        Column("Energy", "system_joules", True, lambda r: energy(r["system_joules"]),
-               f"Energy of all clients {on}: radio, and training above idle"),
-        Column("Waiting", "waiting", True, lambda r: share(r["waiting"]),
-               f"Share of a round that the mean client waits {on}"),
-    ]  # fmt: skip
+        shown(name, about=COLUMNS[name].sentence.replace("the system", rows[0]["system"])) for name in names
+    ]
 
 
 def _measures(frame: pd.DataFrame, rows: Sequence[Row], by: str) -> list[str]:
     """Return the measures to show: the usual ones, the ranking one, the loss if a row has none, and attacks."""
-    names = ["accuracy", "worst_client", "eqopp", "auroc", "mae", "r2", "stationarity"]
-    bare = [row for row in rows if all(is_empty(row.get(f"{name}_mean")) for name in names)]
-    names += ["loss"] if any(not is_empty(row.get("loss_mean")) for row in bare) else []
-    names += [by] if by not in names else []
-    names += [name for name in ATTACKS if name != by]
+    bare = (row for row in rows if all(is_empty(row.get(f"{name}_mean")) for name in USUAL))
+    loss = ["loss"] if any(not is_empty(row.get("loss_mean")) for row in bare) else []
+    names = dict.fromkeys([*USUAL, *loss, by, *ATTACKS])
     return [name for name in names if f"{name}_mean" in frame]
 
 
-def measure_column(name: str, spread: bool = True) -> Column:
+def measure_column(name: str, spread: bool = True) -> ShownColumn:
     """Return the column of a measure: mean over seeds and, if wanted, sample standard deviation."""
-    metric = described(name)
-    about = metric.description if metric is not None else words(name)
-    return Column(words(name), f"{name}_mean", True, partial(_spread, name, spread), about)
+    column = describe(name)
+    about = words(name) if column is None else column.sentence
+    return ShownColumn(words(name), f"{name}_mean", True, partial(_spread, name, spread), about)
+
+
+def difference_column(by: str) -> ShownColumn:
+    """Return the column of differences to the baseline in the ranking measure."""
+    about = "Mean difference to the baseline over common seeds, its 95 % interval, * where p < .05 after Holm"
+    return shown("paired_difference", difference, about)._replace(heading=f"Δ {by}")
+
+
+def runs_column() -> ShownColumn:
+    """Return the column of finished runs."""
+    return shown("done", runs, "Finished runs of all runs of the row")._replace(number=False)
 
 
 def runs(row: Row) -> str:
@@ -233,8 +227,8 @@ def difference(row: Row) -> str:
     sure = "*" if not is_empty(row["paired_p_holm"]) and row["paired_p_holm"] < SURE else ""
     interval = "" if is_empty(row["paired_ci95"]) else f" ± {format(row['paired_ci95'], form)}"
     if not is_empty(row["paired_low"]):
-        interval = f" [{format(row['paired_low'], '+' + form)}, {format(row['paired_high'], '+' + form)}]"
-    return f"{format(row['paired_difference'], '+' + form)}{sure}{interval}"
+        interval = f" [{signed(row['paired_low'], '+' + form)}, {signed(row['paired_high'], '+' + form)}]"
+    return f"{signed(row['paired_difference'], '+' + form)}{sure}{interval}"
 
 
 def _interval(row: Row) -> str:

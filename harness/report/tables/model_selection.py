@@ -20,7 +20,7 @@ from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
 from harness.report.tables.pivot import Grid, Place, written
-from harness.report.tables.text import words
+from harness.report.tables.text import inside, words
 
 if TYPE_CHECKING:
     from harness.storage.store import RunRecord
@@ -124,9 +124,9 @@ def _figures(
         places[name, "Chosen"] = Place(_settings(runs[name], seeds), {}, "")
         places[name, "Seeds"] = Place(f"{len(seeds)}/{len(runs[name])}", {}, "")
     near = "" if choice.near is None else (
-        f", among those whose {_inside(choice.near[0])} is within {choice.near[1]:g} of the best"
+        f", among those whose {inside(choice.near[0])} is within {choice.near[1]:g} of the best"
     )  # fmt: skip
-    notes = [f"Each seed chose its own setting of every algorithm by {_inside(choice.by)}{near}."]
+    notes = [f"Each seed chose its own setting of every algorithm by {inside(choice.by)}{near}."]
     notes.append(
         "Mean ± sample standard deviation over seeds; chosen settings with the number of seeds that chose them."
     )
@@ -147,12 +147,6 @@ def _figures(
         columns=(*columns, "Chosen", "Seeds"),
         places=places,
     )
-
-
-def _inside(measure: str) -> str:
-    """Return a measure as it stands inside a sentence."""
-    text = words(measure)
-    return text[0].lower() + text[1:]
 
 
 def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
@@ -196,8 +190,9 @@ def _spread(values: Mapping[int, float], measure: str) -> str:
 
 def _difference(values: Sequence[float], measure: str) -> str:
     mean, half = fmean(values), half_width(values)
-    text = written(abs(mean), measure)
-    return f"{'+' if mean >= 0 else '-'}{text}" + ("" if half is None else f" ± {written(half, measure)}")
+    size = written(abs(mean), measure)
+    sign = "" if size == written(0.0, measure) else "+" if mean > 0 else "-"
+    return f"{sign}{size}" + ("" if half is None else f" ± {written(half, measure)}")
 
 
 def _settings(seeds: Mapping[int, Sequence[Run]], picked: Mapping[int, Run]) -> str:

@@ -28,7 +28,7 @@ UNITS = {
 CHANGES = {
     "replace": "replaced",
     "add-remove": "added or removed",
-    "zero-out": "replaced by one without effect, with public numbers of clients and samples",
+    "zero-out": "zeroed out, with public numbers of clients and samples",
 }
 SAMPLINGS = {
     "poisson": "drawn in secret (Poisson)",
@@ -123,12 +123,12 @@ def of_user(claim: Mapping[str, Any]) -> str:
 
 
 def _exposed(claim: Mapping[str, Any]) -> str:
-    """Return whose the largest epsilon is, where clients differ much."""
+    """Name the client with the largest epsilon, where clients differ much."""
     largest, middle = claim.get("epsilon_total"), claim.get("epsilon_median")
     if not uneven(largest, middle):
         return ""
     one, number = person_or_client(claim), claim.get("unit_most")
-    text = f" It is that of {one} {number}; the median {one} has {middle:.3g}."
+    text = f" This is the largest ε ({one} {number}); the median is {middle:.3g}."
     return text + (f" {loudest(f'{one} {number}')}" if claim.get("unit") in ("record", "user") else "")
 
 
@@ -139,11 +139,11 @@ def uneven(largest: Any, middle: Any) -> bool:
 
 
 def loudest(who: str) -> str:
-    """Say that one client's budget decides the noise of all; nothing for people of vertical runs."""
+    """Say that one client's budget determines the noise for all; empty for people of vertical runs."""
     if not who.startswith("client"):
         return ""
     who = f"C{who[1:]}"
-    return f"{who} sets the noise of all; privacy.noise: per_client gives each client its own."
+    return f"{who} determines the noise for all clients; privacy.noise: per_client gives each its own."
 
 
 def exposure(frame: pd.DataFrame) -> list[str]:
@@ -154,7 +154,7 @@ def exposure(frame: pd.DataFrame) -> list[str]:
             who = str(row["epsilon_of"])
             mark = "" if is_empty(row["noise_cohort"]) else EXTRAPOLATED
             lines.append(
-                f"{row['algorithm']}: ε {row['epsilon_total']:.3g}{mark} is that of {who}, the median is "
+                f"{row['algorithm']}: ε {row['epsilon_total']:.3g}{mark} is the largest ({who}); the median is "
                 f"{row['epsilon_median']:.3g}. {loudest(who) if row['dp_unit'] != 'client' else ''}".rstrip()
             )
     return list(dict.fromkeys(lines))
@@ -181,8 +181,8 @@ def meaning(frame: pd.DataFrame) -> str:
     units = " or ".join(UNITS.get(unit, unit) for unit in dict.fromkeys(rows["dp_unit"].dropna()))
     deltas = " or ".join(f"{delta:g}" for delta in sorted(set(rows["delta"])))
     return (
-        f"ε bounds what the messages that a run protects can tell anybody about {units}, whatever else they know; "
-        "it does not cover evaluations and what else the statement of a run names (not_covered in done.json). "
+        f"ε limits what all protected messages of a run reveal about {units}, whatever else an attacker knows; "
+        "it does not cover evaluations and what else the run lists under not_covered (done.json). "
         "Of two data sets that differ in nothing else and are equally likely, an attacker names the one that was "
         f"used with a probability of at most {told} (delta {deltas}), from ε and delta alone, where a blind guess "
         "has 50 %; `epsilon` prints the bound from the mechanism, which is usually lower."

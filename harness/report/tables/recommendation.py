@@ -11,8 +11,8 @@ from harness.config.conditions import Condition
 from harness.core.registry import counted
 from harness.report.data.leaderboard import model_for
 from harness.report.data.recommendation import Candidate, Recommendation
+from harness.report.tables.protection import label
 from harness.report.tables.rows import Board
-from harness.report.tables.summary import label
 from harness.report.tables.text import EXTRAPOLATED, extrapolation, quantity
 
 MOST = 10  # rows in a terminal

@@ -7,21 +7,22 @@ federation with names gains or loses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from harness.core.registry import counted
 from harness.core.units import size
 from harness.metrics import better_is_higher, described
 from harness.report.data.clients import ALONE
 from harness.report.data.results import Cell, Results
-from harness.report.data.specs import clients, data_name, file_name, largest_ratio, part_name, partition_text
-from harness.report.data.statistics import paired
+from harness.report.data.specs import clients, data_name, part_name, partition_text
+from harness.report.data.statistics import Paired, paired
 from harness.report.data.tested import pairs
 from harness.report.tables.privacy import in_words, uncovered, uncovered_by
+from harness.report.tables.protection import Comparison, compare_protection, differences, label, labels
 from harness.report.tables.rows import Board, rows_of
-from harness.report.tables.text import words
+from harness.report.tables.text import inside, signed, words
 from harness.report.tables.together import together
 from harness.report.tables.write import fits, print_table, reasons
 
@@ -35,26 +36,9 @@ SHORT = 12  # rows up to which a narrow terminal also gets the table, with fewer
 MOST_ROWS = 8  # more protected cells are counted, not listed
 MOST_TASKS = 6  # likewise
 MOST_COMPARED = 3  # data sets
+MOST_COSTS = 3  # of the first sentence
 MOST_NAMED = 6  # clients of a table by client
 BY_CLIENT = ("accuracy", "auroc")  # measures of clients
-
-
-class Comparison(NamedTuple):
-    """Protected cells of one algorithm and the same cell without protection.
-
-    Attributes
-    ----------
-    measure : str
-        Measure to compare.
-    plain : Cell
-        The cell without privacy and compression.
-    protected : tuple[Cell, ...]
-        At least one cell with the same spec except for privacy and compression.
-    """
-
-    measure: str
-    plain: Cell
-    protected: tuple[Cell, ...]
 
 
 def print_summary(
@@ -120,8 +104,8 @@ def _purposes(frame: pd.DataFrame) -> str:
         for user, names in own.items()
     ]
     told = (
-        f"Not rivals of the others: {'; '.join(texts)}. A client's own model is tested on that client's samples "
-        "alone, and of no use to anybody else."
+        f"Not comparable with the others (one model per client): {'; '.join(texts)}. A client's own model is "
+        "tested only on that client's samples."
     )
     # Scores of different models are sorted together, so that knowing who has many positives counts.
     inside = "auroc_clients_mean" in frame and bool(frame["auroc_clients_mean"].notna().any())
@@ -142,53 +126,19 @@ def _other_tasks(board: Board, compared: Collection[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, texts)))
 
 
-def compare_protection(
-    records: Iterable[RunRecord] | Results, measure: str = "accuracy", baseline: str | None = None
-) -> list[Comparison]:
-    """Return the most informative comparison of protected with unprotected cells on each data set, the best first.
-
-    Only cells with a value count. Preferred is the baseline, then the comparison with the most protected cells,
-    then the one with the best unprotected cell, then the first by name. Data sets on which the baseline is not
-    compared, but on others it is, are left out.
-    """
-    families: dict[str, list[Cell]] = {}
-    for cell in Results.of(records).cells:
-        if cell.values(measure):
-            families.setdefault(_family(cell), []).append(cell)
-    found = []
-    for members in sorted(families.values(), key=lambda members: _name(members[0])):
-        plain = [cell for cell in members if not _protected(cell)]
-        protected = sorted((cell for cell in members if _protected(cell)), key=_order)
-        if plain and protected:
-            found.append(Comparison(measure, plain[0], tuple(protected)))
-    sign = 1 if better_is_higher(measure) else -1
-
-    def weight(one: Comparison) -> tuple[bool, int, float]:
-        value = fmean(one.plain.values(measure).values())
-        return _name(one.plain) == baseline, len(one.protected), sign * value
-
-    best: dict[tuple[str | None, str | None], Comparison] = {}
-    for one in sorted(found, key=weight, reverse=True):
-        data = one.plain.spec.get("data")
-        digest = one.plain.records[0].digest if file_name(data) else None
-        best.setdefault((data_name(data), digest), one)
-    every = list(best.values())
-    asked = [one for one in every if _name(one.plain) == baseline]
-    return asked or every
-
-
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the setting and the cost of protection, in at most 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     measure, plain, protected = comparison
+    _say(console, headline(comparison))
     _say(console, _setting((plain, *protected)))
     for text in _statements(protected):
         _say(console, text)
     points = _in_points(measure)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(_name(plain))
+    table.add_column(plain.algorithm)
     for heading in (words(measure), "change, points" if points else "change", "bytes up"):
         table.add_column(heading, justify="right")
     scale, form = (100, "+.1f") if points else (1, "+.3g")
@@ -244,7 +194,7 @@ def print_clients(comparison: Comparison, results: Results, console: Console) ->
             ]
             for name, values in plain.items()
         ]
-        table.add_row(text, *(f"{100 * fmean(each):+.1f}" if each else "" for each in changes))
+        table.add_row(text, *(signed(100 * fmean(each), "+.1f") if each else "" for each in changes))
     held = _by_client(comparison.plain, "n")
     table.add_section()
     table.add_row("test samples", *(_range(held[name].values()) for name in plain))
@@ -274,13 +224,41 @@ def _change(changes: Sequence[float], scale: float, form: str) -> str:
     if not changes:
         return ""
     (told,) = paired([changes])
-    mean = format(scale * told.mean, form)
+    mean = signed(scale * told.mean, form)
     if told.half is None:
         return mean
-    low, high = told.low, told.high
-    if low is None or high is None:
-        low, high = told.mean - told.half, told.mean + told.half
-    return f"{mean} [{format(scale * low, form)}, {format(scale * high, form)}]"
+    low, high = _interval(told)
+    return f"{mean} [{signed(scale * low, form)}, {signed(scale * high, form)}]"
+
+
+def _interval(told: Paired) -> tuple[float, float]:
+    """Return the 95 % interval of a mean difference of at least two seeds: of the bootstrap, or of t."""
+    if told.low is not None and told.high is not None:
+        return told.low, told.high
+    assert told.half is not None
+    return told.mean - told.half, told.mean + told.half
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the cost of the first protected rows: ``On heart, ε = 8 costs 1.9 points of AUROC [1.0, 2.8]``."""
+    measure, plain, protected = comparison
+    sign = -1 if better_is_higher(measure) else 1
+    scale, form, unit = (100, ".1f", "points of ") if _in_points(measure) else (1, ".3g", "")
+    costs = []
+    for cell, text in zip(protected[:MOST_COSTS], labels(protected), strict=False):
+        if not (changes := differences(plain, cell, measure)):
+            continue
+        (told,) = paired([[sign * scale * change for change in changes]])
+        verb = "costs" if told.mean >= 0 else "gains"
+        ends = (
+            sorted(end if told.mean >= 0 else -end for end in _interval(told))
+            if told.half is not None
+            else []
+        )
+        interval = f" [{', '.join(signed(end, form) for end in ends)}]" if ends else ""
+        costs.append(f"{text} {verb} {signed(abs(told.mean), form)} {unit}{inside(measure)}{interval}")
+    data = data_name(plain.spec.get("data")) or part_name(plain.spec.get("problem"))
+    return f"On {data}, {'; '.join(costs)}." if costs else ""
 
 
 def _say(console: Console, text: str) -> None:
@@ -289,11 +267,6 @@ def _say(console: Console, text: str) -> None:
 
     if text:
         console.print(Text(text), soft_wrap=False)
-
-
-def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
-    """Return the differences of a cell to the plain one for their common seeds with the same test samples."""
-    return list(pairs(cell, plain, measure).differences.values())
 
 
 def _unpaired(comparison: Comparison) -> str:
@@ -306,74 +279,9 @@ def _unpaired(comparison: Comparison) -> str:
     if not apart:
         return ""
     return (
-        f"Other samples were tested than without protection, so seeds are not paired and no change is told for "
-        f"them: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
+        "These rows were tested on other samples than the one without protection, so their seeds are not paired "
+        f"and they have no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
     )
-
-
-def label(cell: Cell) -> str:
-    """Describe a cell's protection in words."""
-    compression, claim = cell.spec.get("compression") or {}, cell.privacy()
-    parts = []
-    if claim is not None:
-        epsilon = claim.get("epsilon_total")
-        known = epsilon is not None and epsilon < float("inf")
-        parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
-        if "mechanism" in claim:
-            parts.append(f"{claim['mechanism']} noise")
-        if "noise_cohort" in claim:
-            parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
-        if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
-            parts.append("noise per client")
-    for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
-        if ratio := largest_ratio(compression.get(name)):
-            parts.append(f"{100 * ratio:.3g} % {what}")
-    if compression.get("rank"):
-        parts.append(f"layers as factors of rank {compression['rank']}")
-    if _coded(compression):
-        parts.append(f"sent as {compression['codec']}")
-    return ", ".join(parts) or "no privacy, nothing pruned"
-
-
-def labels(cells: Sequence[Cell]) -> list[str]:
-    """Describe the protection of cells in words, with the placement of noise where they are equal otherwise."""
-    texts = [label(cell) for cell in cells]
-    return [
-        f"{text}, {_whose(cell)}" if texts.count(text) > 1 else text
-        for cell, text in zip(cells, texts, strict=True)
-    ]
-
-
-def _whose(cell: Cell) -> str:
-    """Return who adds noise, or for whose protection where that is less than a client."""
-    asked = cell.spec.get("privacy") or {}
-    if asked.get("unit", "client") != "client":
-        return f"unit {asked['unit']}"
-    return f"{asked.get('placement')} noise"
-
-
-def _family(cell: Cell) -> str:
-    """Return a digest of all but seed, privacy and compression."""
-    return cell.shared_key(("privacy", "compression"))
-
-
-def _protected(cell: Cell) -> bool:
-    compression = cell.spec.get("compression") or {}
-    pruned = any(largest_ratio(compression.get(name)) for name in ("alpha", "beta"))
-    return bool(cell.spec.get("privacy")) or pruned or bool(compression.get("rank")) or _coded(compression)
-
-
-def _coded(compression: Mapping[str, Any]) -> bool:
-    return compression.get("codec") not in (None, "float32", "float64")
-
-
-def _order(cell: Cell) -> tuple[bool, bool, float, str]:
-    """Sort privacy alone first, then compression alone, then both; weaker protection first."""
-    claim = cell.privacy() or {}
-    compression = cell.spec.get("compression") or {}
-    pruned = [largest_ratio(compression.get(name)) or 0.0 for name in ("alpha", "beta")]
-    alone = not (claim and (any(pruned) or compression.get("rank")))
-    return not alone, not claim, -(claim.get("epsilon_total") or 0) or sum(pruned), cell.key
 
 
 def _setting(cells: Sequence[Cell]) -> str:
@@ -398,9 +306,13 @@ def _setting(cells: Sequence[Cell]) -> str:
 
 
 def _statements(protected: Sequence[Cell]) -> list[str]:
-    """Describe the privacy guarantees of these cells in words."""
-    found = list(dict.fromkeys(in_words(claim) for cell in protected if (claim := cell.privacy())))
-    return [uncovered(uncovered_by(protected)), *found] if found else []
+    """Describe the privacy guarantees of these cells in words, each with the rows that it belongs to."""
+    rows: dict[str, list[str]] = {}
+    for cell, text in zip(protected, labels(protected), strict=True):
+        if claim := cell.privacy():
+            rows.setdefault(in_words(claim), []).append(text)
+    named = [f"{'; '.join(names)}: {text}" if len(rows) > 1 else text for text, names in rows.items()]
+    return [uncovered(uncovered_by(protected)), *named] if named else []
 
 
 def _in_points(measure: str) -> bool:
@@ -414,7 +326,3 @@ def _spread(values: Sequence[float], scale: float, form: str) -> str:
         return ""
     mean = format(scale * fmean(values), form)
     return f"{mean} ± {format(scale * stdev(values), form.lstrip('+'))}" if len(values) > 1 else mean
-
-
-def _name(cell: Cell) -> str:
-    return part_name(cell.spec["algorithm"]) or ""

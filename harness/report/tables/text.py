@@ -25,9 +25,21 @@ def words(measure: str) -> str:
     return special.get(measure, measure.replace("_", " ").capitalize())
 
 
+def inside(measure: str) -> str:
+    """Return the display name of a measure as it stands inside a sentence."""
+    text = words(measure)
+    return text if text[:2].isupper() else text[0].lower() + text[1:]
+
+
 def quantity(value: float | None, digits: int = 4) -> str:
     """Return a number with `digits` significant digits; empty for None or NaN."""
     return "" if is_empty(value) else f"{value:.{digits}g}"
+
+
+def signed(value: float, form: str) -> str:
+    """Return a difference with its sign, in a format such as ``+.1f``; a zero has none."""
+    text = format(value, form)
+    return text if float(text) else text.lstrip("+-")
 
 
 def share(value: float | None) -> str:

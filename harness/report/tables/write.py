@@ -13,10 +13,10 @@ import pandas as pd
 
 from harness.core.registry import counted
 from harness.report.data.best import RULE
+from harness.report.data.columns import COLUMNS, LEADERBOARD
 from harness.report.data.export import write_frame
-from harness.report.data.leaderboard import COUNTS
 from harness.report.data.tested import APART
-from harness.report.tables.columns import Column, columns
+from harness.report.tables.columns import ShownColumn, columns
 from harness.report.tables.privacy import exposure
 from harness.report.tables.rows import Board, Row, rows_of
 from harness.report.tables.sheet import Sheet, in_markdown, latex_comment
@@ -104,7 +104,7 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
 def csv_text(frame: pd.DataFrame) -> str:
     """Return all columns as CSV; integers without a decimal point, missing values as empty fields."""
     whole, text = frame.copy(), io.StringIO()
-    for name in (name for name in COUNTS if name in frame):
+    for name in (name for name in LEADERBOARD if name in frame and COLUMNS[name].kind == "count"):
         column = [None if pd.isna(v) else int(v) if v == int(v) else float(v) for v in frame[name]]
         whole[name] = pd.Series(column, dtype=object, index=frame.index)
     write_frame(whole, text)
@@ -114,7 +114,7 @@ def csv_text(frame: pd.DataFrame) -> str:
 def write_markdown(
     frame: pd.DataFrame | Board,
     path: Path,
-    shown: Sequence[Column] | None = None,
+    shown: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
     """Write a table in GitHub's Markdown, see `markdown_text`."""
@@ -123,7 +123,7 @@ def write_markdown(
 
 def markdown_text(
     frame: pd.DataFrame | Board,
-    shown: Sequence[Column] | None = None,
+    shown: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> str:
     """Return a table in GitHub's Markdown, headed by `summary`; arguments as in `sheet`."""
@@ -138,7 +138,7 @@ def markdown_text(
 def write_latex(
     frame: pd.DataFrame,
     path: Path,
-    shown: Sequence[Column] | None = None,
+    shown: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> None:
     """Write a table as a LaTeX ``tabular`` (needs the package booktabs); arguments as in `sheet`."""
@@ -148,7 +148,7 @@ def write_latex(
 
 def sheet(
     frame: pd.DataFrame | Board,
-    shown: Sequence[Column] | None = None,
+    shown: Sequence[ShownColumn] | None = None,
     best: Collection[tuple[str, str]] = (),
 ) -> Sheet:
     """Return the texts of a leaderboard; a rule parts its tasks.
@@ -157,7 +157,7 @@ def sheet(
     ----------
     frame : pd.DataFrame or Board
         A leaderboard.
-    shown : sequence of Column, optional
+    shown : sequence of ShownColumn, optional
         Its columns; by default those of the narrow table.
     best : collection of (str, str), optional
         Cells and measures to print in bold, see `harness.report.data.best`.
@@ -223,7 +223,7 @@ def print_table(frame: pd.DataFrame | Board, console: Console | None = None) -> 
 
 
 def _expendable(
-    frame: pd.DataFrame, shown: Sequence[Column], texts: Mapping[str, Sequence[str]]
+    frame: pd.DataFrame, shown: Sequence[ShownColumn], texts: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Return the headings that a narrow terminal may omit, the most dispensable first.
 
@@ -258,7 +258,7 @@ def fits(board: Board, width: int) -> bool:
     return sum(_widths(_texts(columns(board), board.rows)).values()) + 1 <= width
 
 
-def _texts(shown: Sequence[Column], rows: Sequence[Row]) -> dict[str, list[str]]:
+def _texts(shown: Sequence[ShownColumn], rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return heading -> texts of the rows."""
     return {column.heading: [column.text(row) for row in rows] for column in shown}
 

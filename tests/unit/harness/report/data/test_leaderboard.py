@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.report import leaderboard, write_markdown
-from harness.report.data.leaderboard import COLUMNS
+from harness.report.data.columns import LEADERBOARD
 from harness.report.tables.rows import Board
 from tests.support.records import (
     diagnosed,
@@ -53,8 +53,8 @@ def test_a_schedule_is_ranked_by_its_largest_ratio(tmp_path):
 
 
 def test_columns_start_with_the_contract():
-    assert " ".join(COLUMNS).startswith(CONTRACT + " ")
-    assert tuple(leaderboard([]).columns) == COLUMNS
+    assert " ".join(LEADERBOARD).startswith(CONTRACT + " ")
+    assert tuple(leaderboard([]).columns) == LEADERBOARD
 
 
 def test_mean_deviation_and_interval_of_three_seeds():
@@ -264,7 +264,10 @@ def test_whose_the_largest_epsilon_is_stands_in_table_and_notes(tmp_path):
     write_markdown(frame, tmp_path / "table.md")
     text = (tmp_path / "table.md").read_text()
     assert "| 0.8 (client 7 has most) |" in text
-    assert "fedavg: ε 8 is that of client 7, the median is 0.8. Client 7 sets the noise of all" in text
+    assert (
+        "fedavg: ε 8 is the largest (client 7); the median is 0.8. Client 7 determines the noise for all"
+        in text
+    )
     assert list(board(units_most=3)["epsilon_of"]) == ["client 7 and 2 more"]
     even = board(epsilon_median=8.0, unit_most=0, units_most=int(frame["clients"][0]))
     assert list(even["epsilon_of"]) == ["all clients"]

@@ -10,7 +10,7 @@ from harness.cli.parser import main
 from harness.config.conditions import Condition, read_conditions
 from harness.core.registry import UserError
 from harness.report import Results, leaderboard
-from harness.report.data.leaderboard import COLUMNS
+from harness.report.data.columns import LEADERBOARD
 from harness.report.data.recommendation import recommend
 from harness.report.tables.recommendation import readable, rows, sentences
 from harness.report.tables.write import summary
@@ -55,7 +55,7 @@ def names(*texts):
     ],
 )
 def test_bounds_are_read(text, condition):
-    assert read_conditions([text], COLUMNS) == [condition]
+    assert read_conditions([text], LEADERBOARD) == [condition]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_bounds_are_read(text, condition):
 )
 def test_what_is_no_bound_is_refused(text, said):
     with pytest.raises(UserError) as refused:
-        read_conditions([text], COLUMNS)
+        read_conditions([text], LEADERBOARD)
     assert said in str(refused.value)
 
 

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from harness.report import leaderboard, print_summary
-from harness.report.tables.summary import compare_protection, differences, label, labels
+from harness.report.tables.protection import compare_protection, differences, label, labels
+from harness.report.tables.text import signed
 from harness.storage.store import RunRecord
 
 DENSE = {"alpha": 0.0, "beta": 0.0, "codec": "float32"}
@@ -154,7 +155,7 @@ def test_more_rows_than_a_screen_holds_are_counted():
 
 def test_a_measure_without_a_scale_is_compared_in_its_own_unit():
     text = printed(ladder(), by="oracle_calls")
-    assert "change, points" not in text and "+0 [+0, +0]" in text
+    assert "change, points" not in text and "0 [0, 0]" in text
 
 
 @pytest.mark.slow
@@ -198,7 +199,9 @@ def test_clients_with_names_are_told_what_they_gain_or_lose():
     assert lines["no privacy, nothing pruned"] == ["0.805", "0.705"]
     assert lines["ε = 2"] == ["-10.0", "+2.0"] and lines["each client alone"] == ["-5.0", "-10.0"]
     assert lines["test samples"] == ["10", "20"]
-    assert "Not rivals of the others: local (each client" in " ".join(text.split())
+    assert "Not comparable with the others (one model per client): local (each client" in " ".join(
+        text.split()
+    )
 
 
 def test_the_measure_of_clients_is_one_that_all_have():
@@ -239,3 +242,33 @@ def test_personal_models_are_to_be_compared_inside_clients():
     for record in records:
         record.rounds[-1]["metrics"]["auroc_clients"] = 0.8
     assert "see auroc_clients" in " ".join(printed(records).split())
+
+
+def test_the_first_sentence_says_what_protection_costs():
+    """Budgets 8 and 2 lose 1 and 10 points of accuracy, dropped messages 2, in each of three seeds alike."""
+    text = " ".join(printed(ladder()).split())
+    assert "On adult, ε = 8 costs 1.0 points of accuracy [1.0, 1.0]; ε = 2 costs 10.0 points" in text
+    better = [*(run(seed, 0.5) for seed in range(2)), *(run(seed, 0.6, epsilon=8) for seed in range(2))]
+    assert "ε = 8 gains 10.0 points of accuracy [10.0, 10.0]." in " ".join(printed(better).split())
+
+
+def test_statements_that_differ_name_their_rows():
+    """Client 2 has the largest epsilon under both budgets, with other medians."""
+    runs = [run(0, 0.9), run(0, 0.8, epsilon=8.0), run(0, 0.7, epsilon=2.0)]
+    for one, median in zip(runs[1:], (3.2, 0.4), strict=True):
+        one.rounds[0]["privacy"] = one.rounds[0]["privacy"] | {
+            "epsilon_median": median,
+            "unit_most": 2,
+            "units_most": 1,
+        }
+    text = " ".join(printed(runs).split())
+    assert "ε = 8: Privacy: " in text and "the largest ε (client 2); the median is 3.2." in text
+    assert "ε = 2: Privacy: " in text and "the largest ε (client 2); the median is 0.4." in text
+    assert ": Privacy:" not in " ".join(printed(ladder()).split()), "one statement is that of all"
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"), [(-0.04, "+.1f", "0.0"), (0.04, "+.1f", "0.0"), (-0.06, "+.1f", "-0.1")]
+)
+def test_a_difference_that_rounds_to_zero_has_no_sign(value, form, text):
+    assert signed(value, form) == text

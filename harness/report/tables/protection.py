@@ -1,0 +1,138 @@
+"""Comparison of protected cells of an algorithm with the same cell without privacy and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.metrics import better_is_higher
+from harness.report.data.results import Cell, Results
+from harness.report.data.specs import data_name, file_name, largest_ratio
+from harness.report.data.tested import pairs
+
+if TYPE_CHECKING:
+    from harness.storage.store import RunRecord
+
+
+class Comparison(NamedTuple):
+    """Protected cells of one algorithm and the same cell without protection.
+
+    Attributes
+    ----------
+    measure : str
+        Measure to compare.
+    plain : Cell
+        The cell without privacy and compression.
+    protected : tuple[Cell, ...]
+        At least one cell with the same spec except for privacy and compression.
+    """
+
+    measure: str
+    plain: Cell
+    protected: tuple[Cell, ...]
+
+
+def compare_protection(
+    records: Iterable[RunRecord] | Results, measure: str = "accuracy", baseline: str | None = None
+) -> list[Comparison]:
+    """Return the most informative comparison of protected with unprotected cells on each data set, the best first.
+
+    Only cells with a value count. Preferred is the baseline, then the comparison with the most protected cells,
+    then the one with the best unprotected cell, then the first by name. Data sets on which the baseline is not
+    compared, but on others it is, are left out.
+    """
+    families: dict[str, list[Cell]] = {}
+    for cell in Results.of(records).cells:
+        if cell.values(measure):
+            families.setdefault(_family(cell), []).append(cell)
+    found = []
+    for members in sorted(families.values(), key=lambda members: members[0].algorithm):
+        plain = [cell for cell in members if not _protected(cell)]
+        protected = sorted((cell for cell in members if _protected(cell)), key=_order)
+        if plain and protected:
+            found.append(Comparison(measure, plain[0], tuple(protected)))
+    sign = 1 if better_is_higher(measure) else -1
+
+    def weight(one: Comparison) -> tuple[bool, int, float]:
+        value = fmean(one.plain.values(measure).values())
+        return one.plain.algorithm == baseline, len(one.protected), sign * value
+
+    best: dict[tuple[str | None, str | None], Comparison] = {}
+    for one in sorted(found, key=weight, reverse=True):
+        data = one.plain.spec.get("data")
+        digest = one.plain.records[0].digest if file_name(data) else None
+        best.setdefault((data_name(data), digest), one)
+    every = list(best.values())
+    asked = [one for one in every if one.plain.algorithm == baseline]
+    return asked or every
+
+
+def differences(plain: Cell, cell: Cell, measure: str) -> list[float]:
+    """Return the differences of a cell to the plain one for their common seeds with the same test samples."""
+    return list(pairs(cell, plain, measure).differences.values())
+
+
+def label(cell: Cell) -> str:
+    """Describe a cell's protection in words."""
+    compression, claim = cell.spec.get("compression") or {}, cell.privacy()
+    parts = []
+    if claim is not None:
+        epsilon = claim.get("epsilon_total")
+        known = epsilon is not None and epsilon < float("inf")
+        parts.append(f"ε = {epsilon:.3g}" if known else "clipped, no noise")
+        if "mechanism" in claim:
+            parts.append(f"{claim['mechanism']} noise")
+        if "noise_cohort" in claim:
+            parts.append(f"extrapolated to cohorts of {claim['noise_cohort']:,}")
+        if (cell.spec.get("privacy") or {}).get("noise") == "per_client":
+            parts.append("noise per client")
+    for name, what in (("alpha", "of hidden units pruned"), ("beta", "of messages dropped")):
+        if ratio := largest_ratio(compression.get(name)):
+            parts.append(f"{100 * ratio:.3g} % {what}")
+    if compression.get("rank"):
+        parts.append(f"layers as factors of rank {compression['rank']}")
+    if _coded(compression):
+        parts.append(f"sent as {compression['codec']}")
+    return ", ".join(parts) or "no privacy, nothing pruned"
+
+
+def labels(cells: Sequence[Cell]) -> list[str]:
+    """Describe the protection of cells in words, with the placement of noise where they are equal otherwise."""
+    texts = [label(cell) for cell in cells]
+    return [
+        f"{text}, {_whose(cell)}" if texts.count(text) > 1 else text
+        for cell, text in zip(cells, texts, strict=True)
+    ]
+
+
+def _whose(cell: Cell) -> str:
+    """Return who adds noise, or for whose protection where that is less than a client."""
+    asked = cell.spec.get("privacy") or {}
+    if asked.get("unit", "client") != "client":
+        return f"unit {asked['unit']}"
+    return f"{asked.get('placement')} noise"
+
+
+def _family(cell: Cell) -> str:
+    """Return a digest of all but seed, privacy and compression."""
+    return cell.shared_key(("privacy", "compression"))
+
+
+def _protected(cell: Cell) -> bool:
+    compression = cell.spec.get("compression") or {}
+    pruned = any(largest_ratio(compression.get(name)) for name in ("alpha", "beta"))
+    return bool(cell.spec.get("privacy")) or pruned or bool(compression.get("rank")) or _coded(compression)
+
+
+def _coded(compression: Mapping[str, Any]) -> bool:
+    return compression.get("codec") not in (None, "float32", "float64")
+
+
+def _order(cell: Cell) -> tuple[bool, bool, float, str]:
+    """Sort privacy alone first, then compression alone, then both; weaker protection first."""
+    claim = cell.privacy() or {}
+    compression = cell.spec.get("compression") or {}
+    pruned = [largest_ratio(compression.get(name)) or 0.0 for name in ("alpha", "beta")]
+    alone = not (claim and (any(pruned) or compression.get("rank")))
+    return not alone, not claim, -(claim.get("epsilon_total") or 0) or sum(pruned), cell.key
