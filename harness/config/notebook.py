@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from harness.config.plugins import REGISTRIES
 from harness.core.registry import Registry, UserError, replaceable
 
-METRICS = REGISTRIES["metric"]
 WORDS = {
     "compression": "codec",
     "data": "data set",

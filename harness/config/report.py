@@ -101,12 +101,13 @@ def _selected(name: str) -> str:
 
 def _near(given: Any) -> Any:
     """Read the guard of a choice: a measure and a distance."""
-    if not isinstance(given, Mapping):
+    if given is None or isinstance(given, tuple):
         return given
-    pairs = list(given.items())
-    for _, off in pairs:
-        if len(pairs) > 1 or isinstance(off, bool) or not isinstance(off, int | float) or off < 0:
-            raise UserError(f"report.select.near: one measure and a distance of at least 0, given {given!r}")
+    pairs = list(mapping("report.select.near", given).items())
+    if len(pairs) > 1 or any(
+        isinstance(off, bool) or not isinstance(off, int | float) or off < 0 for _, off in pairs
+    ):
+        raise UserError(f"report.select.near: one measure and a distance of at least 0, given {given!r}")
     return pairs[0] if pairs else None
 
 

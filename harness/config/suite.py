@@ -75,7 +75,7 @@ class Profile(Section):
     """What a profile changes of a suite file."""
 
     base: dict[str, Any] = Field(default_factory=dict)
-    sweep: dict[str, Any] | list[Any] | None = None
+    sweep: Any = None
     tune: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -83,9 +83,9 @@ class SuiteFile(Section):
     """The sections of a suite file."""
 
     suite: str | None = None
-    title: str | None = None
+    title: Any = None
     base: dict[str, Any] = Field(default_factory=dict)
-    sweep: dict[str, Any] | list[Any] = Field(default_factory=dict)
+    sweep: Any = Field(default_factory=dict)
     profiles: dict[str, Profile] = Field(default_factory=dict)
     tune: dict[str, Any] = Field(default_factory=dict)
     report: dict[str, Any] = Field(default_factory=dict)
@@ -178,8 +178,8 @@ def make_suite(
     blocks = file.sweep if chosen.sweep is None else chosen.sweep
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
     cells = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
-    name = checked_name(file.suite or name)
-    return Suite(name, file.title or name, profile, cells, read_report(file.report), tune)
+    name = checked_name(name if file.suite is None else file.suite)
+    return Suite(name, str(file.title or name), profile, cells, read_report(file.report), tune)
 
 
 def checked_name(name: Any) -> str:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import harness
 from harness.config.recorded import completed, essential, identity, run_id, versions
 from harness.config.run import read_spec
 
@@ -56,6 +57,19 @@ def test_parts_that_are_not_known_keep_all_settings():
     assert essential(odd) == {key: value for key, value in odd.items() if key != "rounds"}
     assert completed(odd) == odd
     assert versions(odd) == {}
+
+
+def test_every_run_says_of_what_family_its_algorithm_is(tmp_path):
+    """Which is no part of what its id follows from."""
+    spec = {
+        "data": "breast-cancer",
+        "partition": {"kind": "iid", "clients": 3},
+        "model": "logistic",
+        "rounds": 1,
+    }
+    record = harness.run(spec | {"algorithm": "ditto"}, tmp_path)
+    assert record.meta == {"family": "personalized", "pooled": False}
+    assert run_id(record.spec, record.digest, record.versions) == record.id
 
 
 def test_only_adaptive_clips_have_a_version_of_their_own():

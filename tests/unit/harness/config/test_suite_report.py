@@ -64,7 +64,7 @@ def test_curves_and_how_settings_are_chosen_are_read():
         ({"by": "accurady"}, "measure to rank by 'accurady'.*'accuracy'"),
         ({"by": 5}, "report.by"),
         ({"target": {"accurady": 1}}, "measure to reach 'accurady'"),
-        ({"select": {"by": "accuracy", "near": 2}}, "report.select.near"),
+        ({"select": {"by": "accuracy", "near": 2}}, "report.select.near: named fields are needed, given 2"),
         ({"select": {"by": "accuracy", "show": 5}}, "report.select.show"),
         ({"select": {"by": "accuracy", "published": [5]}}, "report.select.published"),
     ],

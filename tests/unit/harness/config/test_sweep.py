@@ -116,6 +116,26 @@ def test_a_suite_of_no_runs_is_refused():
         make_suite({"base": BASE, "sweep": []})
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"bse": BASE}, "unknown field of suite 'bse'. Did you mean 'base'"),
+        ({"base": 3}, "suite.base: named fields are needed, given 3"),
+        ({"sweep": 3}, "sweep: named fields are needed, given 3"),
+        (
+            {"profiles": {"paper": {"bse": {}}}},
+            "unknown field of suite.profiles.paper 'bse'. Did you mean 'base'",
+        ),
+        ({"profiles": {"smoke": {}, "paper": 3}}, "suite.profiles.paper: needs named fields, given 3"),
+        ({"profiles": {"paper": {}}}, "unknown profile 'smoke'"),
+    ],
+)
+def test_a_suite_that_cannot_be_meant_is_refused(content, message):
+    """Also where the mistake is in a profile that is not asked for."""
+    with pytest.raises(UserError, match=message):
+        make_suite({"base": BASE} | content)
+
+
 def test_the_command_line_takes_the_place_of_a_suites_lists():
     content = {"base": BASE, "sweep": [{"seed": [0, 1]}, {"seed": [0], "rounds": [3, 4]}]}
     found = make_suite(content, instead={"seed": ["5..6"]}).cells

@@ -113,6 +113,14 @@ def test_an_algorithm_of_a_plugin_has_rivals():
     assert bold(plugged(runs, "mine")) == set()  # of an earlier version: nobody knows
 
 
+def test_what_is_registered_counts_before_what_a_record_says():
+    """A record may come from others; it counts for an algorithm that is not here, as of another version."""
+    runs = rivals(6, fedavg=(0.1, {}), scaffold=(0.2, {}), ditto=(0.4, {}))
+    said = [replace(one, meta={"family": "centralized", "pooled": False}) for one in runs]
+    assert bold(said) == bold(runs) == {"scaffold"}
+    assert bold([*said, *(replace(one, meta=said[0].meta) for one in rivals(6, gone=(0.3, {})))]) == {"gone"}
+
+
 def test_bold_and_chosen_columns_reach_markdown_and_latex(tmp_path):
     results = Results(rivals(6, fedavg=(0.1, {}), k_gt=(0.2, {})))
     frame = leaderboard(results)

@@ -139,7 +139,7 @@ def test_a_mechanism_without_its_noise_breaks_the_ceiling():
     ("given", "text"),
     [
         (["membrship"], "'membership', 'inversion' or 'labels'"),
-        ([], "at least 1 item"),
+        ([], "at least one is needed"),
         ({"kinds": ["membership"], "shadows": 7}, "an even number"),
         (["labels", "labels"], "each at most once"),
     ],
