@@ -38,7 +38,7 @@ def gather(claims: PaperClaims, results: Results) -> list[Figure]:
         nothing chooses.
     """
     runs = [Candidate(run, _settings_of(run)) for run in results.runs if run.record.id is not None]
-    runs = [one for one in runs if one.run.record.suite == claims.suite]
+    runs = [candidate for candidate in runs if candidate.run.record.suite == claims.suite]
     if not runs:
         raise UserError(f"there are no runs of suite {claims.suite}, which {claims.folder} needs")
     return [
@@ -58,12 +58,12 @@ def _matching(claim: PaperClaim, where: Mapping[str, Any], runs: Sequence[Candid
     """Return the runs with the given settings; raise UserError if there are none."""
     left = list(runs)
     for name, wanted in where.items():
-        kept = [one for one in left if _has(one.settings, name, wanted)]
+        kept = [candidate for candidate in left if _has(candidate.settings, name, wanted)]
         if not kept:
-            known = {key for one in left for key in one.settings}
+            known = {key for candidate in left for key in candidate.settings}
             if name not in known and wanted is not None:
                 raise unknown(f"setting of {claim.id}", name, known)
-            found = sorted({str(one.settings.get(name, "none")) for one in left})
+            found = sorted({str(candidate.settings.get(name, "none")) for candidate in left})
             raise UserError(
                 f"{claim.id}: no run has {settings_text({name: wanted})} beside what is asked for before; "
                 f"there is {name} {', '.join(found)}"
@@ -74,21 +74,22 @@ def _matching(claim: PaperClaim, where: Mapping[str, Any], runs: Sequence[Candid
 
 def _has(settings: Mapping[str, Any], name: str, wanted: Any) -> bool:
     """Return whether a run has a setting; a list means any of its values, null none at all."""
-    own = settings.get(name)
+    value = settings.get(name)
     if wanted is None:
-        return own is None and not any(key.startswith(f"{name}.") for key in settings)
+        return value is None and not any(key.startswith(f"{name}.") for key in settings)
     if isinstance(wanted, list):
-        return own == json.dumps(wanted) or any(
-            own == json.dumps(one) if isinstance(one, list) else _has(settings, name, one) for one in wanted
+        return value == json.dumps(wanted) or any(
+            value == json.dumps(item) if isinstance(item, list) else _has(settings, name, item)
+            for item in wanted
         )
-    return isinstance(own, bool) == isinstance(wanted, bool) and own == wanted
+    return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
 
 
 def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]:
     """Return the figures of one side of a claim."""
     points: dict[float | None, list[Candidate]] = {}
-    for one in runs:
-        points.setdefault(_point(claim, one.settings), []).append(one)
+    for candidate in runs:
+        points.setdefault(_point(claim, candidate.settings), []).append(candidate)
     if claim.along and len(points) < 2:
         raise UserError(
             f"{claim.id}: a slope along {claim.along} needs two of its values, given {list(points)}"
@@ -97,21 +98,21 @@ def _arm(claim: PaperClaim, arm: str, runs: Sequence[Candidate]) -> list[Figure]
     for point in sorted(points, key=lambda value: value or 0.0):
         settings, tried, kept = _chosen(claim, points[point])
         seen: set[str] = set()
-        for one in sorted(kept, key=lambda own: _repetition(claim, own)[0]):
-            _, repetition = _repetition(claim, one)
+        for candidate in sorted(kept, key=lambda each: _repetition(claim, each)[0]):
+            _, repetition = _repetition(claim, candidate)
             if repetition in seen:
                 raise UserError(
                     f"{claim.id}: two runs of {arm} have {claim.over} {repetition} and the same rest"
                 )
             seen.add(repetition)
-            value, bound = measured(claim.measure, one.run)
+            value, bound = measured(claim.measure, candidate.run)
             if claim.scale == "log" and value is not None and value <= 0:
                 raise UserError(
-                    f"{claim.id}: scale log needs values above 0, run {one.run.record.id} has {value:g}"
+                    f"{claim.id}: scale log needs values above 0, run {candidate.run.record.id} has {value:g}"
                 )
             found.append(
                 Figure(claim.id, claim.question, arm, point, settings, repetition, value, bound,
-                       str(one.run.record.id), _versions_of(one.run), tried)
+                       str(candidate.run.record.id), _versions_of(candidate.run), tried)
             )  # fmt: skip
     return found
 
@@ -125,11 +126,11 @@ def _point(claim: PaperClaim, settings: Mapping[str, Any]) -> float | None:
     return float(value)
 
 
-def _repetition(claim: PaperClaim, one: Candidate) -> tuple[float, str]:
+def _repetition(claim: PaperClaim, candidate: Candidate) -> tuple[float, str]:
     """Return the value of the setting that repeats, as a key of its order and as text."""
-    value = one.settings.get(claim.over)
+    value = candidate.settings.get(claim.over)
     if value is None:
-        raise unknown(f"setting that repeats {claim.id}", claim.over, one.settings)
+        raise unknown(f"setting that repeats {claim.id}", claim.over, candidate.settings)
     return (float(value) if isinstance(value, int | float) else math.inf), str(value)
 
 
@@ -137,14 +138,16 @@ def _chosen(claim: PaperClaim, runs: Sequence[Candidate]) -> tuple[str, str, lis
     """Return the settings chosen where several are open, the numbers tried, and the runs to report."""
     apart = {"seed", claim.over, claim.along}
     groups: dict[str, list[Candidate]] = {}
-    for one in runs:
-        own = {name: value for name, value in one.settings.items() if name not in apart}
-        groups.setdefault(json.dumps(own, sort_keys=True, default=str), []).append(one)
+    for candidate in runs:
+        fixed = {name: value for name, value in candidate.settings.items() if name not in apart}
+        groups.setdefault(json.dumps(fixed, sort_keys=True, default=str), []).append(candidate)
     for members in groups.values():
         _same_origin(claim, members)
-    names = {name for one in runs for name in one.settings} - apart
+    names = {name for candidate in runs for name in candidate.settings} - apart
     first: dict[str, Mapping[str, Any]] = {key: members[0].settings for key, members in groups.items()}
-    open_names = sorted(name for name in names if len({str(own.get(name)) for own in first.values()}) > 1)
+    open_names = sorted(
+        name for name in names if len({str(settings.get(name)) for settings in first.values()}) > 1
+    )
     if claim.choose is None:
         if len(groups) > 1:
             shown = [f"{name} ({_values(first.values(), name)})" for name in open_names[:PLACES]]
@@ -154,21 +157,21 @@ def _chosen(claim: PaperClaim, runs: Sequence[Candidate]) -> tuple[str, str, lis
         return "", "", list(runs)
     choosing = {str(seed) for seed in claim.choose.seeds}
     key = next(iter(groups)) if len(groups) == 1 else _best(claim, claim.choose, groups, choosing)
-    kept = [one for one in groups[key] if _repetition(claim, one)[1] not in choosing]
+    kept = [candidate for candidate in groups[key] if _repetition(claim, candidate)[1] not in choosing]
     if not kept:
         raise UserError(
             f"{claim.id}: no run is left beside those of the seeds that choose, {sorted(choosing)}"
         )
     best = first[key]
     chosen = " ".join(f"{name}={best.get(name, 'none')}" for name in open_names)
-    numbers = {name: _numbers(own.get(name) for own in first.values()) for name in open_names}
+    numbers = {name: _numbers(settings.get(name) for settings in first.values()) for name in open_names}
     tried = [f"{name}={'/'.join(map(str, found))}" for name, found in numbers.items() if len(found) > 1]
     return chosen, " ".join(tried), kept
 
 
 def _numbers(values: Iterable[Any]) -> list[float]:
     """Return the different numbers among values of a setting, in order."""
-    return sorted({one for one in values if isinstance(one, int | float) and not isinstance(one, bool)})
+    return sorted({n for n in values if isinstance(n, int | float) and not isinstance(n, bool)})
 
 
 def _same_origin(claim: PaperClaim, runs: Sequence[Candidate]) -> None:
@@ -177,11 +180,11 @@ def _same_origin(claim: PaperClaim, runs: Sequence[Candidate]) -> None:
     Runs that have not begun have no versions. A setting that repeats, other than the seed, may decide the data.
     """
     free = set() if claim.over == "seed" else {"data.digest"}
-    found = [origin(one.run.record) for one in runs if one.run.record.versions]
-    for name in sorted({name for own in found for name in own} - free):
-        if len({str(own.get(name)) for own in found}) > 1:
+    origins = [origin(candidate.run.record) for candidate in runs if candidate.run.record.versions]
+    for name in sorted({name for each in origins for name in each} - free):
+        if len({str(each.get(name)) for each in origins}) > 1:
             raise UserError(
-                f"{claim.id}: its runs differ in {name} ({_values(found, name)}); make them again"
+                f"{claim.id}: its runs differ in {name} ({_values(origins, name)}); make them again"
             )
 
 
@@ -192,7 +195,7 @@ def _best(
     sign = -1 if choice.by.better_is_higher else 1
     scores: dict[str, tuple[int, float]] = {}
     for key, members in groups.items():
-        tried = [one.run for one in members if _repetition(claim, one)[1] in choosing]
+        tried = [candidate.run for candidate in members if _repetition(claim, candidate)[1] in choosing]
         found = [measured(choice.by, run) for run in tried]
         values = [value for value, _ in found if value is not None]
         if len(values) == len(choosing):
@@ -205,7 +208,7 @@ def _best(
 
 
 def _values(settings: Iterable[Mapping[str, Any]], name: str) -> str:
-    found = sorted({str(own.get(name, "none")) for own in settings})
+    found = sorted({str(each.get(name, "none")) for each in settings})
     return ", ".join(found[:PLACES]) + (", ..." if len(found) > PLACES else "")
 
 
