@@ -261,7 +261,9 @@ class RunSpec(Section):
                 "cohort.size / clients, which changes when a client leaves; give cohort.rate and cohort.divisor "
                 "instead of cohort.size, or adjacency zero-out, in which the number of clients is public"
             )
-        return privacy.completed(sampling=sampling, adjacency=adjacency)
+        return type(privacy).model_validate(
+            privacy.model_dump() | {"sampling": sampling, "adjacency": adjacency}
+        )
 
     @property
     def clients(self) -> int | None:

@@ -251,12 +251,48 @@ def prepare(
         If the data are not available, or parts of the run are incompatible (`Incompatible`).
     """
     execution = execution or Execution()
-    algorithm = spec.algorithm.made
+    algorithm, (dtype, _) = spec.algorithm.made, DTYPES[spec.precision or "float32"]
     if type(algorithm) is not ALGORITHMS[spec.algorithm["name"]]:
         raise UserError(f"algorithm {algorithm.meta.name!r} was defined again since; read the spec once more")
-    kind = PROBLEMS[spec.problem["kind"]]
+    problem, federation = _task(spec, cache)
+    viewed = algorithm.view(problem)
+    _check_data(spec, algorithm, federation)
+    start = viewed.init(rng.stream(spec.seed, "start"))
+    _check_compression(spec, viewed, start, federation.clients)
+    privacy = privacy_terms(spec, federation)
+    if privacy is not None:
+        _check_privacy(spec, privacy, algorithm, federation, execution)
+    mixing = None
+    if spec.topology is not None:
+        generator = rng.numpy_stream(spec.seed, "topology")
+        mixing = mixing_matrix(spec.topology.made, federation.clients, generator).to(execution.device)
+    federation = federation.to(execution.device, dtype)
+    if (digest := named_digest(spec, federation.digest)) != federation.digest:
+        federation = replace(federation, digest=digest)
+    id, secure = identity(spec, federation.digest), spec.privacy is not None and spec.privacy.secure_rng
+    made = Prepared(
+        spec=spec,
+        id=id,
+        noise_key=secrets.token_hex(32) if secure else id,
+        privacy=privacy,
+        compression=spec.compression,
+        algorithm=algorithm,
+        problem=problem,
+        federation=federation,
+        start={name: value.to(execution.device, dtype) for name, value in start.items()},
+        mixing=mixing,
+        rows=execution.rows(viewed),
+        diagnostics=execution.diagnostics,
+    )
+    if spec.privacy is None or secure:
+        return made
+    return keyed(made, execution.noise_code or code_of(spec.model_dump(mode="json")))
+
+
+def _task(spec: RunSpec, cache: dict[str, Federation] | None) -> tuple[Problem, Federation]:
+    """Return the problem and the data of a run."""
+    kind, computes = PROBLEMS[spec.problem["kind"]], DTYPES[spec.precision or "float32"][1]
     model = (spec.model["name"], spec.model.made) if spec.model else None
-    dtype, computes = DTYPES[spec.precision or "float32"]
     setting = Setting(spec.problem.made, make_federation(spec, cache), model, spec.seed, computes)
     problem, federation = kind.build(setting)
     if computes is not None and not models.computes_in(computes, problem.module):
@@ -264,8 +300,12 @@ def prepare(
             f"precision: problem {kind.name} does not build its network with Setting.net, so {spec.precision} "
             "would not reach it; use float32 or float64"
         )
-    problem = _cached_problem(spec, kind, problem, federation.digest)
-    viewed = algorithm.view(problem)
+    return _cached_problem(spec, kind, problem, federation.digest), federation
+
+
+def _check_data(spec: RunSpec, algorithm: Algorithm, federation: Federation) -> None:
+    """Refuse data that lack what a run needs of them."""
+    kind = PROBLEMS[spec.problem["kind"]]
     if spec.cohort is not None and spec.cohort.size is not None:
         refuse_too_many(spec.cohort.size, federation.clients)
     if algorithm.meta.groups and len(federation.groups) < 2:
@@ -279,76 +319,41 @@ def prepare(
         )
     if _user(spec) is not None and federation.users is None:
         raise Incompatible(f"privacy.user: problem {kind.name} has its own data, without users")
-    federation = federation.to(execution.device, dtype)
-    if (digest := named_digest(spec, federation.digest)) != federation.digest:
-        federation = replace(federation, digest=digest)
-    start = viewed.init(rng.stream(spec.seed, "start"))
-    mixing = None
-    if spec.topology is not None:
-        mixing = mixing_matrix(
-            spec.topology.made, federation.clients, rng.numpy_stream(spec.seed, "topology")
-        )
-    for name in ("alpha", "beta"):
-        ratio = getattr(spec.compression, name)
-        steps = (
-            [step[1] if isinstance(step, tuple) else ratio for step in ratio]
-            if isinstance(ratio, tuple)
-            else []
-        )
-        for each in (step for step in steps if isinstance(step, tuple)):  # one ratio per client
-            if spec.cohort is not None and spec.cohort.rate is not None:
-                raise Incompatible(
-                    f"compression.{name}: a ratio for each client tells how many there are, which cohort.rate "
-                    f"hides; "
-                    "give one for all"
-                )
-            if len(each) != federation.clients:
-                raise Incompatible(
-                    f"compression.{name}: {len(each)} ratios for {federation.clients} clients; give one each"
-                )
+
+
+def _check_compression(spec: RunSpec, problem: Problem, start: dict[str, Tensor], clients: int) -> None:
+    """Refuse compression that does not fit the model or the clients."""
+    hidden = spec.cohort is not None and spec.cohort.rate is not None
+    spec.compression.check_clients(clients, hidden=hidden)
     if spec.compression.alpha != 0:
-        prunable(viewed)
-        if len({len(value) for value in start.values()}) < len(
-            start
-        ):  # x and y are distinguished by their lengths
+        prunable(problem)
+        lengths = {len(value) for value in start.values()}
+        if len(lengths) < len(start):
             raise Incompatible(
-                "compression.alpha: x and y have equally many coordinates; change the model a little"
+                "compression.alpha: x and y must differ in size, by which their parts are matched"
             )
     if spec.compression.rank is not None:
-        low_rank.checked(viewed, spec.compression.rank)
-    privacy = privacy_terms(spec, federation)
-    if privacy is not None and privacy.costs_expected and not find_codec(spec.compression.codec).fixed:
+        low_rank.checked(problem, spec.compression.rank)
+
+
+def _check_privacy(
+    spec: RunSpec, privacy: PrivacyTerms, algorithm: Algorithm, federation: Federation, execution: Execution
+) -> None:
+    """Refuse what would tell more than the mechanism does, and warn of users whom it does not protect."""
+    if privacy.costs_expected and not find_codec(spec.compression.codec).fixed:
         raise Incompatible(
             f"compression.codec: under {privacy.placement} placement bytes are expected values, as lengths of "
             f"messages tell of the data; those of codec {spec.compression.codec} follow from the data alone. Use a "
             "codec of fixed length, or local placement"
         )
-    if privacy is not None and privacy.strict:
+    if privacy.strict:
         _strict(spec, algorithm, federation)
         if execution.diagnostics:
             raise UserError(
                 "privacy.strict: such a run writes no figure of private data; remove --diagnostics"
             )
-    if privacy is not None and federation.users is not None and privacy.unit != "user":
-        _remark_users(spec, federation, privacy.strict or privacy.counts_private)
-    id = identity(spec, federation.digest)
-    made = Prepared(
-        spec=spec,
-        id=id,
-        noise_key=secrets.token_hex(32) if spec.privacy is not None and spec.privacy.secure_rng else id,
-        privacy=privacy,
-        compression=spec.compression,
-        algorithm=algorithm,
-        problem=problem,
-        federation=federation,
-        start={name: value.to(execution.device, dtype) for name, value in start.items()},
-        mixing=mixing if mixing is None else mixing.to(execution.device),
-        rows=execution.rows(viewed),
-        diagnostics=execution.diagnostics,
-    )
-    if spec.privacy is None or spec.privacy.secure_rng:
-        return made
-    return keyed(made, execution.noise_code or code_of(spec.model_dump(mode="json")))
+    if federation.users is not None and privacy.unit != "user":
+        _remark_users(spec, federation, privacy.counts_private)
 
 
 P = TypeVar("P", bound=Prepared)

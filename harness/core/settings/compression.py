@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from compression import CODECS, ratio_at
-from harness.core.registry import UserError, unknown
+from harness.core.registry import Incompatible, UserError, unknown
 from harness.core.settings.section import Section
 
 Share = float | tuple[float, ...]  # for all clients, or for each
@@ -116,6 +116,27 @@ class Compression(Section):
         if self.downlink and (_each(self.beta) or any(_each(ratio) for _, ratio in steps_of(self.beta))):
             raise UserError("compression: downlink needs one beta for all clients")
         return self
+
+    def check_clients(self, total: int, *, hidden: bool) -> None:
+        """Refuse ratios per client that are not one for each, or that tell a hidden number of clients.
+
+        Raises
+        ------
+        Incompatible
+            If there are such.
+        """
+        for name, ratio in (("alpha", self.alpha), ("beta", self.beta)):
+            shares: list[Any] = [share for _, share in steps_of(ratio)] or [ratio]
+            for share in shares:
+                if isinstance(share, tuple) and hidden:
+                    raise Incompatible(
+                        f"compression.{name}: a ratio for each client tells how many there are, which cohort.rate "
+                        "hides; give one for all"
+                    )
+                if isinstance(share, tuple) and len(share) != total:
+                    raise Incompatible(
+                        f"compression.{name}: {len(share)} ratios for {total} clients; give one each"
+                    )
 
     @property
     def sparsifies(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
@@ -200,10 +201,6 @@ class PrivacySettings(Section):
         given = ((name, getattr(self, name, None)) for name in BUDGETS)
         return next((name, value) for name, value in given if value is not None)
 
-    def completed(self, **settings: Any) -> Self:
-        """Return the settings with others given too, checked again."""
-        return self.model_validate(self.model_dump() | settings)
-
 
 class ClientPrivacy(PrivacySettings):
     """Privacy of all data of a client, by noise in what it sends.
@@ -212,25 +209,13 @@ class ClientPrivacy(PrivacySettings):
     ----------
     server_clip : float or None
         Bound on the norm of averaged messages, applied by the server.
+    mechanism : str
+        Except with distributed placement also a mechanism of users (`privacy.own_mechanism`), which bounds messages
+        in their L1 norm and takes one clip norm.
     """
 
     unit: Literal["client"] = "client"
     server_clip: float | None = Field(default=None, gt=0)
-
-
-class ContinuousPrivacy(ClientPrivacy):
-    """Privacy by noise of real numbers, which is Gaussian or a user's.
-
-    Attributes
-    ----------
-    epsilon_nominal : float or None
-        Input of the classic formula ``sqrt(2 ln(1.25 / delta)) clip / epsilon``.
-    mechanism : str
-        Also a mechanism of users (`privacy.own_mechanism`), which bounds messages in their L1 norm and takes one
-        clip norm.
-    """
-
-    epsilon_nominal: Budget | None = None
 
     @model_validator(mode="after")
     def _registered(self) -> Self:
@@ -239,7 +224,8 @@ class ContinuousPrivacy(ClientPrivacy):
         if self.mechanism in OURS:
             return self
         noise_of(self.mechanism)
-        if isinstance(self.clip, tuple | str) or self.epsilon_nominal is not None or self.accountant != "pld":
+        nominal = self.budget[0] == "epsilon_nominal"
+        if isinstance(self.clip, tuple | str) or nominal or self.accountant != "pld":
             raise UserError(
                 f"privacy.mechanism: {self.mechanism} needs one clip norm, of the L1 norm of a message, and "
                 "accountant pld; epsilon_nominal is of Gaussian noise"
@@ -247,8 +233,14 @@ class ContinuousPrivacy(ClientPrivacy):
         return self
 
 
-class LocalPrivacy(ContinuousPrivacy):
-    """Noise that each client adds to its own messages."""
+class LocalPrivacy(ClientPrivacy):
+    """Noise that each client adds to its own messages.
+
+    Attributes
+    ----------
+    epsilon_nominal : float or None
+        Input of the classic formula ``sqrt(2 ln(1.25 / delta)) clip / epsilon``.
+    """
 
     kind: ClassVar = ("placement", "local")
     limits: ClassVar = (
@@ -260,13 +252,16 @@ class LocalPrivacy(ContinuousPrivacy):
     clip: FixedClip = 10.0
     sampling: PublicSampling | None = None
     adjacency: Literal["replace"] | None = None
+    epsilon_nominal: Budget | None = None
 
 
-class CentralPrivacy(ContinuousPrivacy):
+class CentralPrivacy(ClientPrivacy):
     """Noise that a trusted server adds to averages.
 
     Attributes
     ----------
+    epsilon_nominal : float or None
+        As of `LocalPrivacy`.
     mechanism : str
         Also "banded": the noise is correlated between rounds, so that it cancels in what the server adds up
         (DP-FTRL, `privacy.banded`); for balanced cohorts, in which nobody takes part twice within ``bands`` rounds.
@@ -284,6 +279,7 @@ class CentralPrivacy(ContinuousPrivacy):
     kind: ClassVar = ("placement", "central")
 
     placement: Literal["central"]
+    epsilon_nominal: Budget | None = None
     bands: int | None = Field(default=None, ge=2, description=FOR_BANDED)
     factorization: Factorization = Field(default="optimal", description=FOR_BANDED)
     noise_cohort: int | None = Field(default=None, ge=1)
@@ -457,17 +453,14 @@ PrivacyFields = _all_fields()
 
 
 def _kinds_with(name: str) -> str:
-    """Return what a setting is for, or the kinds that have it: ``placement local or central``."""
+    """Return what a setting is for, or the kinds that have it: ``placement local or placement central``."""
     having = [kind for kind in KINDS if name in kind.model_fields]
-    if (described := having[0].model_fields[name].description) is not None:
-        return described
-    groups: dict[str, list[str]] = {}
-    for setting, value in (kind.kind for kind in having):
-        groups.setdefault(setting, []).append(value)
-    return "; ".join(
-        f"{setting} {' or '.join([', '.join(values[:-1]), values[-1]] if values[1:] else values)}"
-        for setting, values in groups.items()
-    )
+    return having[0].model_fields[name].description or " or ".join(" ".join(kind.kind) for kind in having)
+
+
+class _Kind(BaseModel):
+    unit: Unit = "client"
+    placement: Placement | None = None
 
 
 def kind_of(given: Mapping[str, Any]) -> type[PrivacySettings]:
@@ -478,23 +471,15 @@ def kind_of(given: Mapping[str, Any]) -> type[PrivacySettings]:
     UserError
         If there is none.
     """
-    unit, placement = given.get("unit", "client"), given.get("placement")
-    by = {value: kind for kind in KINDS for _, value in [kind.kind]}
-    if isinstance(unit, str) and unit in ("record", "user"):
-        return by[unit]
-    if unit != "client":
-        raise UserError(f"privacy.unit: input should be 'client', 'record' or 'user', given {unit!r}")
-    if placement is None:
+    settings = _Kind.model_validate(given)
+    name = settings.placement if settings.unit == "client" else settings.unit
+    if name is None:
         raise UserError(
             "privacy.placement: missing; the same epsilon means different things. local: each client adds "
             "noise to its own messages, so that nobody needs to be trusted. central: a trusted server adds "
             "noise to the average, far less of it. Give local or central"
         )
-    if placement not in ("local", "central", "distributed"):
-        raise UserError(
-            f"privacy.placement: input should be 'local', 'central' or 'distributed', given {placement!r}"
-        )
-    return by[placement]
+    return next(kind for kind in KINDS if kind.kind[1] == name)
 
 
 def read_privacy(given: object) -> object:
@@ -607,7 +592,7 @@ class PrivacyTerms:
     @property
     def epsilon_nominal(self) -> float | None:
         """Input of the classic formula, if it is given."""
-        return self.spec.epsilon_nominal if isinstance(self.spec, ContinuousPrivacy) else None
+        return self.spec.epsilon_nominal if isinstance(self.spec, LocalPrivacy | CentralPrivacy) else None
 
     @property
     def server_clip(self) -> float | None:
