@@ -82,7 +82,7 @@ class Profile(Section):
 class SuiteFile(Section):
     """The sections of a suite file."""
 
-    suite: str | None = None
+    suite: Any = None
     title: Any = None
     base: dict[str, Any] = Field(default_factory=dict)
     sweep: Any = Field(default_factory=dict)
@@ -178,7 +178,7 @@ def make_suite(
     blocks = file.sweep if chosen.sweep is None else chosen.sweep
     blocks = [mapping("sweep", block) for block in (blocks if isinstance(blocks, list) else [blocks])]
     cells = expand(base, [{**block, **(instead or {})} for block in blocks], hold_out if tune else None)
-    name = checked_name(name if file.suite is None else file.suite)
+    name = checked_name(content.get("suite", name))
     return Suite(name, str(file.title or name), profile, cells, read_report(file.report), tune)
 
 
