@@ -70,7 +70,7 @@ class FedNormSGDA(Descent, ServerUpdate):
     lr_y: float = step_size(0.01)
     own_steps: tuple[int, ...] = ()
     normalize: bool = True
-    snapshot_rounds: int | None = None
+    snapshot_rounds: int | None = positive(None)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
@@ -81,7 +81,6 @@ class FedNormSGDA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "snapshot_rounds")
         if any(steps < 1 for steps in self.own_steps):
             raise UserError(f"algorithm fed_norm_sgda: own_steps must be at least 1, given {self.own_steps}")
 

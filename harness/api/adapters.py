@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core import Channel, Clients, Descent, Increment, Meta, positive
+from harness.core import Channel, Clients, Descent, Increment, Meta, step_size
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.registry import UserError
 
@@ -41,12 +41,8 @@ class _Foreign(Descent):
         Local step size.
     """
 
-    lr: float = 0.1
+    lr: float = step_size(0.1)
     server: ClassVar[Callable[..., Array]]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "lr")
 
     def __reduce__(self) -> Any:
         """Pickle as a name and settings: the class is made anew where the plugin is loaded."""
