@@ -72,11 +72,11 @@ class FedBiO(Descent, ServerUpdate):
     )  # fmt: skip
 
     local_steps: int | None = 10
-    lr_x: float = step_size(0.1)
+    lr_x: float = step_size(0.1, zero=True)
     lr_y: float = step_size(0.1)
-    neumann_terms: int | None = 10
-    neumann_step: float = 0.1
-    outer_rounds: int | None = None
+    neumann_terms: int | None = not_negative(10)
+    neumann_step: float = positive(0.1)
+    outer_rounds: int | None = positive(None)
     lr_train: float = step_size(0.1)
 
     class State(NamedTuple):
@@ -86,11 +86,6 @@ class FedBiO(Descent, ServerUpdate):
         y: Tensor
         theta: Tensor
         trained: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "neumann_step", "outer_rounds")
-        not_negative(self, "lr_x", "neumann_terms")
 
     def stage(self, round: int) -> int:
         """Return 1 for the rounds that train the common model."""

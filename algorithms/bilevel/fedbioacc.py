@@ -79,15 +79,15 @@ class FedBiOAcc(Release):
     local_steps: int | None = 10
     lr_x: float = step_size(1.0)
     lr_y: float = step_size(1.0)
-    delta: float = 0.1
-    u: float = 1.0
-    sigma: float = 1.0
-    c_x: float = 1.0
-    c_y: float = 1.0
+    delta: float = positive(0.1)
+    u: float = positive(1.0)
+    sigma: float = not_negative(1.0)
+    c_x: float = not_negative(1.0)
+    c_y: float = not_negative(1.0)
     dedupe: bool = False
-    neumann_terms: int | None = 10
-    neumann_step: float = 0.1
-    outer_rounds: int | None = None
+    neumann_terms: int | None = not_negative(10)
+    neumann_step: float = positive(0.1)
+    outer_rounds: int | None = positive(None)
     lr_train: float = step_size(0.1)
     release: Literal["value", "change"] = "change"
 
@@ -103,11 +103,6 @@ class FedBiOAcc(Release):
         begun: Tensor
         theta: Tensor
         trained: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "delta", "u", "neumann_step", "outer_rounds")
-        not_negative(self, "sigma", "c_x", "c_y", "neumann_terms")
 
     def stage(self, round: int) -> int:
         """Return 1 for the rounds that train the common model."""

@@ -58,17 +58,13 @@ class FedAvg(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    finetune_epochs: int = 0
+    finetune_epochs: int = not_negative(0)
     finetune: Literal["head", "all"] = "head"
 
     class State(NamedTuple):
         """The global model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "finetune_epochs")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

@@ -49,7 +49,7 @@ class FedDyn(Descent, Release):
     )
 
     lr: float = step_size(0.1)
-    mu: float = 0.1
+    mu: float = positive(0.1)
 
     class State(NamedTuple):
         """Model and mean gradient ``(..., P)``; the clients' gradients ``(..., total, P)``."""
@@ -57,10 +57,6 @@ class FedDyn(Descent, Release):
         x: Tensor
         h: Tensor
         gi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and zero gradients."""

@@ -73,10 +73,10 @@ class FedMP(Descent, ServerUpdate):
 
     lr: float = step_size(0.1)
     speeds: tuple[float, ...] = (1.0,)
-    max_ratio: float = 0.8
+    max_ratio: float = positive(0.8)
     cells: int = 8
-    discount: float = 0.995
-    least_gap: float = 0.1
+    discount: float = positive(0.995)
+    least_gap: float = positive(0.1)
 
     class State(NamedTuple):
         """The global model ``(P,)``; each client's bandit, ``(total, cells)``; the largest reward."""
@@ -89,7 +89,6 @@ class FedMP(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "discount", "least_gap", "max_ratio")
         if self.max_ratio >= 1 or self.discount > 1 or self.cells < 1:
             given = f"{self.max_ratio}, {self.discount}, {self.cells}"
             raise UserError(

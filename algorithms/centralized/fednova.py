@@ -27,7 +27,6 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, register, step_size
-from harness.core.steps import reach
 
 
 @register
@@ -62,6 +61,6 @@ class FedNova(Descent, ServerUpdate):
         batches, m = clients.batches(self), None
         for batch in batches:
             x, m = self.step(x, clients.grad(x, batch), batch, m, lr=self.lr)
-        own = reach(batches.num_steps.clamp(min=1), self.momentum)
+        own = self.reach(batches)
         tau = clients.mean_steps(self, self.momentum).of(x)
         return self.server_step(state, x=channel.mean(tau * (1 / own) * (x - x_t)))

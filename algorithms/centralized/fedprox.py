@@ -54,16 +54,12 @@ class FedProx(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.1)
-    mu: float = 0.01
+    mu: float = not_negative(0.01)
 
     class State(NamedTuple):
         """The global model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

@@ -58,16 +58,12 @@ class FedSAM(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.1)
-    rho: float = 0.05
+    rho: float = not_negative(0.05)
 
     class State(NamedTuple):
         """The global model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "rho")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

@@ -66,8 +66,8 @@ class MOON(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.1)
-    mu: float = 1.0
-    temperature: float = 0.5
+    mu: float = not_negative(1.0)
+    temperature: float = positive(0.5)
 
     class State(NamedTuple):
         """Extractor ``(..., P)`` and head ``(..., Q)``; the clients' previous extractors ``(..., total, P)``."""
@@ -75,11 +75,6 @@ class MOON(Descent, ServerUpdate):
         u: Tensor
         v: Tensor
         ui: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "temperature")
-        not_negative(self, "mu")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

@@ -76,11 +76,11 @@ class PruneFL(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    density: float = 0.5
-    max_density: float = 1.0
+    density: float = positive(0.5)
+    max_density: float = positive(1.0)
     reconfigure_rounds: int = 5
     removable: float = 0.3
-    fixed_time: float = 0.1
+    fixed_time: float = positive(0.1)
     layer_times: tuple[float, ...] = ()
 
     class State(NamedTuple):
@@ -91,7 +91,6 @@ class PruneFL(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "density", "max_density", "fixed_time")
         if max(self.density, self.max_density) > 1 or not 0 <= self.removable < 1:
             given = f"{self.density}, {self.max_density}, {self.removable}"
             raise UserError(

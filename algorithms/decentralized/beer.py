@@ -52,7 +52,7 @@ class BEER(Descent):
 
     local_steps: int | None = 1
     lr: float = step_size(0.1)
-    gamma: float = 0.5
+    gamma: float = positive(0.5)
 
     class State(NamedTuple):
         """One row per node, ``(..., total, P)``; x has made its step and v has been mixed."""
@@ -65,7 +65,6 @@ class BEER(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "gamma")
         if self.gamma > 1:
             raise UserError(f"algorithm beer: gamma must be in (0, 1], given {self.gamma}")
 

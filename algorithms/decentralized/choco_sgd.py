@@ -48,7 +48,7 @@ class ChocoSGD(Descent):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    gamma: float = 0.5
+    gamma: float = positive(0.5)
 
     class State(NamedTuple):
         """Models and what is known of them, one row per node, ``(..., total, P)``."""
@@ -58,7 +58,6 @@ class ChocoSGD(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "gamma")
         if self.gamma > 1:
             raise UserError(f"algorithm choco_sgd: gamma must be in (0, 1], given {self.gamma}")
 

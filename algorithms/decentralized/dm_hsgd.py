@@ -58,9 +58,9 @@ class DMHSGD(Algorithm):
     batch_size: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.1)
-    beta_x: float = 0.01
-    beta_y: float = 0.1
-    mega_batch: int = 2000
+    beta_x: float = positive(0.01)
+    beta_y: float = positive(0.1)
+    mega_batch: int = positive(2000)
 
     class State(NamedTuple):
         """One row per node, ``(..., total, P)`` or ``(..., total, Q)``."""
@@ -76,7 +76,6 @@ class DMHSGD(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "beta_x", "beta_y", "mega_batch")
         if max(self.beta_x, self.beta_y) > 1:
             given = f"{self.beta_x}, {self.beta_y}"
             raise UserError(f"algorithm dm_hsgd: beta_x and beta_y must be in (0, 1], given {given}")

@@ -67,8 +67,8 @@ class DREAM(Algorithm):
     lr_y: float = step_size(0.1)
     p: float = 0.5
     q: float = 0.5
-    mega_batch: int = 128
-    hops: int = 2
+    mega_batch: int = positive(128)
+    hops: int = positive(2)
 
     class State(NamedTuple):
         """One row per node, ``(total, P)`` or ``(total, Q)``."""
@@ -84,7 +84,6 @@ class DREAM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "mega_batch", "hops")
         if not (0 <= self.p <= 1 and 0 < self.q <= 1):
             raise UserError(
                 f"algorithm dream: p must be in [0, 1], q in (0, 1], given p {self.p}, q {self.q}"

@@ -53,7 +53,7 @@ class KGT(Descent, Release):
 
     local_steps: int | None = 10
     lr: float = step_size(0.1)
-    server_lr: float = 0.5
+    server_lr: float = positive(0.5)
     zero_init: bool = False
 
     class State(NamedTuple):
@@ -61,10 +61,6 @@ class KGT(Descent, Release):
 
         x: Tensor
         c: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "server_lr")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all nodes from one point with corrections that make their gradients agree."""

@@ -79,11 +79,11 @@ class KGTMinimax(Descent, Release):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    server_lr: float = 0.5
+    server_lr: float = positive(0.5)
     zero_init: bool = False
-    smoothness: float | None = None
-    condition: float | None = None
-    v: float = 1.0
+    smoothness: float | None = positive(None)
+    condition: float | None = positive(None)
+    v: float = positive(1.0)
 
     class State(NamedTuple):
         """Variables and corrections, one row per node, ``(..., total, P)`` or ``(..., total, Q)``."""
@@ -95,7 +95,6 @@ class KGTMinimax(Descent, Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "server_lr", "smoothness", "condition", "v")
         if (self.smoothness is None) != (self.condition is None):
             raise UserError("algorithm k_gt_minimax: Theorem 1 needs both smoothness and condition")
 

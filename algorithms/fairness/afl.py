@@ -25,17 +25,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Descent, Increment, Meta, ServerUpdate, register, step_size
 from harness.core.methods.derivatives import project_simplex
 
 
@@ -55,17 +45,13 @@ class AFL(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.1)
-    lr_weights: float = step_size(0.1)
+    lr_weights: float = step_size(0.1, zero=True)
 
     class State(NamedTuple):
         """The global model ``(..., P)``, the clients' weights ``(..., total, 1)``."""
 
         x: Tensor
         weights: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "lr_weights")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and equal weights."""

@@ -52,17 +52,13 @@ class FairFed(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    budget: float = 1.0
+    budget: float = not_negative(1.0)
 
     class State(NamedTuple):
         """The global model ``(..., P)``; the clients' weights ``(..., total, 1)``, with initial sum 1."""
 
         x: Tensor
         weights: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "budget")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and weights proportional to samples."""

@@ -62,11 +62,11 @@ class FCFL(ServerUpdate):
 
     local_steps: int | None = 1
     lr: float = step_size(0.1)
-    budget: float = 0.05
-    minmax_rounds: int = 800
-    slope: float = 10.0
-    width: float = 0.5
-    weight_decay: float = 1e-4
+    budget: float = not_negative(0.05)
+    minmax_rounds: int = not_negative(800)
+    slope: float = positive(10.0)
+    width: float = positive(0.5)
+    weight_decay: float = not_negative(1e-4)
 
     class State(NamedTuple):
         """The global model ``(..., P)``, the widths of the smooth maxima ``(..., 1)``."""
@@ -74,11 +74,6 @@ class FCFL(ServerUpdate):
         x: Tensor
         width_loss: Tensor
         width_gap: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "slope", "width")
-        not_negative(self, "budget", "minmax_rounds", "weight_decay")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and the initial widths."""

@@ -27,18 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.core import (
-    Channel,
-    Clients,
-    Descent,
-    Increment,
-    Meta,
-    Public,
-    ServerUpdate,
-    not_negative,
-    register,
-    step_size,
-)
+from harness.core import Channel, Clients, Descent, Increment, Meta, Public, ServerUpdate, register, step_size
 from harness.core.methods.derivatives import project_simplex
 from harness.core.methods.fairness import group_shares, group_weighted_loss
 
@@ -61,7 +50,7 @@ class FedMinMax(Descent, ServerUpdate):
 
     local_steps: int | None = 1
     lr: float = step_size(0.1)
-    lr_mu: float = step_size(0.1)
+    lr_mu: float = step_size(0.1, zero=True)
 
     class State(NamedTuple):
         """The global model ``(..., P)`` and two mixtures of groups ``(..., K)``."""
@@ -69,10 +58,6 @@ class FedMinMax(Descent, ServerUpdate):
         x: Tensor
         mu: Tensor
         rho: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "lr_mu")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model and the groups' shares, which the clients send once."""

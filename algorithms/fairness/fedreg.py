@@ -60,18 +60,13 @@ class FedReg(Descent, ServerUpdate):
     )  # fmt: skip
 
     lr: float = step_size(0.1)
-    penalty: float = 0.1
-    slope: float = 1.0
+    penalty: float = not_negative(0.1)
+    slope: float = positive(1.0)
 
     class State(NamedTuple):
         """The global model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "slope")
-        not_negative(self, "penalty")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

@@ -57,16 +57,12 @@ class QFedAvg(Descent, ServerUpdate):
     )
 
     lr: float = step_size(0.1)
-    q: float = 1.0
+    q: float = not_negative(1.0)
 
     class State(NamedTuple):
         """The global model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "q")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

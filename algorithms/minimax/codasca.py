@@ -75,9 +75,9 @@ class CODASCA(Descent, Release, ServerUpdate):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    prox: float = 0.002
-    stage_rounds: int = 200
-    decay: float = 3.0
+    prox: float = not_negative(0.002)
+    stage_rounds: int = positive(200)
+    decay: float = positive(3.0)
 
     class State(NamedTuple):
         """Server: points, reference, control variates, ``(..., P)`` and ``(..., Q)``; the clients' variates."""
@@ -89,11 +89,6 @@ class CODASCA(Descent, Release, ServerUpdate):
         cy: Tensor
         cxi: Tensor
         cyi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "stage_rounds", "decay")
-        not_negative(self, "prox")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point and zero control variates."""

@@ -70,7 +70,7 @@ class FedNormSGDA(Descent, ServerUpdate):
     lr_y: float = step_size(0.01)
     own_steps: tuple[int, ...] = ()
     normalize: bool = True
-    snapshot_rounds: int | None = None
+    snapshot_rounds: int | None = positive(None)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
@@ -81,7 +81,6 @@ class FedNormSGDA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "snapshot_rounds")
         if any(steps < 1 for steps in self.own_steps):
             raise UserError(f"algorithm fed_norm_sgda: own_steps must be at least 1, given {self.own_steps}")
 
@@ -108,7 +107,7 @@ class FedNormSGDA(Descent, ServerUpdate):
             (gx, gy), m = self.direction((x, y), (gx, gy), batch, m, ascend=(False, True))
             total_x, total_y = total_x + gx, total_y + gy
             x, y = x - self.lr_x * gx, clients.project(y + self.lr_y * gy)
-        taken = reach(batches.num_steps.clamp(min=1), self.momentum) if self.normalize else 1.0
+        taken = self.reach(batches) if self.normalize else 1.0
         dx, dy = channel.mean(total_x / taken, total_y / taken)
         tau = float(torch.as_tensor(reach(steps.double(), self.momentum)).mean()) if self.normalize else 1.0
         new = self.server_step(state, x=-tau * self.lr_x * dx, y=tau * self.lr_y * dy)

@@ -66,7 +66,7 @@ class FedNest(Descent, Release, ServerUpdate):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    inner_rounds: int = 1
+    inner_rounds: int = positive(1)
     svrg: bool = True
 
     class State(NamedTuple):
@@ -74,10 +74,6 @@ class FedNest(Descent, Release, ServerUpdate):
 
         x: Tensor
         y: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "inner_rounds")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point."""

@@ -61,9 +61,9 @@ class FedSGDAM(Release):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    alpha: float = 0.1
-    beta: float = 0.1
-    first_batch: int | None = None
+    alpha: float = positive(0.1)
+    beta: float = positive(0.1)
+    first_batch: int | None = positive(None)
     average_prev: bool = False
 
     class State(NamedTuple):
@@ -79,7 +79,6 @@ class FedSGDAM(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "alpha", "beta", "first_batch")
         if max(self.alpha, self.beta) > 1:
             given = f"{self.alpha}, {self.beta}"
             raise UserError(f"algorithm fedsgda_m: alpha and beta must be in (0, 1], given {given}")

@@ -64,8 +64,8 @@ class FedSGDAPlus(Descent, ServerUpdate):
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
     server_lr: float = 1.5
-    server_lr_y: float | None = None
-    snapshot_rounds: int = 5
+    server_lr_y: float | None = positive(None)
+    snapshot_rounds: int = positive(5)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
@@ -73,10 +73,6 @@ class FedSGDAPlus(Descent, ServerUpdate):
         x: Tensor
         y: Tensor
         xs: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "snapshot_rounds", "server_lr_y")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""

@@ -65,8 +65,8 @@ class FESSGDA(Descent, ServerUpdate):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    prox: float = 1.0
-    beta: float = 0.5
+    prox: float = not_negative(1.0)
+    beta: float = positive(0.5)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and the slow copy ``(..., P)``."""
@@ -77,8 +77,6 @@ class FESSGDA(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "beta")
-        not_negative(self, "prox")
         if self.beta > 1:
             raise UserError(f"algorithm fess_gda: beta must be in (0, 1], given {self.beta}")
 

@@ -55,7 +55,7 @@ class LocalAdaSEG(ServerUpdate):
 
     local_steps: int | None = 10
     lr: float = step_size(0.1)
-    g0: float = 1.0
+    g0: float = positive(1.0)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and what each client has moved, ``(..., total, 1)``."""
@@ -63,10 +63,6 @@ class LocalAdaSEG(ServerUpdate):
         x: Tensor
         y: Tensor
         moved: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "g0")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point and with the largest steps."""

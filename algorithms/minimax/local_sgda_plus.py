@@ -61,7 +61,7 @@ class LocalSGDAPlus(Descent, ServerUpdate):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    snapshot_rounds: int = 5
+    snapshot_rounds: int = positive(5)
 
     class State(NamedTuple):
         """Server vectors ``(..., P)`` and ``(..., Q)``, and the snapshot ``(..., P)``."""
@@ -69,10 +69,6 @@ class LocalSGDAPlus(Descent, ServerUpdate):
         x: Tensor
         y: Tensor
         xs: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "snapshot_rounds")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's point, which is the first snapshot."""

@@ -59,9 +59,9 @@ class MomentumLocalSGDA(Release):
     local_steps: int | None = 10
     lr_x: float = step_size(0.01)
     lr_y: float = step_size(0.01)
-    a: float = 1.0
-    b_x: float = 0.5
-    b_y: float = 0.5
+    a: float = positive(1.0)
+    b_x: float = positive(0.5)
+    b_y: float = positive(0.5)
     recompute_after_sync: bool = False
 
     class State(NamedTuple):
@@ -74,7 +74,6 @@ class MomentumLocalSGDA(Release):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "a", "b_x", "b_y")
         if self.a > 1 or self.a * max(self.b_x, self.b_y) > 1:
             given = f"a {self.a}, b_x {self.b_x}, b_y {self.b_y}"
             raise UserError(

@@ -31,7 +31,6 @@ from harness.core import (
     Meta,
     ServerUpdate,
     UserError,
-    not_negative,
     register,
     step_size,
 )
@@ -57,7 +56,7 @@ class APFL(Descent, ServerUpdate):
     lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
     share: float = 0.5
-    lr_share: float = step_size(0.01)
+    lr_share: float = step_size(0.01, zero=True)
 
     class State(NamedTuple):
         """The global model ``(..., P)``; personal models ``(..., total, P)``; weights ``(..., total, 1)``."""
@@ -68,7 +67,6 @@ class APFL(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        not_negative(self, "lr_share")
         if not 0 <= self.share <= 1:
             raise UserError(f"algorithm apfl: share must be from 0 to 1, given {self.share}")
 

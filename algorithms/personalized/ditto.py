@@ -59,19 +59,14 @@ class Ditto(Descent, ServerUpdate):
 
     lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    tie: float = 0.01
-    personal_epochs: int | None = None
+    tie: float = not_negative(0.01)
+    personal_epochs: int | None = positive(None)
 
     class State(NamedTuple):
         """The global model ``(..., P)`` and the personal models ``(..., total, P)``."""
 
         x: Tensor
         pi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "personal_epochs")
-        not_negative(self, "tie")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all models from the problem's model."""

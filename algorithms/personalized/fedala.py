@@ -36,7 +36,6 @@ from harness.core import (
     Increment,
     Meta,
     ServerUpdate,
-    not_negative,
     positive,
     register,
     step_size,
@@ -63,8 +62,8 @@ class FedALA(Descent, ServerUpdate):
 
     lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    lr_weights: float = step_size(1.0)
-    weight_epochs: int | None = None
+    lr_weights: float = step_size(1.0, zero=True)
+    weight_epochs: int | None = positive(None)
 
     class State(NamedTuple):
         """Extractor ``(..., P)``, head ``(..., Q)``; the clients' heads and weights ``(..., total, Q)``."""
@@ -73,11 +72,6 @@ class FedALA(Descent, ServerUpdate):
         v: Tensor
         vi: Tensor
         wi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "weight_epochs")
-        not_negative(self, "lr_weights")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

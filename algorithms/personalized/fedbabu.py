@@ -58,7 +58,7 @@ class FedBABU(Descent, ServerUpdate):
 
     lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    finetune_epochs: int = 5
+    finetune_epochs: int = not_negative(5)
     finetune: Literal["all", "head"] = "all"
 
     class State(NamedTuple):
@@ -66,10 +66,6 @@ class FedBABU(Descent, ServerUpdate):
 
         u: Tensor
         v: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "finetune_epochs")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

@@ -76,10 +76,10 @@ class FedCR(Descent, ServerUpdate):
 
     lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    latent: int = 256
+    latent: int = positive(256)
     beta: float = 0.001
-    draws: int = 15
-    test_draws: int = 30
+    draws: int = positive(15)
+    test_draws: int = positive(30)
     prior_rate: float = 1.0
     kl: Literal["forward", "reverse"] = "reverse"
 
@@ -93,7 +93,6 @@ class FedCR(Descent, ServerUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "latent", "draws", "test_draws")
         if not (0 <= self.prior_rate <= 1 and self.beta >= 0):
             given = f"{self.prior_rate} and {self.beta}"
             raise UserError(f"algorithm fedcr: prior_rate must be in [0, 1], beta at least 0, given {given}")

@@ -79,8 +79,8 @@ class FedPAC(Descent, ServerUpdate):
     lr_u: float = step_size(0.01)
     lr_v: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    head_epochs: int | None = None
-    alignment: float = 1.0
+    head_epochs: int | None = positive(None)
+    alignment: float = not_negative(1.0)
     head_combination: bool = True
 
     class State(NamedTuple):
@@ -89,11 +89,6 @@ class FedPAC(Descent, ServerUpdate):
         u: Tensor
         vi: Tensor
         c: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "head_epochs")
-        not_negative(self, "alignment")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

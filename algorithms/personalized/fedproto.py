@@ -61,8 +61,8 @@ class FedProto(Descent):
 
     lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    alignment: float = 1.0
-    least_share: float = 0.01
+    alignment: float = not_negative(1.0)
+    least_share: float = positive(0.01)
 
     class State(NamedTuple):
         """Extractors ``(..., total, P)``, heads ``(..., total, Q)``, prototypes ``(..., K d)``."""
@@ -70,11 +70,6 @@ class FedProto(Descent):
         ui: Tensor
         vi: Tensor
         c: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "least_share")
-        not_negative(self, "alignment")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

@@ -62,10 +62,10 @@ class FedReCo(Descent, ServerUpdate):
 
     lr_u: float = step_size(0.01)
     lr_v: float = step_size(0.01)
-    lr_0: float = step_size(0.001)
+    lr_0: float = step_size(0.001, zero=True)
     grad_clip: float | None = 10.0
-    tie: float = 0.01
-    head_epochs: int | None = None
+    tie: float = not_negative(0.01)
+    head_epochs: int | None = positive(None)
     total: bool = False
     full_q: bool = False
 
@@ -75,11 +75,6 @@ class FedReCo(Descent, ServerUpdate):
         u: Tensor
         ui: Tensor
         vi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "head_epochs")
-        not_negative(self, "lr_0", "tie")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

@@ -32,7 +32,6 @@ from harness.core import (
     Increment,
     Meta,
     ServerUpdate,
-    not_negative,
     positive,
     register,
     step_size,
@@ -57,9 +56,9 @@ class FedRep(Descent, ServerUpdate):
         "fedrep", "personalized", ("erm",), "Collins et al. 2021", "https://arxiv.org/abs/2102.07078"
     )
 
-    lr_u: float = step_size(0.01)
+    lr_u: float = step_size(0.01, zero=True)
     lr_v: float = step_size(0.01)
-    head_epochs: int | None = None
+    head_epochs: int | None = positive(None)
     grad_clip: float | None = 10.0
 
     class State(NamedTuple):
@@ -67,11 +66,6 @@ class FedRep(Descent, ServerUpdate):
 
         u: Tensor
         vi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "head_epochs")
-        not_negative(self, "lr_u")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

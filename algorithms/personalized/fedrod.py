@@ -69,7 +69,7 @@ class FedRoD(Descent, ServerUpdate):
 
     lr: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    balance: float = 1.0
+    balance: float = not_negative(1.0)
 
     class State(NamedTuple):
         """Extractor ``(..., P)``, generic head ``(..., Q)``, personal heads ``(..., total, Q)``."""
@@ -77,10 +77,6 @@ class FedRoD(Descent, ServerUpdate):
         u: Tensor
         v: Tensor
         vi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "balance")
 
     def view(self, problem: Problem) -> Problem:
         """Split the model into extractor and head."""

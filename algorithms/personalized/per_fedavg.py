@@ -58,16 +58,12 @@ class PerFedAvg(Descent, ServerUpdate):
     lr: float = step_size(0.01)
     lr_inner: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    finetune_steps: int = 1
+    finetune_steps: int = not_negative(1)
 
     class State(NamedTuple):
         """The common model, ``(..., P)``."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        not_negative(self, "finetune_steps")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start from the problem's model."""

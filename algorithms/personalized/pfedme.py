@@ -59,18 +59,14 @@ class PFedMe(Descent, ServerUpdate):
     lr: float = step_size(0.005)
     lr_inner: float = step_size(0.01)
     grad_clip: float | None = 10.0
-    tie: float = 15.0
-    inner_steps: int = 5
+    tie: float = positive(15.0)
+    inner_steps: int = positive(5)
 
     class State(NamedTuple):
         """The global model ``(..., P)`` and the personal models ``(..., total, P)``."""
 
         x: Tensor
         pi: Tensor
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "tie", "inner_steps")
 
     def init(self, start: dict[str, Tensor], clients: Clients, channel: Channel) -> State:
         """Start all models from the problem's model."""

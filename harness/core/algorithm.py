@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -23,17 +24,59 @@ from privacy import scale_to_norm
 S = TypeVar("S")
 MOST_SAMPLES = 1_000_000  # in a batch, and steps in a round: their indices are drawn at once
 _SCHEDULE = ("lr_decay", "lr_schedule", "lr_period")  # the only fields so named that are no step sizes
-_STEP_SIZE = "step size"  # key in the metadata of fields
+_STEP_SIZE, _BOUND = "step size", "bound"  # keys in the metadata of fields
 
 
-def step_size(default: float) -> Any:
-    """Declare a field as a step size: above 0, and changed from round to round by `Algorithm.lr_schedule`.
+class Bound(NamedTuple):
+    """A condition on a setting, and its words.
 
-    Examples
-    --------
-    ``lr: float = step_size(0.1)``
+    Attributes
+    ----------
+    holds : Callable
+        Whether a number is allowed.
+    words : str
+        What it must be.
     """
-    return field(default=default, metadata={_STEP_SIZE: True})
+
+    holds: Callable[[float], bool]
+    words: str
+
+
+POSITIVE = Bound(lambda value: bool(np.isfinite(value)) and value > 0, "above 0")
+NOT_NEGATIVE = Bound(lambda value: bool(np.isfinite(value)) and value >= 0, "at least 0")
+BELOW_ONE = Bound(lambda value: 0 <= value < 1, "at least 0 and below 1")
+
+
+def positive(default: float | None) -> Any:
+    """Declare a field that is a finite number above 0, or None: ``mu: float = positive(0.1)``."""
+    return field(default=default, metadata={_BOUND: POSITIVE})
+
+
+def not_negative(default: float | None) -> Any:
+    """Declare a field that is a finite number of at least 0, or None."""
+    return field(default=default, metadata={_BOUND: NOT_NEGATIVE})
+
+
+def below_one(default: float) -> Any:
+    """Declare a field that is at least 0 and below 1."""
+    return field(default=default, metadata={_BOUND: BELOW_ONE})
+
+
+def step_size(default: float, *, zero: bool = False) -> Any:
+    """Declare a field as a step size, which `Algorithm.lr_schedule` changes from round to round.
+
+    It is above 0, or at least 0 with ``zero``.
+    """
+    return field(default=default, metadata={_BOUND: NOT_NEGATIVE if zero else POSITIVE, _STEP_SIZE: True})
+
+
+def _declarations(cls: type) -> dict[str, Mapping[str, Any]]:
+    """Return what fields are declared to be; a subclass that changes a default only keeps the declaration."""
+    made: dict[str, Mapping[str, Any]] = {}
+    for base in reversed(cls.__mro__):
+        own = base.__dict__.get("__dataclass_fields__", {}).values()
+        made |= {one.name: one.metadata for one in own if _BOUND in one.metadata}
+    return made
 
 
 @dataclass(frozen=True)
@@ -154,12 +197,17 @@ class Algorithm:
                 f"algorithm {self.meta.name}: lr_decay needs lr_schedule exponential or step, "
                 f"given {self.lr_decay} with {self.lr_schedule}"
             )
-        positive(self, *self.step_sizes())
+        for name, declared in _declarations(type(self)).items():
+            value = getattr(self, name)
+            if value is not None and not declared[_BOUND].holds(value):
+                raise UserError(
+                    f"algorithm {self.meta.name}: {name} must be {declared[_BOUND].words}, given {value}"
+                )
 
     @classmethod
     def step_sizes(cls) -> tuple[str, ...]:
         """Return the names of the fields that are step sizes, which the schedule changes."""
-        return tuple(one.name for one in fields(cls) if one.metadata.get(_STEP_SIZE))
+        return tuple(name for name, declared in _declarations(cls).items() if _STEP_SIZE in declared)
 
     def rate(self, round: int) -> float:
         """Return the factor of the initial step sizes in a round."""
@@ -242,15 +290,12 @@ class Descent(Algorithm):
         privacy guarantee.
     """
 
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    grad_clip: float | None = None
+    momentum: float = below_one(0.0)
+    weight_decay: float = not_negative(0.0)
+    grad_clip: float | None = positive(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "grad_clip")
-        not_negative(self, "weight_decay")
-        below_one(self, "momentum")
         if self.momentum and self.meta.steps == 1:
             raise UserError(
                 f"algorithm {self.meta.name}: momentum must be 0, given {self.momentum}: it restarts every round, "
@@ -385,15 +430,10 @@ class ServerUpdate(Algorithm):
     """
 
     server_optimizer: steps.ServerOptimizer = "sgd"
-    server_lr: float = 1.0
-    server_momentum: float = 0.9
-    server_beta2: float = 0.99
-    server_tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "server_lr", "server_tau")
-        below_one(self, "server_momentum", "server_beta2")
+    server_lr: float = positive(1.0)
+    server_momentum: float = below_one(0.9)
+    server_beta2: float = below_one(0.99)
+    server_tau: float = positive(1e-3)
 
     def server_init(self, state: S, *names: str) -> S:
         """Return the initial state extended by the server optimizer's memory of the named vectors."""
@@ -458,29 +498,3 @@ def register(cls: type[Algorithm]) -> type[Algorithm]:
                 f"{one.name}: float = step_size({one.default}), or give it another name"
             )
     return ALGORITHMS.add(cls.meta.name, cls)
-
-
-def positive(algorithm: Algorithm, *names: str) -> None:
-    """Check in ``__post_init__`` that fields are finite numbers above zero, or None."""
-    for name in names:
-        value = getattr(algorithm, name)
-        if value is not None and not (np.isfinite(value) and value > 0):
-            raise UserError(f"algorithm {algorithm.meta.name}: {name} must be above 0, given {value}")
-
-
-def not_negative(algorithm: Algorithm, *names: str) -> None:
-    """Check in ``__post_init__`` that fields are finite numbers of at least zero."""
-    for name in names:
-        value = getattr(algorithm, name)
-        if value is not None and not (np.isfinite(value) and value >= 0):
-            raise UserError(f"algorithm {algorithm.meta.name}: {name} must be at least 0, given {value}")
-
-
-def below_one(algorithm: Algorithm, *names: str) -> None:
-    """Check in ``__post_init__`` that fields are at least zero and below one."""
-    for name in names:
-        value = getattr(algorithm, name)
-        if not 0 <= value < 1:
-            raise UserError(
-                f"algorithm {algorithm.meta.name}: {name} must be at least 0 and below 1, given {value}"
-            )

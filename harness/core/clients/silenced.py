@@ -101,19 +101,19 @@ class Silenced(Clients):
 
     def grad(self, x: Tensor, batch: LocalBatch) -> Tensor:
         """Return zeros."""
-        return torch.zeros_like(x)
+        return _zeros(x)
 
     def grads(self, x: Tensor, y: Tensor, batch: LocalBatch) -> tuple[Tensor, Tensor]:
         """Return zeros."""
-        return torch.zeros_like(x), torch.zeros_like(y)
+        return _zeros(x), _zeros(y)
 
     def grad_y(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
         """Return zeros."""
-        return torch.zeros_like(y)
+        return _zeros(y)
 
     def grad_x(self, x: Tensor, y: Tensor, batch: LocalBatch) -> Tensor:
         """Return zeros."""
-        return torch.zeros_like(x)
+        return _zeros(x)
 
     def gradient(
         self,
@@ -124,10 +124,15 @@ class Silenced(Clients):
     ) -> Any:
         """Return zeros."""
         if isinstance(by, int):
-            return torch.zeros_like(points[by])
-        return tuple(torch.zeros_like(points[place]) for place in by)
+            return _zeros(points[by])
+        return tuple(_zeros(points[place]) for place in by)
 
     def each(self, fn: Any, *arguments: Any) -> Any:
         """Return zeros in the shape of the function's results."""
         one = self._rows.measured(fn, self.axes, *arguments).result
         return tree_map(lambda part: part.new_zeros(()).expand(*self.ids.shape, *part.shape), one)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Return zeros that take no memory."""
+    return like.new_zeros(()).expand(like.shape)

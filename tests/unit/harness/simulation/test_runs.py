@@ -140,12 +140,15 @@ def test_a_bad_update_ends_only_runs_without_a_clip(data) -> None:
         finished(ready(data, work, model=MLP))
 
 
-def test_clip_infinite_and_noise_zero_is_no_privacy_at_all(data) -> None:
-    plain = finished(ready(data, "scaffold"))
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_clip_infinite_and_noise_zero_is_no_privacy_at_all(data, name) -> None:
+    """Up to rounding where known terms are set apart."""
+    plain = finished(ready(data, name))
     private = finished(
-        ready(data, "scaffold", privacy={"placement": "local", "clip": float("inf"), "noise_multiplier": 0})
+        ready(data, name, privacy={"placement": "local", "clip": float("inf"), "noise_multiplier": 0})
     )
-    assert all(torch.equal(a, b) for a, b in zip(plain.state, private.state, strict=True))
+    gap = 1e-6 if name == "scaffold" else 0.0
+    assert all(torch.allclose(a, b, 0, gap) for a, b in zip(plain.state, private.state, strict=True))
 
 
 def test_the_statement_names_everything_a_reader_needs(data) -> None:
