@@ -87,7 +87,7 @@ Compute = Callable[
 ]  # (loss, axes, points, samples, by) -> a tensor for each moving point
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Gradients:
     """Gradients of a cohort's losses.
 

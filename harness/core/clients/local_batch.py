@@ -10,6 +10,7 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.execution.exact.sharing import Shared, without_sharing
+from harness.core.registry import Incompatible
 
 
 class PartyBatch(NamedTuple):
@@ -139,6 +140,15 @@ class LocalBatch:
     def with_received(self, received: Tensor, own: Tensor) -> LocalBatch:
         """Return the batch with what the parties have received about its samples; see `PartyBatch`."""
         return replace(self, samples=PartyBatch(*self.of_runs[:4], received=received, own=own), runs=None)
+
+    @classmethod
+    def drawn(cls, batch: object) -> LocalBatch:
+        """Return a batch that was drawn; refuse one made by hand, whose work nobody counts."""
+        if not isinstance(batch, LocalBatch):
+            raise Incompatible(
+                "the algorithm computes on samples of its own; it needs batches drawn by Clients.batches"
+            )
+        return batch
 
     def revealed(self) -> LocalBatch:
         """Return the batch with the samples that record-level privacy protects."""

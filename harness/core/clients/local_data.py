@@ -62,7 +62,7 @@ class Holders(NamedTuple):
     runs: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class LocalData:
     """The data that the members of a cohort hold.
 

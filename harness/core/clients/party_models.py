@@ -17,7 +17,7 @@ from harness.core.execution.vectorize import Rows
 from harness.core.problem import Problem
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PartyModels:
     """The models of the parties of a vertical problem.
 

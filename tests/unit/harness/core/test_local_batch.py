@@ -6,7 +6,7 @@ import torch
 from datasets.federation import Batch
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.local_batch import LocalBatch
-from harness.core.execution.exact.sharing import Shared, arranged
+from harness.core.execution.exact.sharing import Shared, leaves_of
 from harness.core.execution.vectorize import Rows
 from harness.core.registry import Incompatible
 from tests.support.wire import cohort, record
@@ -66,8 +66,8 @@ def test_what_is_shared_gives_what_copies_give(seeds, mode):
 
 def test_a_view_for_all_runs_is_not_taken_for_shared():
     points = torch.ones(1, CLIENTS, 2).expand(RUNS, -1, -1)
-    assert arranged([points, torch.ones(RUNS, CLIENTS, 3)], 2).shared == ()
-    assert arranged([points, Shared(torch.ones(1, CLIENTS, 3), RUNS)], 2).shared == (False, True)
+    assert leaves_of([points, torch.ones(RUNS, CLIENTS, 3)])[2] == ()
+    assert leaves_of([points, Shared(torch.ones(1, CLIENTS, 3), RUNS)])[2] == (False, True)
 
 
 def _loss(point, batch):
