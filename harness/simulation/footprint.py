@@ -17,7 +17,7 @@ from harness.core.clients.batches import Batches
 from harness.core.clients.row_table import RowTable
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.memory import MOST_KEPT
-from harness.core.execution.vectorize import Points, Rows, _clipped_sum, _gradient
+from harness.core.execution.vectorize import ClientExecutor, Points, _clipped_sum, _gradient
 from harness.core.units import size
 from harness.core.wire.message import Message
 from harness.metrics import consensus_distance
@@ -113,7 +113,7 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
     class Gone(Simulation):
         evaluated_clients = EvaluatedOfRun
 
-    channel, rows = partial(DryChannel, stages=NoisyStages), Rows(setup.rows.mode)
+    channel, rows = partial(DryChannel, stages=NoisyStages), ClientExecutor(setup.rows.mode)
     run = Gone.from_setup(setup, clients=ClientsOfRun, channel=channel, rows=rows)
     for _ in range(min(2, setup.spec.rounds)):  # the second has states before and after
         run.step()

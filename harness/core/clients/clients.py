@@ -20,7 +20,7 @@ from harness.core.clients.private_batches import Records
 from harness.core.clients.pruning import PrunedModels, prune_models, prune_own_models, sparse_model
 from harness.core.clients.work import CountedWork
 from harness.core.execution.exact.row_product import rounds_alike
-from harness.core.execution.vectorize import Points, Rows
+from harness.core.execution.vectorize import ClientExecutor, Points
 from harness.core.problem import Objective, Problem, problem_loss
 from harness.core.public import Public
 from harness.core.registry import Incompatible
@@ -43,7 +43,7 @@ class Clients(Cohort, GradientVerbs):
         All clients.
     problem : Problem
         What the clients optimize.
-    rows : Rows
+    rows : ClientExecutor
         Executor of one-client functions over the cohort.
     privacy : Privacy, optional
         With unit "record", gradients are noisy sums of clipped per-sample gradients. Embeddings of parties are
@@ -69,7 +69,7 @@ class Clients(Cohort, GradientVerbs):
         self,
         federation: Federation,
         problem: Problem,
-        rows: Rows,
+        rows: ClientExecutor,
         *,
         privacy: Privacy | None = None,
         alpha: float | Tensor = 0.0,

@@ -51,7 +51,7 @@ class Measured(NamedTuple):
     result: Any
 
 
-class Rows:
+class ClientExecutor:
     """Executor of one-client functions over the rows of their arguments.
 
     Parameters
@@ -271,7 +271,7 @@ class Rows:
 
         def one() -> Measured:
             first = tree_map(lambda t: t[(0,) * axes], arguments)
-            operations = _Operations()
+            operations = _OperationCounter()
             with operations, exact_sizes():
                 if gradient:
                     _gradient(fn, [point.detach() for point in first[:-1]], first[-1], by)
@@ -283,7 +283,7 @@ class Rows:
         return _kept(self._measured, (fn, gradient, by, _shapes(arguments, axes), hollow), one)
 
 
-class _Operations(TorchDispatchMode):
+class _OperationCounter(TorchDispatchMode):
     """Counter of operations by torch's formulas.
 
     torch's own counter imports the compiler, which takes most of a second.

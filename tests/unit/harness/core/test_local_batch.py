@@ -7,7 +7,7 @@ from datasets.federation import Batch
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.execution.exact.sharing import Shared, leaves_of
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import Incompatible
 from tests.support.wire import cohort, record
 
@@ -56,11 +56,11 @@ def test_what_is_shared_gives_what_copies_give(seeds, mode):
     copies = Batch(*(part.repeat_interleave(RUNS // seeds, 0) for part in batch))
     own = torch.randn(RUNS, CLIENTS, 2, generator=torch.Generator().manual_seed(1))
     for points in (own, own[:1].expand(RUNS, -1, -1)):
-        one, other = (Rows(mode).gradient(_loss, 2, [points], each)[0] for each in (shared, copies))
+        one, other = (ClientExecutor(mode).gradient(_loss, 2, [points], each)[0] for each in (shared, copies))
         torch.testing.assert_close(one, other)
-        one, other = (Rows(mode).map(_loss, 2, points, each) for each in (shared, copies))
+        one, other = (ClientExecutor(mode).map(_loss, 2, points, each) for each in (shared, copies))
         torch.testing.assert_close(one, other)
-        one, other = (Rows(mode).map(_mean, 2, each) for each in (shared, copies))
+        one, other = (ClientExecutor(mode).map(_mean, 2, each) for each in (shared, copies))
         torch.testing.assert_close(one, other)
 
 
