@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches, LocalWork
-from harness.core.clients.cohort import Cohort
+from harness.core.clients.cohort import Cohort, Membership
 from harness.core.clients.gradients import Gradients, GradientVerbs, slots
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.local_data import LocalData
@@ -53,7 +53,7 @@ class Clients(Cohort, GradientVerbs):
         ``(total,)``; vertical problems.
     batch_size : int, optional
         Samples that all data of a client count as, where counts of samples are private.
-    **cohort
+    **cohort : Membership
         Who takes part; see `Cohort`.
 
     Attributes
@@ -74,7 +74,7 @@ class Clients(Cohort, GradientVerbs):
         privacy: Privacy | None = None,
         alpha: float | Tensor = 0.0,
         batch_size: int | None = None,
-        **cohort: Any,
+        **cohort: Unpack[Membership],
     ) -> None:
         by_gradient = privacy is not None and privacy.by_gradient
         private = privacy is not None and privacy.counts_private
