@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from datasets.federation import Batch
 from harness.core.algorithm import ALGORITHMS
@@ -44,6 +45,26 @@ def test_clients_that_stay_idle_get_padding():
 
 
 RUNS, CLIENTS = 4, 2
+
+
+def test_weights_of_runs_need_no_copies_of_features():
+    """Features are large: of two seeds, each run would have a copy of its own."""
+    x = torch.ones(2, CLIENTS, 3, 2)
+    batch = LocalBatch(Batch(x, x[..., 0], x[..., 0], torch.ones(2, CLIENTS, 3)), RUNS)
+    with Copied() as copied:
+        assert batch.weight.shape == (RUNS, CLIENTS, 3) and batch.active.shape == (RUNS, CLIENTS, 1)
+    assert copied.most <= RUNS * CLIENTS * 3
+
+
+class Copied(TorchDispatchMode):
+    """Notes the size of the largest result."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.most = max(self.most, result.numel())
+        return result
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
