@@ -15,7 +15,7 @@ import torch
 from benchmarks.speed import compare, interleaved
 from datasets.federation import Batch
 from harness import models
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.problems.classify import classifier
 
 # Model, its settings, shape of a sample, clients, samples of each, and how clients are computed.
@@ -36,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for model, settings, shape, clients, samples, mode in WORK:
         net = models.build(model, shape, 10, settings)
-        problem, rows = classifier(net), Rows(mode).expecting(100.0)
+        problem, rows = classifier(net), ClientExecutor(mode).expecting(100.0)
         count = sum(part.numel() for part in net.parameters())
         drawn = torch.Generator().manual_seed(0)
         x = torch.randn((clients, samples, *shape), generator=drawn)

@@ -23,7 +23,7 @@ from harness.config.run import read_spec
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
 from harness.core.execution import tracing
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.wire.channel import Channel
 from harness.simulation.build import Execution, prepare
 from harness.simulation.calibration import calibrated
@@ -74,7 +74,7 @@ WORK: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SORTS: dict[str, tuple[tuple[type, tuple[str, ...]], ...]] = {
     "data": ((Clients, ("batches", "data")), (Batches, ("__iter__",))),
-    "arithmetic": ((Rows, ("map", "gradient", "clipped_sums", "each")),),
+    "arithmetic": ((ClientExecutor, ("map", "gradient", "clipped_sums", "each")),),
     "channel": ((Channel, ("down", "rebroadcast", "mean", "gather", "scatter", "mix")),),
 }
 REST = "rest"

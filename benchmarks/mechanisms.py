@@ -17,7 +17,7 @@ from benchmarks.workloads import Workload
 from datasets.federation import Batch
 from harness import models
 from harness.core.clients.pruning import prune_models
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.problems.classify import classifier
 from privacy import gaussian_noise
 
@@ -68,7 +68,7 @@ def opacus_step(work: Workload, mode: str) -> Callable[[], None]:
 
 def our_step(work: Workload) -> Callable[[], None]:
     """Return a step of DP-SGD as `Clients.grad` makes it for one client."""
-    problem, rows = classifier(work.module()), Rows("loop")
+    problem, rows = classifier(work.module()), ClientExecutor("loop")
     x, y = work.data()
     batch = Batch(x, y, torch.zeros_like(y), torch.ones(len(y)))
     batch = Batch(*(part.unsqueeze(0) for part in batch))
@@ -91,7 +91,7 @@ def pruned_step(name: str, shape: tuple[int, ...], batch_size: int, alpha: float
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(1, batch_size, *shape, generator=generator)
     y = torch.randint(10, (1, batch_size), generator=generator)
-    batch, rows, full = Batch(inputs, y, y * 0, torch.ones(y.shape)), Rows("loop"), x.unsqueeze(0)
+    batch, rows, full = Batch(inputs, y, y * 0, torch.ones(y.shape)), ClientExecutor("loop"), x.unsqueeze(0)
 
     def step() -> None:
         (small,) = rows.gradient(smaller.problem.loss, 1, (smaller.take(full),), batch)

@@ -34,7 +34,7 @@ from datasets.federation import Batch
 from harness import models, run
 from harness.config.recorded import run_id
 from harness.config.run import read_spec
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import counted
 from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
@@ -121,7 +121,7 @@ def images(options: argparse.Namespace) -> None:
         ("fedreco_cnn", (1, 28, 28)),
         ("fedsgda_cnn", (3, 32, 32)),
     ):
-        problem, rows, samples = classifier(models.build(name, shape, 10)), Rows("loop"), 10_000
+        problem, rows, samples = classifier(models.build(name, shape, 10)), ClientExecutor("loop"), 10_000
         labels = torch.randint(0, 10, (samples,))
         pool = Batch(torch.randn(samples, *shape), labels, torch.zeros_like(labels), torch.ones(samples))
         x, seconds = problem.init(torch.Generator())["x"][None], []

@@ -11,7 +11,7 @@ from algorithms.centralized.fedavg import FedAvg
 from datasets.federation import Batch, Federation
 from harness import models
 from harness.core import Algorithm
-from harness.core.execution.vectorize import Mode, Rows
+from harness.core.execution.vectorize import ClientExecutor, Mode
 from harness.core.settings.compression import PLAIN, Compression
 from harness.core.settings.privacy import Privacy
 from harness.problems.classify import classifier
@@ -99,7 +99,7 @@ class Ours:
     work : Workload
         What.
     mode, threads
-        As in `Rows`.
+        As in `ClientExecutor`.
     cohort : int or None
         Clients a round, drawn anew every round; None: all.
     privacy, compression
@@ -134,7 +134,7 @@ class Ours:
             compression,
             cohort=cohort,
             start=algorithm.view(problem).init(torch.Generator().manual_seed(0)),
-            rows=Rows(mode, threads),
+            rows=ClientExecutor(mode, threads),
         )
 
     def vector(self) -> Tensor:

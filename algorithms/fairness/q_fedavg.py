@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from harness.core import Channel, Clients, Descent, Meta, ServerUpdate, not_negative, register, step_size
-from harness.core.losses import power
+from harness.core.execution.exact.functions import power
 
 LEAST = 1e-3  # loss below which the divisor stops falling
 

@@ -41,9 +41,9 @@ from harness.core import (
     register,
     step_size,
 )
+from harness.core.execution.exact.sums import combined
 from harness.core.methods.derivatives import aligned_loss, class_statistics, minimize_on_simplex
 from harness.core.problem import Problem, join_model, split_model
-from harness.core.wire.message import combined
 
 LEAST = 1e-3  # smallest weight of another client's head
 RARE = 1e-6  # share of a class among all samples below which its prototype is kept

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from harness.core.execution.exact.functions import quotient
+
 T = TypeVar("T")
 Number = int | float
 
@@ -101,8 +103,8 @@ def _arithmetic(name: str) -> Callable[[PerRun, Any], Any]:
 
     def method(self: PerRun, other: Any) -> Any:
         if isinstance(other, Tensor):
-            if name == "truediv":  # as torch divides a number by a tensor
-                return other.reciprocal() * self.of(other)
+            if name == "truediv":
+                return quotient(self.of(other), other)
             return function(self.of(other), other)
         if isinstance(other, PerRun):
             return PerRun(list(map(function, self.values, other.values)))

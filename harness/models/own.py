@@ -21,7 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from harness.core import rng
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Loops, Ravel, set_start, take_in_loops
 from harness.core.registry import UserError
 from harness.models.net import Net
@@ -179,14 +179,14 @@ def _loops(where: str, module: nn.Module, batch: Tensor) -> Loops | None:
             f"{str(error).split('. ')[0]}; avoid branches on values and changes in place"
         ) from error
     plain = torch.stack([slope(point, one) for point, one in zip(points, batch, strict=False)])
-    if not (_close(found, plain) and _right(Rows("loop", singly=True), ravel, points, batch)):
+    if not (_close(found, plain) and _right(ClientExecutor("loop", singly=True), ravel, points, batch)):
         raise UserError(
             f"{where} torch.func.vmap computes other gradients of forward than a loop does; use layers that it "
             "knows, for instance a loop over nn.GRUCell in place of nn.GRU"
         )
-    if not _right(Rows("loop"), ravel, points, batch):
+    if not _right(ClientExecutor("loop"), ravel, points, batch):
         return "samples"
-    if not _right(Rows("vmap"), ravel, points, batch):
+    if not _right(ClientExecutor("vmap"), ravel, points, batch):
         return "clients"
     return "faster" if any("batching rule" in str(one.message) for one in told) else None
 
@@ -198,7 +198,7 @@ class _Some(NamedTuple):
     weight: Tensor
 
 
-def _right(rows: Rows, ravel: Ravel, points: Tensor, batch: Tensor) -> bool:
+def _right(rows: ClientExecutor, ravel: Ravel, points: Tensor, batch: Tensor) -> bool:
     """Whether gradients of clients, and clipped ones of their samples, are those of single samples.
 
     As many clients as samples are tried, too: then torch cannot see that it takes the ones for the others.

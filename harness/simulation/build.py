@@ -32,7 +32,7 @@ from harness.config.run import RunSpec, refuse_too_many
 from harness.core import rng
 from harness.core.algorithm import ALGORITHMS, Algorithm
 from harness.core.clients.pruning import prunable
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible, UserError
@@ -107,8 +107,8 @@ class Execution:
         if self.noise_code is not None:
             checked_code(self.noise_code)
 
-    def rows(self, problem: Problem) -> Rows:
-        """Return the `Rows` that run one-client functions of a problem.
+    def rows(self, problem: Problem) -> ClientExecutor:
+        """Return the executor of one-client functions of a problem.
 
         Raises
         ------
@@ -147,7 +147,7 @@ class Prepared:
         Start values.
     mixing : Tensor or None
         Mixing matrix of a gossip algorithm.
-    rows : Rows
+    rows : ClientExecutor
         How clients are run.
     diagnostics : bool
         As of `Execution`.
@@ -170,7 +170,7 @@ class Prepared:
     federation: Federation
     start: dict[str, Tensor]
     mixing: Tensor | None
-    rows: Rows
+    rows: ClientExecutor
     diagnostics: bool = False
     code: str = ""
     in_parts: bool | None = None
@@ -408,8 +408,8 @@ def _bands(spec: RunSpec, privacy: CentralPrivacy, total: int) -> int:
     return bands
 
 
-def _new_rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> Rows:
-    return Rows(mode, threads, singly=loops_of(problem.module) == "samples")
+def _new_rows(problem: Problem, mode: Literal["vmap", "loop"], threads: int) -> ClientExecutor:
+    return ClientExecutor(mode, threads, singly=loops_of(problem.module) == "samples")
 
 
 _rows = lru_cache(maxsize=CACHED_PROBLEMS)(_new_rows)

@@ -15,7 +15,7 @@ from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
 from harness.core.clients.row_table import RowTable
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.metrics import ELSEWHERE, METRICS, Predictions, consensus_distance, evaluate
@@ -31,7 +31,7 @@ MOST_OUTPUTS = 2**25  # of all runs of a stack on all samples; beyond, each run 
 def measure(
     problem: Problem,
     federation: Federation,
-    rows: Rows,
+    rows: ClientExecutor,
     state: Any,
     model: Any,
     *,
@@ -44,7 +44,7 @@ def measure(
 
     Parameters
     ----------
-    problem, federation, rows : Problem, Federation, Rows
+    problem, federation, rows : Problem, Federation, ClientExecutor
         The problem, the data, and how one-client functions are run.
     state : NamedTuple of tensors
         State of the algorithm.
@@ -94,7 +94,9 @@ def measure(
     return {**evaluate(predictions, federation.clients), **figures}, predictions
 
 
-def _of_nodes(problem: Problem, federation: Federation, rows: Rows, x: Tensor) -> dict[str, float | None]:
+def _of_nodes(
+    problem: Problem, federation: Federation, rows: ClientExecutor, x: Tensor
+) -> dict[str, float | None]:
     """Return mean and minimum over nodes of the figures of a node's model ``(total, P)`` on all test samples."""
     found: dict[str, float | None] = {}
     each = [predict(problem, federation, rows, model) for model in x]
@@ -106,7 +108,7 @@ def _of_nodes(problem: Problem, federation: Federation, rows: Rows, x: Tensor) -
     return found
 
 
-def outer_loss(problem: Problem, federation: Federation, rows: Rows, state: Any) -> float | None:
+def outer_loss(problem: Problem, federation: Federation, rows: ClientExecutor, state: Any) -> float | None:
     """Return the mean over clients of the outer objective at their y, on all validation samples."""
     batch = federation.pool.at(federation.splits["validation"])
     y = state.y.dense() if isinstance(state.y, RowTable) else state.y
@@ -175,14 +177,16 @@ class Applied(NamedTuple):
 
 
 def predict(
-    problem: Problem, federation: Federation, rows: Rows, model: Any, split: str = "test"
+    problem: Problem, federation: Federation, rows: ClientExecutor, model: Any, split: str = "test"
 ) -> Predictions:
     """Return the predictions for all samples of a split; arguments as of `applied`."""
     return predicted(federation, applied(problem, federation, rows, model, split))
 
 
 @torch.no_grad()
-def applied(problem: Problem, federation: Federation, rows: Rows, model: Any, split: str) -> Applied:
+def applied(
+    problem: Problem, federation: Federation, rows: ClientExecutor, model: Any, split: str
+) -> Applied:
     """Apply one model, one model per client, or a vertical pair (server, parties) to all samples of a split."""
     index = federation.splits[split]
     if problem.kind == "vertical":
@@ -206,7 +210,7 @@ def applied(problem: Problem, federation: Federation, rows: Rows, model: Any, sp
 
 @torch.no_grad()
 def applied_together(
-    problem: Problem, federation: Federation, rows: Rows, models: Tensor, split: str
+    problem: Problem, federation: Federation, rows: ClientExecutor, models: Tensor, split: str
 ) -> list[Applied] | None:
     """Apply the models ``(R, P)`` of runs that share their data to all samples, which are read once.
 
@@ -303,7 +307,7 @@ def _array(values: Tensor) -> NDArray[Any]:
     return array
 
 
-def _vertical(problem: Problem, rows: Rows, model: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
+def _vertical(problem: Problem, rows: ClientExecutor, model: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
     assert problem.embed is not None and problem.predict is not None
     x, y = model
     scores: Tensor = problem.predict(x, rows.map(problem.embed, 1, y, batch))

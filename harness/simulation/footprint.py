@@ -17,7 +17,7 @@ from harness.core.clients.batches import Batches
 from harness.core.clients.row_table import RowTable
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.memory import MOST_KEPT
-from harness.core.execution.vectorize import Points, Rows, _clipped_sum, _gradient
+from harness.core.execution.vectorize import ClientExecutor, Points, _clipped_sum, _gradient
 from harness.core.units import size
 from harness.core.wire.message import Message
 from harness.metrics import consensus_distance
@@ -108,7 +108,7 @@ def _counted(setup: Setup, mode: Hollow | None) -> Footprint:
         clients=partial(CountedClients, count=count),
         evaluated_clients=partial(CountedAtEvaluation, count=count),
         channel=NoisyChannel,
-        rows=Rows(setup.rows.mode),
+        rows=ClientExecutor(setup.rows.mode),
     )
     for _ in range(min(2, setup.spec.rounds)):  # the second has states before and after
         run.step()

@@ -24,7 +24,7 @@ from harness.core.clients.pruning import PrunedModels, prune_models, pruned_mode
 from harness.core.clients.row_table import RowTable, of_run
 from harness.core.cost import Cost
 from harness.core.execution.exact.row_product import rounds_alike
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import loops_of
 from harness.core.per_run import for_each, side_by_side
 from harness.core.problem import Problem
@@ -85,7 +85,7 @@ class Simulation:
         Mixing matrix of a gossip algorithm, ``(..., total, total)``.
     start : Mapping[str, Tensor] or None
         Start values ``(..., P)``; drawn by the problem if None.
-    rows : Rows or None
+    rows : ClientExecutor or None
         How one-client functions are run. None: dense models vectorized, others in a loop.
     in_parts : bool or None
         Whether to process the cohort client by client. None: if clients are run in a loop and the algorithm allows
@@ -144,7 +144,7 @@ class Simulation:
         noise_keys: Sequence[str] | None = None,
         mixing: Tensor | None = None,
         start: Mapping[str, Tensor] | None = None,
-        rows: Rows | None = None,
+        rows: ClientExecutor | None = None,
         in_parts: bool | None = None,
         federations: Sequence[Federation] = (),
         diagnostics: bool = True,
@@ -159,7 +159,7 @@ class Simulation:
         self.problem = problem = algorithm.view(problem)
         self.seeds, self.num_runs, self.stacked = tuple(seeds), len(seeds), len(seeds) > 1
         singly = loops_of(problem.module) == "samples"
-        self.rows = rows or Rows("vmap" if problem.dense else "loop", singly=singly)
+        self.rows = rows or ClientExecutor("vmap" if problem.dense else "loop", singly=singly)
         self.privacies = for_each(privacy or (), len(seeds))
         self.privacy = side_by_side(self.privacies) if self.privacies else None
         self.cost = Cost(self._runs)
@@ -259,7 +259,7 @@ class Simulation:
             Whether ``ids`` stand for a cohort that the run draws by itself, as in dry runs. Otherwise they are
             public and charged without amplification.
         ahead : float
-            Expected number of future rounds per past round; see `Rows.expecting`.
+            Expected number of future rounds per past round; see `ClientExecutor.expecting`.
 
         Raises
         ------

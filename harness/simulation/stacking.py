@@ -20,8 +20,8 @@ from torch import Tensor
 from datasets.federation import Federation, one_pool, stack
 from harness.config.run import RunSpec
 from harness.core.algorithm import ALGORITHMS
-from harness.core.clients.batches import uneven_batches
 from harness.core.clients.row_table import of_run, stacked
+from harness.core.execution.exact.widths import uneven_batches
 from harness.core.per_run import kind
 from harness.core.settings.privacy import BUDGETS
 from harness.models import MODELS

@@ -15,7 +15,7 @@ from datasets.federation import Batch, stack
 from harness.core.algorithm import Algorithm, Descent, ServerUpdate
 from harness.core.clients.batches import Batches
 from harness.core.clients.clients import Clients
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.losses import cross_entropy
 from harness.core.wire.channel import Channel
 from harness.core.wire.message import Known, Message
@@ -153,10 +153,16 @@ def _modes(cls: type[Algorithm]) -> None:
     """Give the same vectorized, looped, threaded and, where allowed, in parts."""
     algorithm, task = small(cls), task_of(cls)
     expected = run(algorithm, task)
-    same_state("the state of the loop", run(algorithm, task, rows=Rows("loop")), expected)
-    same_state("the state of the loop on threads", run(algorithm, task, rows=Rows("loop", 2)), expected)
+    same_state("the state of the loop", run(algorithm, task, rows=ClientExecutor("loop")), expected)
+    same_state(
+        "the state of the loop on threads", run(algorithm, task, rows=ClientExecutor("loop", 2)), expected
+    )
     if cls.meta.parts:
-        same_state("the state in parts", run(algorithm, task, rows=Rows("loop", 2), in_parts=True), expected)
+        same_state(
+            "the state in parts",
+            run(algorithm, task, rows=ClientExecutor("loop", 2), in_parts=True),
+            expected,
+        )
 
 
 @_check
@@ -323,10 +329,10 @@ def _objective(run: Simulation) -> float:
         return float(problem.measure(mean, data)["stationarity"])
     if problem.kind == "vertical":
         assert problem.embed is not None
-        h = Rows("loop").map(problem.embed, 1, state.y, data)
+        h = ClientExecutor("loop").map(problem.embed, 1, state.y, data)
         return float(problem.loss(state.x, h, Batch(*(part[0] for part in data))))
     assert run.problem.predict is not None
     model = run.personal()
     model = model if model.ndim > 1 else model.expand(federation.clients, -1)
-    scores = Rows("loop").map(run.problem.predict, 1, model, data.x)
+    scores = ClientExecutor("loop").map(run.problem.predict, 1, model, data.x)
     return float((cross_entropy(scores, data.y) * data.weight).sum() / data.weight.sum())

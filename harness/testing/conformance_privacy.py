@@ -17,7 +17,7 @@ from harness.core.algorithm import Algorithm, Release
 from harness.core.clients.batches import Batches, LocalWork
 from harness.core.clients.clients import Clients
 from harness.core.clients.pruning import prune_own_models
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression, Ratio
@@ -151,8 +151,8 @@ class Noted(Clients):
         return super().batches(work, batch_size=batch_size, **options)
 
 
-class Summed(Rows):
-    """Rows that count clipped sums of gradients."""
+class Summed(ClientExecutor):
+    """An executor that counts clipped sums of gradients."""
 
     sums = 0
 

@@ -15,7 +15,7 @@ from datasets.vertical import Columns
 from harness import models
 from harness.core import rng
 from harness.core.algorithm import Algorithm
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Kind, Problem
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -100,7 +100,13 @@ def simulate(
     mixing = mixing_matrix(Complete(), federation.clients) if gossip else None
     if mixing is not None and len(seeds) > 1:
         mixing = mixing.expand(len(seeds), -1, -1)
-    given = {"rows": Rows("vmap"), "compression": RAW, "mixing": mixing, "in_parts": False, **options}
+    given = {
+        "rows": ClientExecutor("vmap"),
+        "compression": RAW,
+        "mixing": mixing,
+        "in_parts": False,
+        **options,
+    }
     run = Simulation(problem, federation, algorithm, seeds=seeds, **given)
     if state is not None:
         run.state, run.round = state, first

@@ -5,7 +5,7 @@ import torch
 
 from datasets.federation import stack
 from harness.core import ALGORITHMS
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.settings.compression import Compression
 from tests.support.wire import privacy as mechanism
 from tests.support.worlds import (
@@ -71,7 +71,7 @@ def test_each_run_draws_its_own_cohort(name, monkeypatch):
 
 
 def test_in_a_loop():
-    compare("scaffold", rows=Rows("loop"))
+    compare("scaffold", rows=ClientExecutor("loop"))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsgda_m"])

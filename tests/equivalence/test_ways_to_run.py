@@ -10,7 +10,7 @@ from harness import models
 from harness.core import ALGORITHMS, Clients
 from harness.core.clients.batches import Batches
 from harness.core.execution import tracing
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import UserError
 from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
@@ -59,7 +59,9 @@ def test_vectorized_looped_threaded_and_in_parts_agree(name, cohort, work):
     options = {"lr": 0.3, "batch_size": 4, "cohort": cohort, **work}
     expected = run_algorithm(name, problem, federation, 3, **options)
     for mode, threads, parts in LOOPS:
-        found = run_algorithm(name, problem, federation, 3, rows=Rows(mode, threads), parts=parts, **options)
+        found = run_algorithm(
+            name, problem, federation, 3, rows=ClientExecutor(mode, threads), parts=parts, **options
+        )
         assert largest_difference(found.state, expected.state) < 1e-10, (mode, threads, parts)
         counters = ("up", "down", "oracle_calls")
         for counter in counters if parts else (*counters, "flops"):
@@ -70,8 +72,10 @@ def test_parts_do_the_same_work():
     """Client 2 has 3 samples; beside others its batches are padded to 4, alone they are not."""
     problem, federation = logistic(), random_federation([12, 3])
     options = {"local_steps": 2, "batch_size": 4}
-    whole = run_algorithm("fedavg", problem, federation, 1, rows=Rows("loop"), **options).cost
-    parts = run_algorithm("fedavg", problem, federation, 1, rows=Rows("loop"), parts=True, **options).cost
+    whole = run_algorithm("fedavg", problem, federation, 1, rows=ClientExecutor("loop"), **options).cost
+    parts = run_algorithm(
+        "fedavg", problem, federation, 1, rows=ClientExecutor("loop"), parts=True, **options
+    ).cost
     assert int(whole.flops) == int(parts.flops)
     assert int(whole.oracle_calls) == int(parts.oracle_calls) == 2 * (4 + 3)
 
@@ -83,7 +87,9 @@ def test_parts_send_through_the_same_channel(privacy, compression):
     problem, federation = logistic(), random_federation(SIZES)
     options = {"lr": 0.3, "local_steps": 3, "privacy": privacy, "compression": compression}
     whole = run_algorithm("fedavg", problem, federation, 3, **options)
-    parts = run_algorithm("fedavg", problem, federation, 3, rows=Rows("loop", 2), parts=True, **options)
+    parts = run_algorithm(
+        "fedavg", problem, federation, 3, rows=ClientExecutor("loop", 2), parts=True, **options
+    )
     assert largest_difference(whole.state, parts.state) < 1e-10
     assert whole.ledger.report(1e-5) == parts.ledger.report(1e-5)
     assert whole.ledger.made == parts.ledger.made
@@ -96,8 +102,11 @@ def test_the_order_in_which_workers_finish_does_not_show():
     """Parts add their messages in the order of the clients, so threads change not one bit."""
     problem, federation = logistic(), random_federation(SIZES)
     options = {"lr": 0.3, "local_steps": 4, "batch_size": 3, "parts": True}
-    once = run_algorithm("fedavg", problem, federation, 4, rows=Rows("loop", 1), **options)
-    again = [run_algorithm("fedavg", problem, federation, 4, rows=Rows("loop", n), **options) for n in (2, 3)]
+    once = run_algorithm("fedavg", problem, federation, 4, rows=ClientExecutor("loop", 1), **options)
+    again = [
+        run_algorithm("fedavg", problem, federation, 4, rows=ClientExecutor("loop", n), **options)
+        for n in (2, 3)
+    ]
     assert all(torch.equal(once.state.x, other.state.x) for other in again)
 
 
@@ -113,7 +122,9 @@ def test_a_failing_part_ends_the_round_with_its_own_error():
     poison = float(federation.pool.x[:5].sum())
     broken = type(problem)("broken", "erm", problem.init, loss)
     with pytest.raises(ZeroDivisionError, match="client 0 is broken"):
-        run_algorithm("fedavg", broken, federation, 1, rows=Rows("loop", 2), parts=True, batch_size=None)
+        run_algorithm(
+            "fedavg", broken, federation, 1, rows=ClientExecutor("loop", 2), parts=True, batch_size=None
+        )
 
 
 @pytest.mark.parametrize("name", ERM)
@@ -181,7 +192,7 @@ def test_a_client_that_finishes_early_is_as_if_it_were_alone():
 )
 def test_coupled_problems_vectorize_too(name, problem):
     expected = run_algorithm(name, *problem(), 4, local_steps=3)
-    for rows in (Rows("loop"), Rows("loop", 2)):
+    for rows in (ClientExecutor("loop"), ClientExecutor("loop", 2)):
         assert (
             largest_difference(
                 run_algorithm(name, *problem(), 4, local_steps=3, rows=rows).state, expected.state

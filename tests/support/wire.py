@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from datasets.federation import Federation, stack
 from harness.core.clients.clients import Clients
 from harness.core.cost import Cost
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
@@ -56,7 +56,7 @@ def cohort(
     return Clients(
         data,
         problem or classifier(nn.Linear(3, 2)),
-        Rows(mode),
+        ClientExecutor(mode),
         seeds=seeds,
         round=round,
         ids=numbers,

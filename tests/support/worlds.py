@@ -16,7 +16,7 @@ from datasets.topology import Ring, mixing_matrix
 from harness import models
 from harness.core import ALGORITHMS, Algorithm, Problem
 from harness.core.cost import Cost
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.losses import weighted_mean
 from harness.core.settings.compression import Compression
 from harness.core.settings.privacy import Privacy
@@ -58,7 +58,7 @@ def run_algorithm(
     start: dict[str, Tensor] | None = None,
     cohort: int | None = None,
     mixing: Tensor | None = None,
-    rows: Rows | None = None,
+    rows: ClientExecutor | None = None,
     parts: bool = False,
     compression: Compression = EXACT,
     privacy: Privacy | None = None,
@@ -83,7 +83,7 @@ def run_algorithm(
         Clients a round.
     mixing : Tensor, optional
         Mixing matrix; of a ring unless given, for an algorithm that gossips.
-    rows : Rows, optional
+    rows : ClientExecutor, optional
         How clients are run; vectorized unless given.
     parts : bool
         Process the cohort client by client.
@@ -99,7 +99,7 @@ def run_algorithm(
         "cohort": cohort,
         "mixing": mixing,
         "start": start,
-        "rows": rows or Rows("vmap"),
+        "rows": rows or ClientExecutor("vmap"),
         "in_parts": parts,
         "noise_keys": list(map(str, seeds)),
     }

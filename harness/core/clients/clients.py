@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from datasets.federation import Batch, Federation
 from harness.core.clients.batches import Batches, LocalWork
-from harness.core.clients.cohort import Cohort
+from harness.core.clients.cohort import Cohort, Membership
 from harness.core.clients.gradients import Gradients, GradientVerbs, slots
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.local_data import LocalData
@@ -20,7 +20,7 @@ from harness.core.clients.private_batches import Records
 from harness.core.clients.pruning import PrunedModels, prune_models, prune_own_models, sparse_model
 from harness.core.clients.work import CountedWork
 from harness.core.execution.exact.row_product import rounds_alike
-from harness.core.execution.vectorize import Points, Rows
+from harness.core.execution.vectorize import ClientExecutor, Points
 from harness.core.problem import Objective, Problem, problem_loss
 from harness.core.public import Public
 from harness.core.registry import Incompatible
@@ -43,7 +43,7 @@ class Clients(Cohort, GradientVerbs):
         All clients.
     problem : Problem
         What the clients optimize.
-    rows : Rows
+    rows : ClientExecutor
         Executor of one-client functions over the cohort.
     privacy : Privacy, optional
         With unit "record", gradients are noisy sums of clipped per-sample gradients. Embeddings of parties are
@@ -53,7 +53,7 @@ class Clients(Cohort, GradientVerbs):
         ``(total,)``; vertical problems.
     batch_size : int, optional
         Samples that all data of a client count as, where counts of samples are private.
-    **cohort
+    **cohort : Membership
         Who takes part; see `Cohort`.
 
     Attributes
@@ -69,12 +69,12 @@ class Clients(Cohort, GradientVerbs):
         self,
         federation: Federation,
         problem: Problem,
-        rows: Rows,
+        rows: ClientExecutor,
         *,
         privacy: Privacy | None = None,
         alpha: float | Tensor = 0.0,
         batch_size: int | None = None,
-        **cohort: Any,
+        **cohort: Unpack[Membership],
     ) -> None:
         by_gradient = privacy is not None and privacy.by_gradient
         private = privacy is not None and privacy.counts_private

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Self
+from typing import Required, Self, TypedDict
 
 import torch
 from torch import Tensor
@@ -15,6 +15,21 @@ from harness.core.clients.row_table import RowTable
 from harness.core.cost import Cost
 from harness.core.registry import Incompatible
 from privacy import Ledger
+
+
+class Membership(TypedDict, total=False):
+    """Arguments of `Cohort` that say who takes part in which round of which runs."""
+
+    seeds: Required[tuple[int, ...]]
+    round: Required[int]
+    ids: Required[Tensor]
+    cost: Required[Cost]
+    participation_mask: Tensor | None
+    expected: float | None
+    ledger: Ledger | None
+    noise_keys: tuple[str, ...] | None
+    pruned: PrunedModels | None
+    share: float | None
 
 
 class Cohort:

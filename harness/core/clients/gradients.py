@@ -16,7 +16,7 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.private_batches import Records
 from harness.core.clients.work import CountedWork
 from harness.core.cost import Samples
-from harness.core.execution.vectorize import Points, Rows
+from harness.core.execution.vectorize import ClientExecutor, Points
 from harness.core.problem import Objective, Problem, problem_loss
 
 
@@ -87,7 +87,7 @@ Compute = Callable[
 ]  # (loss, axes, points, samples, by) -> a tensor for each moving point
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Gradients:
     """Gradients of a cohort's losses.
 
@@ -97,7 +97,7 @@ class Gradients:
         The clients, and the pruned models that they train.
     problem : Problem
         What they optimize.
-    rows : Rows
+    rows : ClientExecutor
         Executor of one-client functions.
     work : CountedWork
         Counts the operations.
@@ -105,7 +105,7 @@ class Gradients:
 
     cohort: Cohort
     problem: Problem
-    rows: Rows
+    rows: ClientExecutor
     work: CountedWork
 
     def plain(

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor
 
 from datasets.federation import Batch
-from harness.core.execution.exact.sharing import Shared, without_sharing
+from harness.core.execution.exact.sharing import Shared, for_runs, without_sharing
+from harness.core.registry import Incompatible
 
 
 class PartyBatch(NamedTuple):
@@ -91,31 +92,34 @@ class LocalBatch:
         """The samples, as an argument of one-client functions."""
         return self.samples if self.runs is None else Shared(self.samples, self.runs)
 
-    @cached_property
+    @property
     def of_runs(self) -> Batch | PartyBatch:
-        """The samples of every run, ``(..., C, B, ...)``."""
+        """The samples of every run, ``(..., C, B, ...)``: copies, where runs of several seeds share them."""
         samples: Batch | PartyBatch = without_sharing(self.argument)
         return samples
+
+    def _of_runs(self, part: Tensor) -> Tensor:
+        return part if self.runs is None else for_runs(part, self.runs)
 
     @property
     def x(self) -> Tensor:
         """Features, ``(..., C, B, ...)``."""
-        return self.of_runs.x
+        return self._of_runs(self.samples.x)
 
     @property
     def y(self) -> Tensor:
         """Labels, ``(..., C, B)``."""
-        return self.of_runs.y
+        return self._of_runs(self.samples.y)
 
     @property
     def group(self) -> Tensor:
         """Sensitive groups, ``(..., C, B)``."""
-        return self.of_runs.group
+        return self._of_runs(self.samples.group)
 
-    @property
+    @cached_property
     def weight(self) -> Tensor:
         """1 for samples, 0 for padding, ``(..., C, B)``."""
-        return self.of_runs.weight
+        return self._of_runs(self.samples.weight)
 
     @cached_property
     def active(self) -> Tensor:
@@ -139,6 +143,15 @@ class LocalBatch:
     def with_received(self, received: Tensor, own: Tensor) -> LocalBatch:
         """Return the batch with what the parties have received about its samples; see `PartyBatch`."""
         return replace(self, samples=PartyBatch(*self.of_runs[:4], received=received, own=own), runs=None)
+
+    @classmethod
+    def drawn(cls, batch: object) -> LocalBatch:
+        """Return a batch that was drawn; refuse one made by hand, whose work nobody counts."""
+        if not isinstance(batch, LocalBatch):
+            raise Incompatible(
+                "the algorithm computes on samples of its own; it needs batches drawn by Clients.batches"
+            )
+        return batch
 
     def revealed(self) -> LocalBatch:
         """Return the batch with the samples that record-level privacy protects."""

@@ -17,16 +17,15 @@ from harness.core.clients.batches import (
     all_steps,
     common,
     look_up,
-    mismatched_batches,
     public_size,
     shorten,
     unchanged,
-    uneven_batches,
 )
 from harness.core.clients.cohort import Cohort
 from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.private_batches import Records
 from harness.core.clients.sampling import draw_batches, full_batches
+from harness.core.execution.exact.widths import mismatched_batches, uneven_batches
 from harness.core.public import Public
 from harness.core.registry import Incompatible
 from harness.core.steps import reach
@@ -62,7 +61,7 @@ class Holders(NamedTuple):
     runs: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class LocalData:
     """The data that the members of a cohort hold.
 

@@ -13,11 +13,11 @@ from harness.core.clients.local_batch import LocalBatch
 from harness.core.clients.parties import embedding
 from harness.core.clients.pruning import SubModel
 from harness.core.clients.work import CountedWork
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import Problem
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PartyModels:
     """The models of the parties of a vertical problem.
 
@@ -27,7 +27,7 @@ class PartyModels:
         The parties, and their pruned models.
     problem : Problem
         The problem.
-    rows : Rows
+    rows : ClientExecutor
         Executor of one-client functions, which measures operations.
     work : CountedWork
         Counts the operations.
@@ -37,7 +37,7 @@ class PartyModels:
 
     cohort: Cohort
     problem: Problem
-    rows: Rows
+    rows: ClientExecutor
     work: CountedWork
     embed: Callable[[Callable[..., Tensor], Tensor, Any], Tensor]
 

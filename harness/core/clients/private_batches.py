@@ -159,9 +159,10 @@ class Records:
 
     def of(self, batch: LocalBatch) -> Drawn:
         """Return the private side of a batch."""
-        if batch.private is None:
+        private = LocalBatch.drawn(batch).private
+        if private is None:
             raise Incompatible("record-level privacy needs batches drawn by Clients.batches, unchanged")
-        return batch.private
+        return private
 
     def charge(self, batch: LocalBatch) -> None:
         """Book a release about the records of a public batch."""

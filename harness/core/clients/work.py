@@ -16,7 +16,7 @@ from harness.core.cost import Samples
 from harness.core.execution.exact.sharing import Shared
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CountedWork:
     """The work of a cohort.
 
@@ -45,7 +45,7 @@ class CountedWork:
         Numbers ``(..., C, 1)``, or the samples to count later. Every sample of a participating client counts. Where
         the sizes of batches are private, the expected or the nominal size counts for everybody who takes the step.
         """
-        mask = self.cohort.participation_mask
+        batch, mask = LocalBatch.drawn(batch), self.cohort.participation_mask
         if not self.sizes_private:
             one_seed = batch.runs is not None and len(batch.samples.weight) == 1
             return Samples(batch.samples.weight if one_seed else batch.weight, mask)

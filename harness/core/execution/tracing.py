@@ -86,7 +86,7 @@ def record(fn: Function, parts: Sequence[Tensor]) -> GraphModule:
     graph, constants = Graph(), nn.Module()
     # Distinct tensors, so that the recording does not identify arguments that happen to be the same tensor.
     inputs = [part.detach() for part in parts]
-    operations = _Operations(graph, constants)
+    operations = _OperationWriter(graph, constants)
     for number, part in enumerate(inputs):
         operations.know(part, graph.placeholder(f"part_{number}"))
     with operations:
@@ -95,7 +95,7 @@ def record(fn: Function, parts: Sequence[Tensor]) -> GraphModule:
     return GraphModule(constants, graph)
 
 
-class _Operations(TorchDispatchMode):
+class _OperationWriter(TorchDispatchMode):
     """Writer of operations into a graph."""
 
     def __init__(self, graph: Graph, constants: nn.Module) -> None:

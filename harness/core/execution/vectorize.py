@@ -19,7 +19,16 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
 from harness.core.execution.exact.row_product import exact_sizes
-from harness.core.execution.exact.sharing import Arranged, Flags, arranged, once, over_rows
+from harness.core.execution.exact.sharing import (
+    Arranged,
+    Flags,
+    Shared,
+    arranged,
+    leaves_of,
+    once,
+    over_rows,
+    without_sharing,
+)
 from harness.core.execution.ghost import Layout
 from harness.core.execution.ghost import clipped_sums as ghost_sums
 from harness.core.execution.ghost_layout import layout
@@ -42,7 +51,7 @@ class Measured(NamedTuple):
     result: Any
 
 
-class Rows:
+class ClientExecutor:
     """Executor of one-client functions over the rows of their arguments.
 
     Parameters
@@ -100,33 +109,36 @@ class Rows:
         Tensor or tuple of tensors
             Results with the same leading axes.
         """
-        rows = arranged(arguments, axes, sharing=self.mode == "vmap")
+        if self.mode != "vmap" or all(isinstance(argument, Shared) for argument in arguments):
+            arguments = tuple(map(without_sharing, arguments))
+        leaves, structure, shared = leaves_of(arguments)
+        rows = arranged(leaves, shared, axes)
         if self.mode == "vmap":
-            result = self._vectorized(fn, rows)
+            result = self._vectorized(fn, rows, structure)
         else:
 
             def one(i: int) -> Any:
-                return fn(*tree_unflatten([leaf[i] for leaf in rows.leaves], rows.structure))
+                return fn(*tree_unflatten([leaf[i] for leaf in rows.leaves], structure))
 
             each = self.each(one, range(len(rows.leaves[0])))
             result = tree_map(lambda *values: torch.stack(values), each[0], *each[1:])
         return tree_map(rows.restored, result)
 
-    def _vectorized(self, fn: Callable[..., Any], rows: Arranged) -> Any:
+    def _vectorized(self, fn: Callable[..., Any], rows: Arranged, structure: TreeSpec) -> Any:
         """Apply ``fn`` to all rows at once, as a recording after many calls."""
 
         def make() -> tuple[Recorded, list[TreeSpec]]:
             shape: list[TreeSpec] = []  # structure of the result, set by the first call
 
             def one(*parts: Tensor) -> tuple[Tensor, ...]:
-                result = fn(*tree_unflatten(parts, rows.structure))
+                result = fn(*tree_unflatten(parts, structure))
                 flat, spec = tree_flatten(result)
                 shape[:] = [spec]
                 return tuple(flat)
 
             return Recorded(over_rows(one, rows.shared)), shape
 
-        recorded, shape = _kept(self._recorded, (fn, rows.structure, rows.shared), make)
+        recorded, shape = _kept(self._recorded, (fn, structure, rows.shared), make)
         return tree_unflatten(recorded(*rows.leaves, ahead=self._ahead), shape[0])
 
     def by_models(self, fn: Callable[..., Tensor], models: Tensor, x: Tensor) -> Tensor:
@@ -148,17 +160,19 @@ class Rows:
         Rows do not interact, so the gradients of all rows are the gradient of the sum of their losses: one backward
         pass over a vectorized forward pass. The batch may be `Shared`.
         """
-        count, kind = len(points), type(once(batch))
-        detached = [point.detach() for point in points]
-        rows = arranged([*detached, batch], axes, sharing=self.mode == "vmap")
+        batch = batch if self.mode == "vmap" else without_sharing(batch)
+        count, parts, shared = len(points), once(batch), isinstance(batch, Shared)
+        leaves, kind = [*(point.detach() for point in points), *parts], type(parts)
+        flags = (False,) * count + (True,) * len(parts) if shared else ()
+        rows = arranged(leaves, flags, axes)
         if self.mode == "vmap":
             key = (loss, kind, count, by or tuple(range(count)), rows.shared)
             recorded = _kept(self._recorded, key, lambda: Recorded(_gradients(*key)))
             return [rows.restored(part) for part in recorded(*rows.leaves, ahead=self._ahead)]
 
         def one(i: int) -> tuple[Tensor, ...]:
-            parts = [leaf[i] for leaf in rows.leaves]
-            return _gradient(loss, parts[:count], kind(*parts[count:]), by)
+            row = [leaf[i] for leaf in rows.leaves]
+            return _gradient(loss, row[:count], kind(*row[count:]), by)
 
         columns = zip(*self.each(one, range(len(rows.leaves[0]))), strict=True)
         return [rows.restored(_stack(column)) for column in columns]
@@ -205,7 +219,7 @@ class Rows:
     def _ghost_sums(
         self, key: tuple[Any, ...], axes: int, points: Sequence[Tensor], batch: Any
     ) -> tuple[Tensor, ...]:
-        rows = arranged([*points, batch], axes, sharing=False)
+        rows = arranged([*points, *batch], (), axes)
         recorded = _kept(self._recorded, key, lambda: Recorded(ghost_sums(*key)))
 
         def of(first: int, last: int | None) -> tuple[Tensor, ...]:
@@ -257,7 +271,7 @@ class Rows:
 
         def one() -> Measured:
             first = tree_map(lambda t: t[(0,) * axes], arguments)
-            operations = _Operations()
+            operations = _OperationCounter()
             with operations, exact_sizes():
                 if gradient:
                     _gradient(fn, [point.detach() for point in first[:-1]], first[-1], by)
@@ -269,7 +283,7 @@ class Rows:
         return _kept(self._measured, (fn, gradient, by, _shapes(arguments, axes), hollow), one)
 
 
-class _Operations(TorchDispatchMode):
+class _OperationCounter(TorchDispatchMode):
     """Counter of operations by torch's formulas.
 
     torch's own counter imports the compiler, which takes most of a second.

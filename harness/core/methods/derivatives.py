@@ -11,7 +11,8 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.clients.parties import OneClient
-from harness.core.losses import cross_entropy, softplus, weighted_mean
+from harness.core.execution.exact.functions import softplus
+from harness.core.losses import cross_entropy, weighted_mean
 from harness.core.problem import Problem, per_sample
 
 

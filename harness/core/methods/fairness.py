@@ -9,8 +9,9 @@ from torch import Tensor
 
 from datasets.federation import Batch
 from harness.core.clients.parties import OneClient
+from harness.core.execution.exact.functions import sigmoid
 from harness.core.flat_model import loops_of
-from harness.core.losses import sigmoid, weighted_mean
+from harness.core.losses import weighted_mean
 from harness.core.problem import Problem, per_sample
 from harness.core.registry import Incompatible
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from datasets.federation import Batch
 from harness.core import rng
 from harness.core.clients.parties import OneClient
-from harness.core.losses import softplus, weighted_mean
+from harness.core.execution.exact.functions import softplus
+from harness.core.losses import weighted_mean
 from harness.core.methods.derivatives import by_class
 from harness.core.problem import Problem
 

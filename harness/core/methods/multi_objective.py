@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core.wire.message import combined
+from harness.core.execution.exact.sums import combined
 
 
 def smooth_maximum(values: Tensor, gradients: Tensor, width: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from torch import Tensor
 
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 
 
 class Chunked(Protocol):
@@ -98,7 +98,7 @@ class Assembly:
 
 
 def round_in_chunks(
-    algorithm: Rounds, state: Any, clients: Chunked, channel: ChunkedChannel, rows: Rows
+    algorithm: Rounds, state: Any, clients: Chunked, channel: ChunkedChannel, rows: ClientExecutor
 ) -> Any:
     """Run a round client by client, on the worker threads of ``rows`` if there are any.
 

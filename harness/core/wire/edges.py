@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from compression import Coded, Factors
+from harness.core.execution.exact.sums import combined
 from harness.core.registry import Incompatible
-from harness.core.wire.message import combined
 
 BLOCK_ENTRIES = 2**24  # of the rows of edges that are computed at once
 

@@ -178,16 +178,3 @@ def of_server(shared: Tensor | None, joint: Tensor) -> Tensor | None:
 def plain(values: Sequence[Tensor]) -> Any:
     """Return a single value by itself, several as a tuple."""
     return values[0] if len(values) == 1 else tuple(values)
-
-
-def combined(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return ``weights @ rows``, ``(..., A, C)`` by ``(..., C, P)``, with equal rounding for one run and a stack.
-
-    torch uses different routines for one product and for several, which round differently for some shapes (three by
-    nine by 62), so every run's is computed by itself.
-    """
-    lead = rows.shape[:-2]
-    weights = weights.expand(*lead, *weights.shape[-2:])  # runs may share one matrix
-    shape = (*lead, weights.shape[-2], rows.shape[-1])
-    each = (part.reshape(lead.numel(), *part.shape[-2:]).split(1) for part in (weights, rows))
-    return torch.cat([torch.bmm(one, row) for one, row in zip(*each, strict=True)]).view(shape)

@@ -11,6 +11,7 @@ from torch import Tensor
 from compression import Codec, Factors, find_codec, threshold, top_k
 from harness.core import rng
 from harness.core.clients.clients import Clients
+from harness.core.execution.exact.sums import summed
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.core.wire import edges, low_rank, masks
@@ -18,7 +19,7 @@ from harness.core.wire.client_chunks import Assembly
 from harness.core.wire.diagnostics import Diagnostics
 from harness.core.wire.dp_client import Mechanism, generators
 from harness.core.wire.dp_distributed import DistributedMechanism
-from harness.core.wire.message import Message, combined, joined, of_server, split
+from harness.core.wire.message import Message, joined, of_server, split
 
 Stage = Callable[[Message], None]
 Order = Callable[["Stages"], Sequence[Stage]]
@@ -318,15 +319,8 @@ class Stages:
         return self.clients.sizes * mask / sizes.sum(-1, keepdim=True).clamp(min=1)
 
     def _summed(self, message: Message, rows: Tensor) -> Tensor:
-        """Return the sum of rows ``(..., C, P)`` with the weights of a message.
-
-        Stacked cohorts of different sizes are summed run by run, because padding rows would change the rounding.
-        """
-        weights, mask = self.weights(message).to(rows).unsqueeze(-2), self.clients.participation_mask.bool()
-        if rows.ndim == 2 or bool(mask.all()):
-            return combined(weights, rows).squeeze(-2)
-        each = zip(weights, rows, mask.to(rows.device), strict=True)
-        return torch.stack([combined(weight[:, own], row[own]).squeeze(-2) for weight, row, own in each])
+        """Return the sum of rows ``(..., C, P)`` with the weights of a message."""
+        return summed(self.weights(message), rows, self.clients.participation_mask.bool())
 
     def _selected(self, message: Message) -> Tensor | None:
         """Return the entries that the sender selects by magnitude; None: all, without a header."""

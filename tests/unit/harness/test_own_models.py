@@ -16,7 +16,7 @@ from datasets.federation import Batch
 from harness.core import rng
 from harness.core.clients.pruning import prunable, prune_models
 from harness.core.execution.ghost_layout import layout
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
 from harness.core.problem import split_model
 from harness.core.registry import Incompatible, UserError
@@ -144,7 +144,7 @@ def test_outputs_and_gradients_are_those_of_the_module(make, shape):
     assert torch.allclose(slope, torch.cat([part.flatten() for part in slopes]), atol=1e-10)
     rows = torch.stack([x.detach(), -x.detach()])
     batches = batch_of(shape, 2, 5)
-    both = [Rows(mode).map(ravel, 1, rows, batches) for mode in ("vmap", "loop")]
+    both = [ClientExecutor(mode).map(ravel, 1, rows, batches) for mode in ("vmap", "loop")]
     assert torch.allclose(*both, atol=1e-12)
 
 
@@ -316,7 +316,7 @@ def test_samples_in_a_loop_are_clipped_as_samples_side_by_side(group):
     batch = Batch(batch_of((6,), 2, 4), *torch.zeros(2, 2, 4).long(), torch.ones(2, 4).double())
     batch.weight[1, 3] = 0
     sums = [
-        Rows("loop", singly=singly).clipped_sums(net.loss, 1, [x], batch, norm=0.5, group=group)[0]
+        ClientExecutor("loop", singly=singly).clipped_sums(net.loss, 1, [x], batch, norm=0.5, group=group)[0]
         for singly in (False, True)
     ]
     assert torch.allclose(*sums, atol=1e-12)

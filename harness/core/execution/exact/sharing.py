@@ -51,32 +51,40 @@ def once(argument: Any) -> Any:
     return argument.parts if isinstance(argument, Shared) else argument
 
 
+def leaves_of(arguments: Sequence[Any]) -> tuple[list[Tensor], TreeSpec, Flags]:
+    """Return the tensors of arguments, their structure, and which of them runs share."""
+    leaves, structure = tree_flatten(tuple(map(once, arguments)))
+    if not any(isinstance(argument, Shared) for argument in arguments):
+        return leaves, structure, ()
+    shared: list[bool] = []
+    for argument in arguments:
+        shared += [isinstance(argument, Shared)] * len(tree_flatten(once(argument))[0])
+    return leaves, structure, tuple(shared)
+
+
 class Arranged(NamedTuple):
-    """Arguments of a one-client function, with clients on one axis.
+    """Tensors with clients on one axis.
 
     Attributes
     ----------
     leaves : list of Tensor
         ``(C', ...)``; or, if runs share some of them, ``(R', C', ...)`` of each run and ``(C', ...)`` of all. Then
         the clients of all seeds are clients of one: C' is S C, and R' is R / S.
-    structure : TreeSpec
-        Of the arguments.
     shared : Flags
         Which of the leaves are shared.
     lead : Size
-        Leading axes of the arguments, which results have, too.
+        Leading axes that the tensors had, and that results have, too.
     seeds : int
         S.
     """
 
-    leaves: list[Tensor]
-    structure: TreeSpec
+    leaves: Sequence[Tensor]
     shared: Flags
     lead: Size
     seeds: int
 
     def restored(self, result: Tensor) -> Tensor:
-        """Return a result with the arguments' leading axes."""
+        """Return a result with the leading axes."""
         if not self.shared:
             return result.unflatten(0, self.lead) if len(self.lead) > 1 else result
         if self.seeds == 1:
@@ -85,22 +93,11 @@ class Arranged(NamedTuple):
         return by_run
 
 
-def arranged(arguments: Sequence[Any], axes: int, *, sharing: bool = True) -> Arranged:
-    """Put the clients of arguments with ``axes`` leading axes onto one axis.
-
-    Without ``sharing``, or if runs share all of the arguments, every run gets its own.
-    """
-    if not sharing or all(isinstance(argument, Shared) for argument in arguments):
-        arguments = tuple(map(without_sharing, arguments))
-    shared: list[bool] = []
-    for argument in arguments:
-        shared += [isinstance(argument, Shared)] * len(tree_flatten(once(argument))[0])
-    leaves, structure = tree_flatten(tuple(map(once, arguments)))
-    own = leaves[shared.index(False)]
-    lead = own.shape[:axes]
-    if not any(shared):
+def arranged(leaves: Sequence[Tensor], shared: Flags, axes: int) -> Arranged:
+    """Put the clients of tensors with ``axes`` leading axes onto one axis; some may be ``shared``, but not all."""
+    if not shared:
         flat = leaves if axes == 1 else [leaf.flatten(0, axes - 1) for leaf in leaves]
-        return Arranged(flat, structure, (), lead, 1)
+        return Arranged(flat, (), leaves[0].shape[:axes], 1)
     seeds = len(leaves[shared.index(True)])
 
     def side_by_side(leaf: Tensor, by_all: bool) -> Tensor:
@@ -110,11 +107,11 @@ def arranged(arguments: Sequence[Any], axes: int, *, sharing: bool = True) -> Ar
         return rows
 
     moved = [side_by_side(leaf, by_all) for leaf, by_all in zip(leaves, shared, strict=True)]
-    return Arranged(moved, structure, tuple(shared), lead, seeds)
+    return Arranged(moved, shared, leaves[shared.index(False)].shape[:axes], seeds)
 
 
 def over_rows(fn: Callable[..., T], shared: Flags) -> Callable[..., T]:
-    """Vectorize a function of one client's tensors over the leaves of `Arranged`.
+    """Vectorize a function of one client's tensors over arranged leaves.
 
     If runs share some, clients are the outer level, and what is shared is not batched at the inner one, so that
     `row_product` multiplies all runs' weights by it at once.

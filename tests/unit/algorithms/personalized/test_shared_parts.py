@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from harness import models
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
 from harness.core.problem import set_apart
 from harness.core.registry import Incompatible
@@ -103,7 +103,7 @@ def test_norm_layers_differ_and_all_else_is_shared():
     """After a round every client's model has the common weights, and scales and shifts of its own."""
     problem, federation = residual()
     algorithm = make_algorithm("fedbn", lr=0.1, local_steps=2, batch_size=None)
-    state = run_algorithm(algorithm, problem, federation, 2, rows=Rows("loop")).state
+    state = run_algorithm(algorithm, problem, federation, 2, rows=ClientExecutor("loop")).state
     ravel = Ravel(problem.module)
     norms = torch.cat(
         [
@@ -123,11 +123,17 @@ def test_norm_layers_differ_and_all_else_is_shared():
 def test_fedbn_of_one_client_is_fedavg():
     """One client alone: norm layers at home or not, it is plain descent."""
     problem, _ = residual()
-    work = {"lr": 0.1, "local_steps": 2, "batch_size": None, "rows": Rows("loop"), "grad_clip": None}
+    work = {
+        "lr": 0.1,
+        "local_steps": 2,
+        "batch_size": None,
+        "rows": ClientExecutor("loop"),
+        "grad_clip": None,
+    }
     one = random_federation([8], features=16)
     alone = replace(one, pool=one.pool._replace(x=one.pool.x.view(-1, 1, 4, 4)))
     plain = run_algorithm("fedavg", problem, alone, 3, **work).state.x
     algorithm = make_algorithm("fedbn", **{k: v for k, v in work.items() if k != "rows"})
-    state = run_algorithm(algorithm, problem, alone, 3, rows=Rows("loop")).state
+    state = run_algorithm(algorithm, problem, alone, 3, rows=ClientExecutor("loop")).state
     seen = algorithm.view(problem).predict(algorithm.model(state)[0], alone.pool.x)
     assert close(seen, problem.predict(plain, alone.pool.x), 1e-10)

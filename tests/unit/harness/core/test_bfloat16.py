@@ -9,7 +9,7 @@ from torch.nn import functional
 from datasets.federation import Batch
 from harness import models
 from harness.config.run import read_spec
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
 from harness.core.registry import Incompatible
 from harness.problems import PROBLEMS
@@ -80,7 +80,7 @@ def test_clipping_holds_to_the_last_digit_of_single_precision():
     problem = classifier(net)
     start = problem.init(torch.Generator().manual_seed(1))["x"]
     batch = Batch(x[None], y[None], y[None] * 0, torch.ones(1, 1))
-    (found,) = Rows("vmap").clipped_sums(problem.loss, 1, (start[None],), batch, norm=1e-3)
+    (found,) = ClientExecutor("vmap").clipped_sums(problem.loss, 1, (start[None],), batch, norm=1e-3)
     assert abs(float(found.norm()) - 1e-3) < 1e-9
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from datasets.federation import Batch
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.local_batch import LocalBatch
-from harness.core.execution.exact.sharing import Shared, arranged
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.exact.sharing import Shared, leaves_of
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import Incompatible
 from tests.support.wire import cohort, record
 
@@ -46,6 +47,26 @@ def test_clients_that_stay_idle_get_padding():
 RUNS, CLIENTS = 4, 2
 
 
+def test_weights_of_runs_need_no_copies_of_features():
+    """Features are large: of two seeds, each run would have a copy of its own."""
+    x = torch.ones(2, CLIENTS, 3, 2)
+    batch = LocalBatch(Batch(x, x[..., 0], x[..., 0], torch.ones(2, CLIENTS, 3)), RUNS)
+    with Copied() as copied:
+        assert batch.weight.shape == (RUNS, CLIENTS, 3) and batch.active.shape == (RUNS, CLIENTS, 1)
+    assert copied.most <= RUNS * CLIENTS * 3
+
+
+class Copied(TorchDispatchMode):
+    """Notes the size of the largest result."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.most = max(self.most, result.numel())
+        return result
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("mode", ["vmap", "loop"])
 def test_what_is_shared_gives_what_copies_give(seeds, mode):
@@ -56,18 +77,18 @@ def test_what_is_shared_gives_what_copies_give(seeds, mode):
     copies = Batch(*(part.repeat_interleave(RUNS // seeds, 0) for part in batch))
     own = torch.randn(RUNS, CLIENTS, 2, generator=torch.Generator().manual_seed(1))
     for points in (own, own[:1].expand(RUNS, -1, -1)):
-        one, other = (Rows(mode).gradient(_loss, 2, [points], each)[0] for each in (shared, copies))
+        one, other = (ClientExecutor(mode).gradient(_loss, 2, [points], each)[0] for each in (shared, copies))
         torch.testing.assert_close(one, other)
-        one, other = (Rows(mode).map(_loss, 2, points, each) for each in (shared, copies))
+        one, other = (ClientExecutor(mode).map(_loss, 2, points, each) for each in (shared, copies))
         torch.testing.assert_close(one, other)
-        one, other = (Rows(mode).map(_mean, 2, each) for each in (shared, copies))
+        one, other = (ClientExecutor(mode).map(_mean, 2, each) for each in (shared, copies))
         torch.testing.assert_close(one, other)
 
 
 def test_a_view_for_all_runs_is_not_taken_for_shared():
     points = torch.ones(1, CLIENTS, 2).expand(RUNS, -1, -1)
-    assert arranged([points, torch.ones(RUNS, CLIENTS, 3)], 2).shared == ()
-    assert arranged([points, Shared(torch.ones(1, CLIENTS, 3), RUNS)], 2).shared == (False, True)
+    assert leaves_of([points, torch.ones(RUNS, CLIENTS, 3)])[2] == ()
+    assert leaves_of([points, Shared(torch.ones(1, CLIENTS, 3), RUNS)])[2] == (False, True)
 
 
 def _loss(point, batch):

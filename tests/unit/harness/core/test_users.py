@@ -9,7 +9,7 @@ import torch
 
 from datasets.errors import DataError, FederationError
 from harness.config.run import read_spec
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -135,9 +135,11 @@ def test_a_budget_is_met_and_the_audit_finds_nothing(visits):
 def test_records_that_are_clipped_one_by_one_are_found(visits, monkeypatch):
     """A user with six records would have six times the sensitivity."""
     setup = calibrated(prepare(spec_of(visits, {"noise_multiplier": 0.01})))
-    sums = Rows.clipped_sums
+    sums = ClientExecutor.clipped_sums
     monkeypatch.setattr(
-        Rows, "clipped_sums", lambda self, *given, group, **options: sums(self, *given, group=1, **options)
+        ClientExecutor,
+        "clipped_sums",
+        lambda self, *given, group, **options: sums(self, *given, group=1, **options),
     )
     assert audit_transcript(of_setup(setup), setup.privacy)["findings"]
 

@@ -109,7 +109,7 @@ def test_batches_of_records_of_two_runs_of_a_seed(data, draws):
     for setup in setups:
         clients = Simulation.from_setup(setup).cohort()
         (first, _) = clients.batches(setup.algorithm)
-        found.append(clients._records.of(first).batch.weight.sum(-1))
+        found.append(clients._records.of(first).samples.weight.sum(-1))
     assert torch.equal(*found) == (draws == "shared")
 
 

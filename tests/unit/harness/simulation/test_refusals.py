@@ -51,9 +51,10 @@ def test_each_is_refused_under_record_level_privacy() -> None:
         clients.each(lambda x: x, rows(3))
 
 
-def test_hand_made_batches_are_refused_under_record_privacy() -> None:
-    """Its sampling is unknown, so nothing could be booked for it."""
-    clients = cohort(mechanism=record(z=1.0))
+@pytest.mark.parametrize("mechanism", [None, record(z=1.0)])
+def test_hand_made_batches_are_refused(mechanism) -> None:
+    """Nothing could be counted for them, and as their sampling is unknown, nothing could be booked."""
+    clients = cohort(mechanism=mechanism)
     batch = clients.federation.pool.at(clients.federation.splits["train"])
     with pytest.raises(Incompatible, match=r"needs batches drawn by Clients\.batches"):
         clients.grad(rows(8), batch)

@@ -6,7 +6,7 @@ from torch import nn
 
 from datasets.federation import Batch
 from harness import models
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
 from harness.core.registry import Incompatible
 from harness.problems.classify import classifier
@@ -41,7 +41,7 @@ def points_of(problem, double=True):
 
 def both(problem, batch, norm, mode="vmap", by=(), points=None):
     points = points or (points_of(problem, batch.x.dtype == torch.float64),)
-    rows = Rows(mode)
+    rows = ClientExecutor(mode)
     return [rows.clipped_sums(problem.loss, 1, points, batch, by, norm=norm, ghost=g) for g in (False, True)]
 
 
@@ -49,7 +49,9 @@ def ghosted(module):
     """The sums of a module of which only the layout matters."""
     count = sum(one.numel() for one in module.parameters())
     points = (torch.randn(CLIENTS, count, generator=torch.Generator().manual_seed(3)).double(),)
-    return Rows("vmap").clipped_sums(classifier(module).loss, 1, points, batch_of((4,)), norm=1.0, ghost=True)
+    return ClientExecutor("vmap").clipped_sums(
+        classifier(module).loss, 1, points, batch_of((4,)), norm=1.0, ghost=True
+    )
 
 
 def close(one, other, tolerance=1e-10):
@@ -341,7 +343,7 @@ def test_layers_on_constants_and_by_keyword_have_exact_norms():
     problem = classifier(Odd())
     batch = batch_of((4,))
     points = (torch.randn(CLIENTS, Ravel(Odd()).size, generator=torch.Generator().manual_seed(5)).double(),)
-    ghost = Rows("vmap").clipped_sums(problem.loss, 1, points, batch, (), norm=0.5, ghost=True)
+    ghost = ClientExecutor("vmap").clipped_sums(problem.loss, 1, points, batch, (), norm=0.5, ghost=True)
     for client in range(CLIENTS):
         total = 0
         for number in range(SAMPLES):
@@ -359,7 +361,7 @@ def test_a_network_that_is_applied_twice_is_refused():
         return (network(x, batch.x) * network(x, -batch.x)).mean()
 
     with pytest.raises(Incompatible, match="applies every network"):
-        Rows("vmap").clipped_sums(
+        ClientExecutor("vmap").clipped_sums(
             loss, 1, (torch.randn(CLIENTS, network.size).double(),), batch_of((4,)), norm=1.0, ghost=True
         )
 
@@ -388,7 +390,7 @@ def test_a_loss_that_uses_parameters_outside_the_layers_is_refused(tied):
     loss = penalized(network, lambda x: 0 * x.sum() if tied else x.square().sum() / 2)
     points = (torch.zeros(CLIENTS, network.size, dtype=torch.float64),)
     with pytest.raises(Incompatible, match="through its layers alone"):
-        Rows("vmap").clipped_sums(loss, 1, points, batch_of((4,)), norm=1.0, ghost=True)
+        ClientExecutor("vmap").clipped_sums(loss, 1, points, batch_of((4,)), norm=1.0, ghost=True)
 
 
 class Large(nn.Module):
@@ -422,13 +424,13 @@ def test_terms_that_cancel_do_not_lengthen_a_contribution():
     y = torch.randint(4, (200, 1), generator=drawn)
     batch = Batch(x, y, torch.zeros_like(y), torch.ones(200, 1))
     points = (0.01 * torch.randn(200, network.size, generator=drawn),)
-    (found,) = Rows("vmap").clipped_sums(loss, 1, points, batch, norm=1.0, ghost=True)
+    (found,) = ClientExecutor("vmap").clipped_sums(loss, 1, points, batch, norm=1.0, ghost=True)
     assert float(found.norm(dim=-1).max()) <= 1 + 1e-3
     assert bool((found.norm(dim=-1) > 0).all())
 
 
 def test_batches_of_other_shapes_have_a_layout_of_their_own():
-    network, rows = Ravel(nn.Linear(3, 4)), Rows("vmap")
+    network, rows = Ravel(nn.Linear(3, 4)), ClientExecutor("vmap")
 
     def loss(x, batch):
         scores = network(x, batch.x).flatten(1, -2).sum(1)

@@ -15,7 +15,7 @@ from harness.core import cost as wire_cost
 from harness.core.cost import Cost, Samples
 from harness.core.execution import tracing
 from harness.core.execution.exact.row_product import exact_sizes
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.flat_model import Ravel
 from harness.core.methods.derivatives import neumann_hypergradient
 from harness.models.net import Net
@@ -45,7 +45,7 @@ def test_a_gradient_and_a_prediction_cost_what_torch_counts(name):
     with FlopCounterMode(display=False) as prediction, exact_sizes():
         problem.predict(x, batch.x)
 
-    rows = Rows("vmap")
+    rows = ClientExecutor("vmap")
     one = type(batch)(*(part[None] for part in batch))
     assert rows.flops(problem.loss, 1, x[None], one, gradient=True) == gradient.get_total_flops() > 0
     assert rows.flops(problem.predict, 1, x[None], one.x) == prediction.get_total_flops() > 0
@@ -59,7 +59,9 @@ def test_derivatives_of_derivatives_cost_what_torch_counts():
     fn = neumann_hypergradient(problem, 0.1)
     with FlopCounterMode(display=False) as counted:
         fn(*point, batch, batch, batch)
-    found = Rows("vmap").flops(fn, 1, *tree_map(lambda part: part[None], (*point, batch, batch, batch)))
+    found = ClientExecutor("vmap").flops(
+        fn, 1, *tree_map(lambda part: part[None], (*point, batch, batch, batch))
+    )
     assert found == counted.get_total_flops() > 0
 
 
@@ -118,7 +120,7 @@ def test_models_on_the_same_samples_round_as_one_alone(monkeypatch):
     ravel = Ravel(Net(nn.Flatten(), 5, 2))
     draw = torch.Generator().manual_seed(0)
     models, x = torch.randn(3, ravel.size, generator=draw), torch.randn(40, 5, generator=draw)
-    rows = Rows("vmap")
+    rows = ClientExecutor("vmap")
     for _ in range(3):
         found = rows.by_models(ravel, models, x)
         assert all(torch.equal(own, ravel(model, x)) for own, model in zip(found, models, strict=True))

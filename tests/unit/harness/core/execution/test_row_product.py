@@ -13,7 +13,7 @@ from harness.core.execution.exact.row_product import (
     row_product,
     with_plain_layers,
 )
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 
 SHAPES = [(6, 13, 7), (20, 105, 32), (3, 30, 1), (1, 784, 64), (5, 4, 4)]
 
@@ -122,7 +122,7 @@ def test_models_are_made_of_it(name):
 
 def test_operations_are_counted_without_padding():
     layer = Linear(10, 1, bias=False)
-    rows = Rows("vmap")
+    rows = ClientExecutor("vmap")
     assert rows.flops(lambda w, x: row_product(w, x.mT), 1, layer.weight[None], drawn(1, 7, 10)) == 2 * 7 * 10
     with exact_sizes():
         assert torch.equal(layer(drawn(7, 10)), drawn(7, 10) @ layer.weight.mT)

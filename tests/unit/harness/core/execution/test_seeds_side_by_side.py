@@ -7,7 +7,7 @@ from datasets.federation import Batch, Federation, stack
 from harness import models
 from harness.core.clients.clients import Clients
 from harness.core.cost import Cost
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.problems.classify import classifier
 
 CLIENTS, COLUMNS, SAMPLES = 3, 6, 8
@@ -32,7 +32,7 @@ def cohort(federation, seeds, problem):
     return Clients(
         federation,
         problem,
-        Rows("vmap"),
+        ClientExecutor("vmap"),
         seeds=seeds,
         round=0,
         ids=ids,

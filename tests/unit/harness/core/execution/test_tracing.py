@@ -2,10 +2,7 @@
 
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 
@@ -68,7 +65,7 @@ def test_products_with_vectors_are_simplified_although_torch_squeezes_them_in_pl
 def test_a_matrix_that_is_transposed_twice_is_the_matrix():
     x = torch.linspace(-1, 1, 24).view(2, 3, 4)
     count, found = operations(lambda x: (x.transpose(1, 2).mT.exp(), x.transpose(0, 1).mT.exp()), x)
-    assert count == 3  # one exponential, and one view, which is two transpositions, before the other
+    assert count == 4  # one exponential, and two transpositions before the other
     assert torch.equal(found[0], x.exp()) and torch.equal(found[1], x.transpose(0, 1).mT.exp())
 
 
@@ -97,7 +94,7 @@ def test_what_returns_its_argument_as_it_is_is_left_away():
 
     x, y = torch.randn(3, 2, 4), torch.randn(3, 4, 5)
     count, found = operations(fn, x, y)
-    assert count == 3  # product, view, and one view for two permutations
+    assert count == 4  # product, view, and two permutations
     assert all(torch.equal(a, b) for a, b in zip(found, fn(x, y), strict=True))
 
 
@@ -110,20 +107,6 @@ def test_operations_are_called_by_torch_names():
     assert torch.equal(found(x)[0], fn(x)[0])
     targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
     assert torch.mul in targets and torch.sum in targets and torch.Tensor.new_zeros in targets
-    assert torch.narrow in targets  # in place of a slice, which has no binding
-
-
-def test_slices_that_are_no_ranges_stay_slices():
-    """Also one that begins beyond the axis, which is empty, and a padding by nothing."""
-    x = torch.arange(24.0).view(4, 6)
-
-    def fn(x):
-        last = torch.ops.aten.slice.Tensor(x, 1, None, 2)
-        return x[:, 1:4], x[::2], x[-2:], x[:, :9], x[:, 8:9], x[:, 6:], last, torch.nn.functional.pad(x, ())
-
-    _, found = operations(fn, x)
-    expected = fn(x)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_what_depends_on_no_argument_is_computed_once():
@@ -157,219 +140,10 @@ def test_results_are_the_callers(view):
         ones.add_(1)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64])
-def test_only_what_rounds_alike_everywhere_is_written_elsewhere(dtype):
-    x, y = (torch.randn(7, 15, generator=torch.Generator().manual_seed(0)).to(dtype).mT for _ in range(2))
-
-    def fn(x, y):
-        return torch.add(x, y, alpha=0.37).contiguous(), torch.mul(x, y).contiguous()
-
-    _, found = operations(fn, x, y)
-    assert all(torch.equal(a, b) for a, b in zip(found, fn(x, y), strict=True))
-
-
 def test_large_constants_are_made_when_they_are_needed(monkeypatch):
     monkeypatch.setattr(simplify, "KEPT_BYTES", 7)
     count, (found,) = operations(lambda x: (x + torch.ones(2),), torch.zeros(2))
     assert count == 2 and found.tolist() == [1, 1]
-
-
-def padded_product(x, y):
-    """Return a product with rows of zeros, as it is padded for its kernel."""
-    return (torch.bmm(torch.nn.functional.pad(x, (0, 2, 1, 3)), y)[:, 1:3],)
-
-
-def test_zeros_around_a_factor_stay_in_memory():
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(5, 2, 4, generator=draw), torch.randn(5, 6, 3, generator=draw)
-    made = simplified(record(padded_product, (x, y)))
-    assert "constant_pad_nd" not in made.code.replace("constant_pad_nd_default", "")
-    for factor in (x, -x, x * 2):  # what was there before is overwritten, and the zeros are still there
-        assert torch.equal(made(factor, y)[0], padded_product(factor, y)[0])
-
-
-def test_threads_have_zeros_of_their_own():
-    """Each waits after it has written its factor, until the other has written, too."""
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, 50, 2, 4, generator=draw), torch.randn(50, 6, 3, generator=draw)
-    made = simplified(record(padded_product, (x[0], y)))
-    both = threading.Barrier(2)
-    for node in made.graph.nodes:
-        if getattr(node.target, "__name__", "") == "padded":
-            padded = node.target
-
-            def together(part, padded=padded):
-                whole = padded(part)
-                both.wait()
-                return whole
-
-            node.target = together
-    made.recompile()
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda factor: made(factor, y)[0], x))
-    assert all(torch.equal(a, *padded_product(b, y)) for a, b in zip(found, x, strict=True))
-
-
-@pytest.mark.parametrize("value", [1.0, 0.0])
-def test_padding_that_somebody_else_sees_is_made_anew(value):
-    """Also one with ones."""
-
-    def fn(x):
-        padded = torch.nn.functional.pad(x, (1, 1), value=value)
-        return padded, padded @ padded.mT
-
-    x = torch.linspace(0, 1, 6).view(2, 3)
-    made = simplified(record(fn, (x,)))
-    first, second = made(x), made(-x)
-    assert torch.equal(first[0], fn(x)[0]) and torch.equal(second[1], fn(-x)[1])
-
-
-def test_a_sum_is_written_where_it_would_be_copied():
-    """Not if somebody else sees the sum, and not if the copy keeps the sum's form."""
-    x, y = torch.linspace(0, 1, 6).view(2, 3).mT, torch.linspace(1, 2, 2)
-
-    def fn(x, y):
-        return ((x + y).contiguous(),)
-
-    def seen(x, y):
-        total = x + y
-        return total.contiguous(), total
-
-    for given in (fn, seen):
-        made = simplified(record(given, (x, y)))
-        found = made(x, y)
-        assert "clone" not in made.code.replace("clone_default", "") or given is seen
-        assert all(torch.equal(a, b) for a, b in zip(found, given(x, y), strict=True))
-        assert [a.stride() for a in found] == [b.stride() for b in given(x, y)]
-
-
-def two_columns(x, y):
-    """Return the difference of two columns of a copy, as of the scores of two classes."""
-    first, second = (x.mT + y).contiguous().unbind(-1)
-    return ((second - first) * first,)
-
-
-def test_a_copy_is_left_out_if_its_columns_are_only_added_and_multiplied():
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(5, 2, 33, generator=draw), torch.randn(2, generator=draw)
-    for given in (x, x.double(), x[:, :, ::2], x[:1], x.mT.contiguous().mT):
-        made = simplified(record(two_columns, (given, y)))
-        assert not {"clone", "written"} & {getattr(node.target, "__name__", "") for node in made.graph.nodes}
-        (found,), (expected,) = made(given, y), two_columns(given, y)
-        assert torch.equal(found, expected) and found.stride() == expected.stride()
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda parts: parts[1].exp(),  # rounds by where it is in memory
-        lambda parts: torch.sub(parts[1], parts[0], alpha=0.3),  # may be rounded once or twice
-        lambda parts: parts[1],  # is seen outside
-        lambda parts: torch.stack(parts).sum(-1),
-    ],
-)
-def test_other_copies_stay(use):
-    x, y = torch.randn(5, 2, 33, generator=torch.Generator().manual_seed(0)), torch.ones(2)
-
-    def fn(x, y):
-        return (use((x.mT + y).contiguous().unbind(-1)),)
-
-    made = simplified(record(fn, (x, y)))
-    assert any(getattr(node.target, "__name__", "") == "written" for node in made.graph.nodes)
-    (found,), (expected,) = made(x, y), fn(x, y)
-    assert torch.equal(found, expected) and found.stride() == expected.stride()
-
-
-def test_a_copy_that_decides_how_results_lie_in_memory_stays():
-    x, y = torch.randn(2, 4, 3, 2, generator=torch.Generator().manual_seed(0))
-
-    def fn(x, y):
-        copied, other = (part.transpose(0, 1).contiguous().unbind(-1) for part in (x, y))
-        return copied[0] * other[1], other[0] * 2
-
-    made = simplified(record(fn, (x, y)))
-    assert sum("clone" in str(node.target) for node in made.graph.nodes) == 2
-    for found, expected in zip(made(x, y), fn(x, y), strict=True):
-        assert torch.equal(found, expected) and found.stride() == expected.stride() == (4, 1)
-
-
-def test_views_of_views_are_made_at_once():
-    """Two views in place of a split, three views and two transpositions; wherever the argument begins."""
-
-    def fn(x):
-        weight, bias = x.split([6, 2], -1)
-        return (weight.view(5, 2, 3).mT[:, 1:] * 2, bias.unsqueeze(1).expand(5, 3, 2))
-
-    room = torch.randn(3 + 5 * 8, generator=torch.Generator().manual_seed(0))
-    made = simplified(record(fn, (room[:40].view(5, 8),)))
-    assert sum(node.op == "call_function" for node in made.graph.nodes) == 3
-    for first in (0, 3):
-        x = room[first : first + 40].view(5, 8)
-        for found, expected in zip(made(x), fn(x), strict=True):
-            assert torch.equal(found, expected) and found.stride() == expected.stride()
-        assert made(x)[1].data_ptr() == fn(x)[1].data_ptr()
-
-
-def test_any_chain_of_views_lies_where_it_did():
-    draw = np.random.default_rng(0)
-    ways = [
-        lambda x: x.transpose(0, -1),
-        lambda x: x.unsqueeze(int(draw.integers(x.ndim + 1))),
-        lambda x: x.select(0, len(x) - 1) if x.ndim > 1 else x,
-        lambda x: x.narrow(-1, x.shape[-1] // 2, 1),
-        lambda x: x[..., ::2],
-        lambda x: x.flatten() if x.is_contiguous() else x.movedim(0, -1),
-        lambda x: x.split([1, len(x) - 1])[len(x) > 2],
-        lambda x: x.unbind(-1)[0] if x.ndim > 1 else x,
-        lambda x: x.unsqueeze(0).expand(3, *x.shape),
-        lambda x: (x + 1).mT if x.ndim > 1 else x * 2,
-    ]
-    for number in range(200):
-        chain, state = draw.integers(len(ways), size=6), draw.bit_generator.state
-
-        def fn(x, chain=chain, state=state):
-            draw.bit_generator.state = state  # the same axes again
-            for way in chain:
-                x = ways[way](x)
-            return x, x + 1
-
-        x = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(number))[1:, :, 1:]
-        made = simplified(record(fn, (x,)))
-        for found, expected in zip(made(x), fn(x), strict=True):
-            assert torch.equal(found, expected) and found.stride() == expected.stride()
-            assert found.storage_offset() == expected.storage_offset()
-
-
-def test_views_follow_layouts_that_depend_on_values():
-    def fn(x):
-        return (x[x > 0].unsqueeze(0).mT,)
-
-    made = simplified(record(fn, (torch.tensor([1.0, -1.0, 2.0, -2.0]),)))
-    for given in ([1.0, 2.0, 3.0, -4.0], [-1.0, -2.0, -3.0, 4.0]):
-        x = torch.tensor(given)
-        assert torch.equal(made(x)[0], fn(x)[0])
-
-
-def test_views_follow_a_held_tensor_that_is_laid_out_anew():
-    held = torch.arange(6.0).view(2, 3)
-
-    def fn(x):
-        return (held.unsqueeze(0).mT * x,)
-
-    x = torch.tensor(2.0)
-    made = simplified(record(fn, (x,)))
-    held.data = torch.arange(6.0).view(3, 2).mT
-    assert torch.equal(made(x)[0], fn(x)[0])
-
-
-def test_views_of_negated_views_are_negated():
-    def fn(x):
-        return (x.mT.unsqueeze(0) * 1,)
-
-    x = torch.arange(6.0).view(2, 3)
-    made = simplified(record(fn, (x,)))
-    for given in (x, torch._neg_view(x)):
-        assert torch.equal(made(given)[0], fn(given)[0])
 
 
 def test_foreign_operations_are_not_taken_for_torchs():
@@ -502,9 +276,8 @@ def test_simplifying_imports_no_compiler():
     script = (
         "import sys, torch; from harness.core.execution.simplify import simplified;"
         "from harness.core.execution.tracing import record;"
-        "fn = lambda x: (x.mT.contiguous().unbind(-1)[0] * 2,);"
-        "left = simplified(record(fn, (torch.ones(2, 3),))).code;"
-        "print('clone' in left.replace('clone_default', ''), {'torch._dynamo', 'sympy'} & set(sys.modules))"
+        "simplified(record(lambda x: (x.mT.contiguous().unbind(-1)[0] * 2,), (torch.ones(2, 3),)));"
+        "print({'torch._dynamo', 'sympy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False set()\n"
+    assert done.stdout == "set()\n"

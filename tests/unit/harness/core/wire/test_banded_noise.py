@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.config.run import read_spec
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import Incompatible, UserError
 from harness.simulation.build import prepare
 from harness.simulation.calibration import calibrated
@@ -153,7 +153,7 @@ def test_without_noise_nothing_is_remembered(data):
 def test_clients_one_by_one_get_the_same_noise(data):
     """A cohort that is computed in parts has one memory of noise."""
     ends = []
-    for rows in (Rows("vmap"), Rows("loop")):
+    for rows in (ClientExecutor("vmap"), ClientExecutor("loop")):
         run = finished(replace(noisy(data), rows=rows))
         assert "noise 1" in run.channel_state
         ends.append(run.state.x)

@@ -11,7 +11,7 @@ import harness.core.wire.channel
 from datasets.federation import Batch, Federation
 from harness.core.clients.clients import Clients
 from harness.core.cost import Cost
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.per_run import side_by_side
 from harness.core.public import Public
 from harness.core.settings.compression import Compression
@@ -41,7 +41,7 @@ def cohort(seeds=(0,), ids=None, participation_mask=None, expected=None):
     return Clients(
         Federation(pool, {"train": index}, ("0", "1"), (), "made up", ""),
         classifier(nn.Linear(3, 2)),
-        Rows("loop", threads=2),
+        ClientExecutor("loop", threads=2),
         seeds=seeds,
         round=0,
         ids=numbers,
@@ -239,7 +239,7 @@ def test_a_cohort_in_chunks_has_the_figures_of_the_whole(privacy):
 
     whole, chunks = diagnosed(privacy), diagnosed(privacy)
     Work().round(messages(), whole._clients, whole)
-    round_in_chunks(Work(), messages(), chunks._clients, chunks, Rows("loop", threads=2))
+    round_in_chunks(Work(), messages(), chunks._clients, chunks, ClientExecutor("loop", threads=2))
     assert whole.diagnostics.keys() == chunks.diagnostics.keys()
     for name, value in whole.diagnostics.items():
         torch.testing.assert_close(chunks.diagnostics[name], value, msg=name)

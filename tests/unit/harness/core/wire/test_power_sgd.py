@@ -11,7 +11,7 @@ from compression import Factors, find_codec
 from harness import prepare
 from harness.core import Problem, rng
 from harness.core.clients.pruning import prune_models
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.problem import set_apart, split_model
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
@@ -282,7 +282,7 @@ def test_a_loop_over_clients_finds_the_same_factors():
     work = FedAvg(local_steps=2, batch_size=None, lr=0.5), None, Compression(rank=1, codec="float64")
     states = []
     for kind in ("vmap", "loop"):
-        run = Simulation(net, federation, *work, rows=Rows(kind))
+        run = Simulation(net, federation, *work, rows=ClientExecutor(kind))
         run.step()
         run.step()
         states.append(run.state.x)

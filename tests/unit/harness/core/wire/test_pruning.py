@@ -10,7 +10,7 @@ from torch import nn
 from compression import alive, units
 from harness.core.algorithm import ALGORITHMS
 from harness.core.clients.pruning import PrunedModels, SubModel, prune_models
-from harness.core.execution.vectorize import Rows
+from harness.core.execution.vectorize import ClientExecutor
 from harness.core.registry import Incompatible
 from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
@@ -338,7 +338,7 @@ def test_own_models_one_by_one_are_the_whole_cohort(data) -> None:
     fields = {"compression": {"alpha": OWN}, "model": MLP}
     whole = finished(ready(data, "fedavg", **fields))
     setup = ready(data, "fedavg", **fields)
-    parts = finished(replace(setup, rows=Rows("loop")))
+    parts = finished(replace(setup, rows=ClientExecutor("loop")))
     torch.testing.assert_close(whole.state.x, parts.state.x)
     assert int(whole.cost.up) == int(parts.cost.up) and int(whole.cost.flops) == int(parts.cost.flops)
 
