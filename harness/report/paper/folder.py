@@ -12,13 +12,13 @@ import pandas as pd
 from harness.config.report import ReportSpec, known
 from harness.core.registry import UserError
 from harness.report.data.best import RULE, best_of
-from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.paper.method import in_latex_text, in_markdown_text, method
 from harness.report.paper.references import bibtex
 from harness.report.plots.every import PICTURES
 from harness.report.tables.columns import ShownColumn, columns
 from harness.report.tables.pivot import Grid
+from harness.report.tables.rows import board_of
 from harness.report.tables.sheet import Sheet, in_latex
 from harness.report.tables.write import sheet, summary
 from harness.storage.files import write_text
@@ -88,7 +88,7 @@ def write_paper(
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("table-*.tex"), *(folder / f"{stem}.pdf" for stem in PICTURES)):
         old.unlink(missing_ok=True)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
+    frame = board_of(results, spec.by, spec.baseline, spec.target, spec.system).frame
     said = method(results, frame, spec)
     tables = {"table-leaderboard.tex": _board(results, frame)}
     for stem, own in grids.items():

@@ -62,9 +62,9 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
     tasks: dict[str, list[Run]] = {}
     flats: dict[str, dict[str, str]] = {}
     results = Results.of(records)
-    variants = {run.rows.start: dict(cell.variant) for cell in results.cells for run in cell.runs}
+    variants = {run.number: dict(cell.variant) for cell in results.cells for run in cell.runs}
     for run in results.runs:
-        variant = variants[run.rows.start]
+        variant = variants[run.number]
         shared = {name: part for name, part in run.record.spec.items() if name not in OWN}
         key = digest([run.identity.shared_key(OWN), variant])
         tasks.setdefault(key, []).append(run)

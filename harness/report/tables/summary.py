@@ -279,8 +279,8 @@ def _unpaired(comparison: Comparison) -> str:
     if not apart:
         return ""
     return (
-        "These rows were tested on other samples than the one without protection, so their seeds are not paired "
-        f"and they have no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
+        "These rows were tested on other samples than the one without protection, so seeds are not paired and "
+        f"there is no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
     )
 
 
