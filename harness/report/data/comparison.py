@@ -23,7 +23,7 @@ from harness.report.data.statistics import (
     paired,
     undecidable,
 )
-from harness.report.data.tested import APART, Pairs, pairs
+from harness.report.data.tested import APART, SeedPairs, pairs
 
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
 METHOD = (
@@ -56,7 +56,7 @@ def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
         if cell.algorithm == baseline and (rival is None or rival.key == cell.key):
             texts[cell.key] = "baseline"
             continue
-        common = Pairs({}, 0) if rival is None else pairs(cell, rival, by)
+        common = SeedPairs({}, 0) if rival is None else pairs(cell, rival, by)
         texts[cell.key] = _text(cell, rival, common, by, baseline)
         if common.differences:
             settings[cell.key], differences[cell.key] = keys[-1], list(common.differences.values())
@@ -104,7 +104,7 @@ def _settings(cell: Cell) -> list[tuple[str, ...]]:
     return [(str(len(own)), cell.shared_key(own)) for own in parts[not with_topology :]]
 
 
-def _text(cell: Cell, rival: Cell | None, common: Pairs, by: str, baseline: str) -> str:
+def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: str) -> str:
     """Return over how many seeds a cell is compared, and with what if not the same problem; or why it is not."""
     if not cell.values(by):
         return f"not comparable: no finished run with {by}"

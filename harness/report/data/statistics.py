@@ -205,7 +205,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-class Gap(NamedTuple):
+class GroupGap(NamedTuple):
     """The gap of true positive rates in one run.
 
     Attributes
@@ -234,7 +234,7 @@ def largest_of(groups: int) -> float:
     return float(studentized_range.ppf(1 - ALPHA, groups, np.inf)) / math.sqrt(2)
 
 
-def gap_of(groups: Sequence[Mapping[str, Any]]) -> Gap | None:
+def gap_of(groups: Sequence[Mapping[str, Any]]) -> GroupGap | None:
     """Return the sampling error of the gap between the groups with the highest and the lowest rate.
 
     ``groups`` has a row per group with its true positive rate ``tpr`` and its number of ``positives``; None if
@@ -246,4 +246,4 @@ def gap_of(groups: Sequence[Mapping[str, Any]]) -> Gap | None:
     extremes = max(known), min(known)
     smoothed = [((rate * n + 1) / (n + 2), n + 2) for rate, n in extremes]
     error = math.sqrt(sum(p * (1 - p) / n for p, n in smoothed))
-    return Gap(len(known), error, int(min(n for _, n in extremes)))
+    return GroupGap(len(known), error, int(min(n for _, n in extremes)))

@@ -11,7 +11,7 @@ from harness.report.data.results import Cell, Run
 APART = "other test samples"
 
 
-class Pairs(NamedTuple):
+class SeedPairs(NamedTuple):
     """Differences of the runs of two cells, seed by seed.
 
     Attributes
@@ -31,7 +31,7 @@ class Pairs(NamedTuple):
         return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 
-def pairs(cell: Cell, rival: Cell, measure: str) -> Pairs:
+def pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
     """Return the differences of a cell to a rival by seed."""
     known: tuple[dict[int, Run], dict[int, Run]] = (
         {run.seed: run for run in cell.done},
@@ -45,11 +45,11 @@ def paired_values(
     reference: Mapping[int, float],
     runs: Mapping[int, Run],
     others: Mapping[int, Run],
-) -> Pairs:
+) -> SeedPairs:
     """Return differences to a reference by seed, given the runs that they are of."""
     both = [seed for seed in values if seed in reference]
     same = {seed: values[seed] - reference[seed] for seed in both if alike(runs[seed], others[seed])}
-    return Pairs(same, len(both) - len(same))
+    return SeedPairs(same, len(both) - len(same))
 
 
 def alike(run: Run, other: Run) -> bool:

@@ -123,6 +123,19 @@ def _figures(
     for name, seeds in picked.items():
         places[name, "Chosen"] = Place(_settings(runs[name], seeds), {}, "")
         places[name, "Seeds"] = Place(f"{len(seeds)}/{len(runs[name])}", {}, "")
+    order = [name for name in (baseline, *sorted(picked)) if name in picked]
+    return Grid(
+        title=f"Chosen settings: {where}" if where else "Chosen settings",
+        corner="algorithm",
+        note=_note(choice, baseline if baseline in picked else None, others, bool(paper)),
+        rows=tuple(dict.fromkeys(str(name) for name in order)),
+        columns=(*columns, "Chosen", "Seeds"),
+        places=places,
+    )
+
+
+def _note(choice: Choice, baseline: str | None, others: Sequence[str], paper: bool) -> str:
+    """Return how settings were chosen, what differences are to, and which seeds are not paired."""
     near = "" if choice.near is None else (
         f", among those whose {inside(choice.near[0])} is within {choice.near[1]:g} of the best"
     )  # fmt: skip
@@ -130,7 +143,7 @@ def _figures(
     notes.append(
         "Mean ± sample standard deviation over seeds; chosen settings with the number of seeds that chose them."
     )
-    if baseline in picked:
+    if baseline is not None:
         notes.append(f"Δ: to {baseline}, paired over seeds, ± the half width of a 95 % interval.")
     if others:
         notes.append(
@@ -138,15 +151,7 @@ def _figures(
         )
     if paper:
         notes.append("Figures of the paper are as printed there.")
-    order = [name for name in (baseline, *sorted(picked)) if name in picked]
-    return Grid(
-        title=f"Chosen settings: {where}" if where else "Chosen settings",
-        corner="algorithm",
-        note=" ".join(notes),
-        rows=tuple(dict.fromkeys(str(name) for name in order)),
-        columns=(*columns, "Chosen", "Seeds"),
-        places=places,
-    )
+    return " ".join(notes)
 
 
 def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
