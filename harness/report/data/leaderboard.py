@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,6 @@ from harness.report.data.specs import (
     part_name,
     partition_text,
 )
-from harness.report.data.statistics import exact_stdev
 from harness.report.data.system_costs import SystemCosts, system_costs
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _figures(cells: Sequence[Cell], metrics: Sequence[str], diagnostics: Sequenc
     columns = {name: over_seeds(name, _mean) for name in (*MEANS, *diagnostics)}
     for name in {*ALWAYS, *metrics}:
         columns[f"{name}_mean"] = over_seeds(name, _mean)
-        columns[f"{name}_std"] = over_seeds(name, lambda own: exact_stdev(own) if len(own) > 1 else None)
+        columns[f"{name}_std"] = over_seeds(name, lambda own: stdev(own) if len(own) > 1 else None)
     columns["accuracy_ci95"] = over_seeds("accuracy", half_width)
     mixing = ([run.record.final.get("mixing", {}).get("p") for run in cell.done] for cell in cells)
     columns["spectral_gap"] = [_mean(p for p in own if p is not None) for own in mixing]
@@ -175,7 +174,7 @@ def half_width(values: Sequence[float]) -> float | None:
     """Return the half width of the 95 % t interval of the mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    return float(scipy.special.stdtrit(len(values) - 1, 0.975)) * exact_stdev(values) / math.sqrt(len(values))
+    return float(scipy.special.stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
 
 
 def _description(cell: Cell) -> dict[str, Any]:

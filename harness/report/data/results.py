@@ -9,6 +9,8 @@ from functools import cache, cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.metrics import better_is_higher
@@ -18,7 +20,6 @@ from harness.report.data.tidy import COUNTS, Tidy, diagnostics
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     from numpy.typing import NDArray
 
     from harness.storage.store import RunRecord
@@ -354,34 +355,32 @@ def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
     """Return cell key -> the settings that tell it from the other cells.
 
     The hyper-parameters of the algorithm always; of the rest of the spec what has no column of its own and
-    differs between the cells of the suite, with its dotted name. Linear in the number of cells.
+    differs between the cells of the suite, with its dotted name. A model's setting counts among such models only.
     """
-    flat = {cell.key: {k: v for k, v in cell.settings.items() if _listed(cell.spec, k)} for cell in cells}
-    values: dict[tuple[str, str], dict[str, int]] = {}  # suite and name -> value -> number of cells
-    sizes: dict[str, int] = {}
-    for cell in cells:
-        suite = cell.suite
-        sizes[suite] = sizes.get(suite, 0) + 1
-        for name, value in flat[cell.key].items():
-            counts = values.setdefault((suite, name), {})
-            counts[value] = counts.get(value, 0) + 1
-
-    def differs(suite: str, name: str) -> bool:
-        """Whether another cell has another value, or none; a model's setting counts among such models only."""
-        counts = values[suite, name]
-        return len(counts) > 1 or (not name.startswith("model.") and sum(counts.values()) < sizes[suite])
-
-    varying = {key: differs(*key) for key in values}
+    listed = [
+        {name: value for name, value in sorted(cell.settings.items()) if _listed(cell.spec, name)}
+        for cell in cells
+    ]
+    varying: dict[str, set[str]] = {}
+    for suite in {cell.suite for cell in cells}:
+        table = pd.DataFrame(
+            [own for own, cell in zip(listed, cells, strict=True) if cell.suite == suite], dtype=object
+        )
+        of_models = table.columns.astype(str).str.startswith("model.")
+        varying[suite] = set(table.columns[(table.nunique() > 1) | (table.isna().any() & ~of_models)])
     texts = {}
-    for cell in cells:
-        own, other = [], []
-        suite = cell.suite
-        for name, value in sorted(flat[cell.key].items()):
-            if name.startswith("algorithm."):
-                own.append(f"{name.removeprefix('algorithm.')}={value}")
-            elif value != "false" and varying[suite, name]:
-                other.append(f"{name}={value}")
-        texts[cell.key] = " ".join(own + other)
+    for cell, own in zip(cells, listed, strict=True):
+        algorithm = [
+            f"{name.removeprefix('algorithm.')}={value}"
+            for name, value in own.items()
+            if name.startswith("algorithm.")
+        ]
+        others = [
+            f"{name}={value}"
+            for name, value in own.items()
+            if not name.startswith("algorithm.") and value != "false" and name in varying[cell.suite]
+        ]
+        texts[cell.key] = " ".join(algorithm + others)
     return texts
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -93,26 +92,6 @@ def _paired(data: Array) -> list[Paired]:
         columns[1], columns[2] = low.tolist(), high.tolist()
     fields: Iterator[tuple[Any, ...]] = zip(mean.tolist(), *columns, [seeds] * count, strict=True)
     return [Paired(*row) for row in fields]
-
-
-def exact_stdev(values: Sequence[float]) -> float:
-    """Return the sample standard deviation, correctly rounded as by `statistics.stdev`, in a fifth of its time.
-
-    There are thousands of cells, and the library computes with fractions in lowest terms.
-    """
-    try:
-        ratios = [value.as_integer_ratio() for value in values]
-    except (OverflowError, ValueError):  # infinite, or not a number
-        return statistics.stdev(values)
-    scale = max(own for _, own in ratios)  # denominators are powers of two
-    whole, count = [top * (scale // own) for top, own in ratios], len(values)
-    squares, under = count * sum(one * one for one in whole) - sum(whole) ** 2, count * (count - 1) * scale**2
-    if not squares:
-        return 0.0
-    digits = max(0, 56 + (under.bit_length() - squares.bit_length() + 1) // 2)  # binary, behind the point
-    root = math.isqrt((squares << 2 * digits) // under)
-    inexact = root * root * under != squares << 2 * digits
-    return (root | inexact) / (1 << digits)  # the last bit says on which side of a half it is
 
 
 def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from harness.config.report import Choice, Published
@@ -19,7 +19,7 @@ from harness.report.data.leaderboard import half_width
 from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
-from harness.report.tables.pivot import Grid, Place, written
+from harness.report.tables.pivot import Grid, Place, with_spread, written
 from harness.report.tables.text import inside, words
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _figures(
         columns.append(heading)
         reference = values[measure].get(baseline or "", {})
         for name, own in values[measure].items():
-            places[name, heading] = Place(_spread(own, measure), own, "")
+            places[name, heading] = Place(with_spread(own, measure), own, "")
             both, apart = paired_values(own, reference, picked[name], picked.get(baseline or "", {}))
             others += [f"{name} ({counted(apart, 'seed')})"] if apart and name != baseline else []
             if name != baseline and both:
@@ -165,7 +165,7 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
             n, positive = (fmean(row[key] or 0 for row in mine.values()) for key in ("n", "positives"))
             columns.setdefault(group, f"{group} ({n:.0f}, {positive:.0f} positive)")
             rates = {seed: float(row["tpr"]) for seed, row in mine.items() if row["tpr"] is not None}
-            places[name, columns[group]] = Place(_spread(rates, "eqopp"), rates, "")
+            places[name, columns[group]] = Place(with_spread(rates, "eqopp"), rates, "")
     if not columns:
         return []
     return [
@@ -184,13 +184,6 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
 def _values(seeds: Mapping[int, Run], measure: str) -> dict[int, float]:
     found = {seed: run.value(measure) for seed, run in seeds.items()}
     return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _spread(values: Mapping[int, float], measure: str) -> str:
-    if not values:
-        return ""
-    own = list(values.values())
-    return written(fmean(own), measure) + (f" ± {written(stdev(own), measure)}" if len(own) > 1 else "")
 
 
 def _difference(values: Sequence[float], measure: str) -> str:
