@@ -260,7 +260,7 @@ def _data(cell: Cell, files: Mapping[str, str]) -> str | None:
 
 
 def model_for(cell: Cell) -> str | None:
-    """Return whom the trained model is for, so that rows of other purposes are not taken for rivals.
+    """Return whom the trained model is for, so that only rows of one purpose are compared.
 
     None if it is not known: for algorithms of plugins in records of earlier versions, and combinations that were
     refused.

@@ -1,4 +1,4 @@
-"""What satisfies given bounds, how surely, and which bound excludes the rest."""
+"""Cells within given bounds, how surely they are, and the bound that excludes the rest."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Results:
 
     @cached_property
     def identities(self) -> list[Identity]:
-        """What determines each run but its seed, in the order of the records; shared where it is the same."""
+        """All that determines each run but its seed, in the order of the records; shared where it is the same."""
         return identified(self.records)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Whether runs were tested on the same samples: differences of others are not paired by seed."""
+"""Pairs of runs that were tested on the same samples: differences of others are not paired by seed."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class SeedPairs(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """Say that seeds are left out; empty if none is."""
+        """The seeds that are left out, in words; empty if none is."""
         return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 
 def pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
-    """Return the differences of a cell to a rival by seed."""
+    """Return the differences of a cell to another by seed."""
     known: tuple[dict[int, Run], dict[int, Run]] = (
         {run.seed: run for run in cell.done},
         {run.seed: run for run in rival.done},
@@ -53,7 +53,7 @@ def paired_values(
 
 
 def alike(run: Run, other: Run) -> bool:
-    """Whether two runs on the same data were tested on the same samples, as far as their records say."""
+    """Return whether two runs on the same data were tested on the same samples, as far as their records say."""
     own, theirs = run.record.tested.get("digest"), other.record.tested.get("digest")
     if own and theirs:
         return bool(own == theirs)

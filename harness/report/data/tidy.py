@@ -79,7 +79,7 @@ class Tidy:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """What describes each run: one row per run."""
+        """Descriptions: one row per run."""
         shared = {one: place for place, one in enumerate(dict.fromkeys(self._identities))}
         described = _frame([_described(one) for one in shared])
         frame = described.take([shared[one] for one in self._identities]).reset_index(drop=True)

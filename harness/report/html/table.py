@@ -80,7 +80,7 @@ class Field(NamedTuple):
 
 
 class PageTable(NamedTuple):
-    """What the page shows of a leaderboard.
+    """A leaderboard as the page shows it.
 
     Attributes
     ----------

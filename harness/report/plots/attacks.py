@@ -1,4 +1,4 @@
-"""What protection costs and what it keeps from attackers: a measure against what attacks find out."""
+"""The cost of protection and its effect: a measure against what attacks find out."""
 
 from __future__ import annotations
 

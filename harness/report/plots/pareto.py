@@ -99,7 +99,7 @@ def _point(cell: Cell, by: str) -> ParetoPoint:
 
 
 def _personal(cell: Cell) -> bool:
-    """Return whether clients end with models of their own, which are no rivals of one for everybody."""
+    """Return whether clients end with models of their own, which are not comparable with one for everybody."""
     return (model_for(cell) or "").startswith("each client")
 
 

@@ -250,7 +250,7 @@ def _expendable(
 
 
 def _tells(heading: str, kept: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:
-    """Whether rows that differ in the descriptions kept would be alike without this one; cells are folded then."""
+    """Return whether rows that differ in the descriptions kept would be equal without this one."""
     among = [name for name in DESCRIPTIONS if name in kept]
     others = [name for name in among if name != heading]
     return len(others) < len(among) and _distinct(others, texts) < _distinct(among, texts)
