@@ -1,4 +1,4 @@
-"""The best cells of a table, with those that seeds cannot tell from them."""
+"""The best cells of a table, and those that are not significantly worse."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from harness.report.data.tested import pairs
 OWN = tuple(part for part in METHOD if part not in ("privacy", "compression"))
 RULE = (
     "Bold: the best mean of the rows with the same data, partition, privacy and compression and the same purpose "
-    "(a model for everybody, or one for each client), and all that a sign-flip test over common seeds cannot tell "
-    "from it (p ≥ .05 after Holm). Where seeds are too few for a p below .05, only the best is bold."
+    "(a model for everybody, or one for each client), and all rows that are not significantly worse (p ≥ .05 in "
+    "a sign-flip test over common seeds, after Holm). Where seeds are too few for a p below .05, only the best is "
+    "bold."
 )
 
 

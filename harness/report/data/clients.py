@@ -32,37 +32,27 @@ def clients_table(records: Iterable[RunRecord]) -> pd.DataFrame:
         ``accuracy_gain`` and ``auroc_gain`` over training alone, where the same task and seed have exactly one
         run of `ALONE`. Missing means "does not apply" or "not recorded". Empty if no client has a name.
     """
-    rows: list[dict[str, Any]] = []
-    alone: dict[tuple[str, object], set[str]] = {}
-    for record in records:
-        columns = record.final.get("by_client") or {}
-        if record.status != "done" or not columns:
-            continue
-        task, seed, algorithm = (
-            Identity(record).task,
-            record.spec.get("seed"),
-            part_name(record.spec["algorithm"]),
-        )
-        if algorithm == ALONE:
-            alone.setdefault((task, seed), set()).add(str(record.id))
-        claim = record.final.get("privacy") or {}
-        run = {
-            "id": record.id,
-            "suite": record.suite,
-            "algorithm": algorithm,
-            "seed": seed,
-            "epsilon_total": claim.get("epsilon_total"),
-            "task": task,
-        }
-        names = list(columns)
-        rows += [
-            run | dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)
-        ]
-    single = {key: next(iter(ids)) for key, ids in alone.items() if len(ids) == 1}
-    by_itself = {(row["id"], row["client"]): row for row in rows if row["id"] in single.values()}
-    for row in rows:
-        own = by_itself.get((single.get((row["task"], row["seed"]), ""), row["client"]), {})
-        for name in GAINS:
-            if row.get(name) is not None and own.get(name) is not None:
-                row[f"{name}_gain"] = row[name] - own[name]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    rows = [row for record in records if record.status == "done" for row in _rows(record)]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    alone = table[table["algorithm"] == ALONE]
+    single = alone.groupby(["task", "seed"])["id"].transform("nunique") == 1
+    reference = alone[single].set_index(["task", "seed", "client"])[list(GAINS)]
+    reference = reference[~reference.index.duplicated()]  # a run of several suites
+    own = reference.reindex(pd.MultiIndex.from_frame(table[["task", "seed", "client"]]))
+    for name in GAINS:
+        table[f"{name}_gain"] = table[name].astype("float64") - own[name].astype("float64").to_numpy()
+    return table
+
+
+def _rows(record: RunRecord) -> list[dict[str, Any]]:
+    """Return a row for every client with a name of a finished run."""
+    columns = record.final.get("by_client") or {}
+    run = {
+        "id": record.id,
+        "suite": record.suite,
+        "algorithm": part_name(record.spec["algorithm"]),
+        "seed": record.spec.get("seed"),
+        "epsilon_total": (record.final.get("privacy") or {}).get("epsilon_total"),
+    }
+    run |= {"task": Identity(record).task} if columns else {}
+    return [run | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

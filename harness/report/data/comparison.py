@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any
 
+import pandas as pd
 import scipy  # its parts are imported at their first use, as they are slow to import
 
 from harness.core.registry import counted
@@ -23,7 +23,7 @@ from harness.report.data.statistics import (
     paired,
     undecidable,
 )
-from harness.report.data.tested import APART, Pairs, pairs
+from harness.report.data.tested import APART, SeedPairs, pairs
 
 #: Parts of a spec that are the method's own affair: others may differ and still do the same task.
 METHOD = (
@@ -32,58 +32,65 @@ METHOD = (
 )
 
 
-def add_comparison(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str) -> None:
-    """Compare every cell with the baseline's cell of the same setting, seed by seed."""
-    sign = 1 if better_is_higher(by) else -1
-    best: dict[tuple[str, ...], tuple[float, Cell]] = {}
-    for cell in found:
-        values = cell.values(by)
-        if cell.algorithm == baseline and values:
-            score = sign * fmean(values.values())
-            for key in _settings(cell):
-                if key not in best or score > best[key][0]:
-                    best[key] = score, cell
-    compared: list[tuple[dict[str, Any], tuple[str, ...], list[float]]] = []
-    for row, cell in zip(rows, found, strict=True):
+#: Fields of `Paired` and their columns.
+PAIRED = {
+    "mean": "paired_difference", "half": "paired_ci95", "low": "paired_low", "high": "paired_high", "p": "paired_p",
+    "effect": "effect_size",
+}  # fmt: skip
+
+
+def comparison(cells: Sequence[Cell], by: str, baseline: str) -> pd.DataFrame:
+    """Return the columns of the comparison of every cell with the baseline's cell of the same setting.
+
+    Differences are of common seeds with the same test samples: this cell minus the baseline. The baseline cell has
+    the same spec except for algorithm and seed (and topology, if the baseline has none), and for what a search
+    chose. Of several settings of the baseline the best by `by` is used, which can only favor the baseline.
+    """
+    best = _best(cells, by, baseline)
+    texts: dict[str, str] = {}
+    settings: dict[str, tuple[str, ...]] = {}
+    differences: dict[str, list[float]] = {}
+    for cell in cells:
         keys = _settings(cell)
-        rival = next((best[key][1] for key in keys if key in best), None)
-        if cell.algorithm == baseline and rival in (None, cell):
-            row["compared"] = "baseline"
+        rival = next((best[key] for key in keys if key in best), None)
+        if cell.algorithm == baseline and (rival is None or rival.key == cell.key):
+            texts[cell.key] = "baseline"
             continue
-        values = cell.values(by)
-        found_pairs = Pairs({}, 0) if rival is None else pairs(cell, rival, by)
-        if not values:
-            row["compared"] = f"not comparable: no finished run with {by}"
-        elif rival is None:
-            row["compared"] = f"not comparable: no finished run of {baseline} in the same setting"
-        elif found_pairs.differences:
-            row["compared"] = _text(cell, rival, found_pairs)
-            compared.append((row, keys[-1], list(found_pairs.differences.values())))
-        elif found_pairs.apart:
-            row["compared"] = f"not comparable: {APART} than those of {baseline}"
-        else:
-            row["compared"] = f"not comparable: no seed in common with {baseline}"
-    families: dict[tuple[str, ...], list[tuple[dict[str, Any], Paired]]] = {}
-    statistics = paired([differences for _, _, differences in compared])
-    for (row, family, _), found_of in zip(compared, statistics, strict=True):
-        row |= {
-            "baseline": baseline,
-            "paired_difference": found_of.mean,
-            "paired_ci95": found_of.half,
-            "paired_low": found_of.low,
-            "paired_high": found_of.high,
-            "paired_p": found_of.p,
-            "effect_size": found_of.effect,
-        }
-        if found_of.p is not None:
-            families.setdefault(family, []).append((row, found_of))
-    for members in families.values():
-        for (row, own), adjusted in zip(members, holm([row["paired_p"] for row, _ in members]), strict=True):
-            row["paired_p_holm"] = adjusted
-            if undecidable(own.seeds, len(members)):
-                row["compared"] += f", too few for a p below .05 among {len(members)} comparisons"
-            elif own.std is not None:
-                row["detectable"] = detectable(own.seeds, len(members)) * own.std
+        common = SeedPairs({}, 0) if rival is None else pairs(cell, rival, by)
+        texts[cell.key] = _text(cell, rival, common, by, baseline)
+        if common.differences:
+            settings[cell.key], differences[cell.key] = keys[-1], list(common.differences.values())
+    statistics = paired(list(differences.values()))
+    table = pd.DataFrame(statistics, index=list(differences), columns=Paired._fields, dtype=object)
+    families = table["p"].dropna().groupby(pd.Series(settings, dtype=object))
+    table["paired_p_holm"] = families.transform(lambda ps: pd.Series(holm(ps.tolist()), index=ps.index))
+    table["detectable"] = None
+    sizes = families.transform("size").to_dict()
+    for key, own in zip(differences, statistics, strict=True):
+        tests, seeds, std = sizes.get(key, 0), own.seeds, own.std
+        if not tests:
+            continue
+        if undecidable(seeds, tests):
+            texts[key] += f", too few for a p below .05 among {tests} comparisons"
+        elif std is not None:
+            table.loc[key, "detectable"] = detectable(seeds, tests) * std
+    table = table.rename(columns=PAIRED).assign(baseline=baseline).drop(columns=["std", "seeds"])
+    return table.reindex([cell.key for cell in cells]).assign(compared=pd.Series(texts, dtype=object))
+
+
+def _best(cells: Sequence[Cell], by: str, baseline: str) -> dict[tuple[str, ...], Cell]:
+    """Return the best cell of the baseline in every setting."""
+    sign = 1 if better_is_higher(by) else -1
+    scored = [
+        (sign * fmean(values.values()), cell)
+        for cell in cells
+        if cell.algorithm == baseline and (values := cell.values(by))
+    ]
+    best: dict[tuple[str, ...], Cell] = {}
+    for _, cell in sorted(scored, key=lambda entry: entry[0], reverse=True):
+        for key in _settings(cell):
+            best.setdefault(key, cell)
+    return best
 
 
 def _settings(cell: Cell) -> list[tuple[str, ...]]:
@@ -97,40 +104,46 @@ def _settings(cell: Cell) -> list[tuple[str, ...]]:
     return [(str(len(own)), cell.shared_key(own)) for own in parts[not with_topology :]]
 
 
-def _text(cell: Cell, rival: Cell, found: Pairs) -> str:
-    """Return over how many seeds a cell is compared, and with what if not the same problem."""
-    seeds = len(found.differences)
-    missing = len(cell.runs) - seeds - found.apart
+def _text(cell: Cell, rival: Cell | None, common: SeedPairs, by: str, baseline: str) -> str:
+    """Return over how many seeds a cell is compared, and with what if not the same problem; or why it is not."""
+    if not cell.values(by):
+        return f"not comparable: no finished run with {by}"
+    if rival is None:
+        return f"not comparable: no finished run of {baseline} in the same setting"
+    if not common.differences:
+        why = f"{APART} than those of" if common.apart else "no seed in common with"
+        return f"not comparable: {why} {baseline}"
+    seeds = len(common.differences)
+    missing = len(cell.runs) - seeds - common.apart
     own, other = (part_name(one.spec.get("problem")) for one in (cell, rival))
     facts = [
         counted(seeds, "seed"),
         f"{missing} without a pair" if missing else "",
-        found.remark,
+        common.remark,
         "" if own == other else f"with {other}",
     ]
     return ", ".join(fact for fact in facts if fact)
 
 
-def add_relative_bytes(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str, baseline: str) -> None:
-    """Add the bytes of each cell, both ways, as a share of the baseline's on the same data and partition.
+def relative_bytes(cells: Sequence[Cell], by: str, baseline: str) -> list[float | None]:
+    """Return the bytes of each cell, both ways, as a share of the baseline's on the same data and partition.
 
     The baseline's run is the one without privacy and compression; of several models and settings the best.
     """
     sign = 1 if better_is_higher(by) else -1
+    each = [list(cell.values("bytes").values()) for cell in cells]
+    means = [fmean(own) if own else None for own in each]
     best: dict[str, tuple[float, float]] = {}
-    for cell in found:
-        plain = not cell.spec.get("privacy") and _uncompressed(cell)
-        values, sent = cell.values(by), cell.values("bytes")
-        if cell.algorithm == baseline and plain and values and sent:
+    for cell, sent in zip(cells, means, strict=True):
+        values = cell.values(by)
+        plain = cell.algorithm == baseline and not cell.spec.get("privacy") and _uncompressed(cell)
+        if plain and values and sent is not None:
             key = cell.shared_key(METHOD)
-            best[key] = max(
-                best.get(key, (-math.inf, 0.0)), (sign * fmean(values.values()), fmean(sent.values()))
-            )
-    for row, cell in zip(rows, found, strict=True):
-        sent = cell.values("bytes")
-        reference = best.get(cell.shared_key(METHOD))
-        if sent and reference is not None and reference[1]:
-            row["bytes_relative"] = fmean(sent.values()) / reference[1]
+            best[key] = max(best.get(key, (-math.inf, 0.0)), (sign * fmean(values.values()), sent))
+    references = (best.get(cell.shared_key(METHOD), (0.0, 0.0))[1] for cell in cells)
+    return [
+        None if sent is None or not own else sent / own for sent, own in zip(means, references, strict=True)
+    ]
 
 
 def _uncompressed(cell: Cell) -> bool:
@@ -143,48 +156,49 @@ def _uncompressed(cell: Cell) -> bool:
     )
 
 
-def add_gaps(rows: Sequence[dict[str, Any]], found: Sequence[Cell]) -> None:
-    """Add the interval of the gap between groups, and the gap that the test samples can tell from none.
+def gaps(cells: Sequence[Cell]) -> pd.DataFrame:
+    """Return the interval of the gap between groups, and the gap that the test samples distinguish from none.
 
     The test samples of seeds overlap, so their number counts once; the spread over seeds counts besides. The gap is
     that of the two most different groups, so the more groups, the wider the interval (studentized range).
     """
-    for row, cell in zip(rows, found, strict=True):
-        gaps = [gap for run in cell.done if (gap := gap_of(run.record.final.get("groups") or []))]
-        values = list(cell.values("eqopp").values())
-        if not gaps or not values:
-            continue
-        error, reach = fmean(gap.error for gap in gaps), largest_of(max(gap.groups for gap in gaps))
-        spread = stdev(values) ** 2 / len(values) if len(values) > 1 else 0.0
-        half = reach * math.sqrt(error**2 + spread)
-        mean = fmean(values)
-        row["eqopp_low"], row["eqopp_high"] = max(0.0, mean - half), min(1.0, mean + half)
-        beyond = float(scipy.special.ndtri(POWER))  # standard errors beyond the bound, for a test with power
-        row["eqopp_detectable"] = (reach + beyond) * error
-        row["eqopp_positives"] = min(gap.positives for gap in gaps)
+    rows = {cell.key: row for cell in cells if (row := _gap(cell))}
+    columns = ["eqopp_low", "eqopp_high", "eqopp_detectable", "eqopp_positives"]
+    return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns, dtype=object).reindex(
+        [cell.key for cell in cells]
+    )
 
 
-def refuse_ranks(rows: Sequence[dict[str, Any]], found: Sequence[Cell], by: str) -> None:
-    """Take the ranks by gap from tasks whose test samples cannot tell the best from the worst.
+def _gap(cell: Cell) -> tuple[float, float, float, int] | None:
+    """Return the ends of a cell's interval, the detectable gap, and the fewest positive samples of a group."""
+    each = [gap for run in cell.done if (gap := gap_of(run.record.final.get("groups") or []))]
+    values = list(cell.values("eqopp").values())
+    if not each or not values:
+        return None
+    error, reach = fmean(gap.error for gap in each), largest_of(max(gap.groups for gap in each))
+    spread = stdev(values) ** 2 / len(values) if len(values) > 1 else 0.0
+    half = reach * math.sqrt(error**2 + spread)
+    mean = fmean(values)
+    beyond = float(scipy.special.ndtri(POWER))  # standard errors beyond the bound, for a test with power
+    positives = min(gap.positives for gap in each)
+    return max(0.0, mean - half), min(1.0, mean + half), (reach + beyond) * error, positives
 
-    Gaps of two cells are told apart as two samples would be, which errs on the side of refusing: their test samples
-    are the same.
+
+def refuse_ranks(frame: pd.DataFrame) -> None:
+    """Take the ranks by gap from tasks whose test samples cannot distinguish the best from the worst.
+
+    Gaps of two cells are compared as those of two samples would be, which errs on the side of refusing: their test
+    samples are the same.
     """
-    if by != "eqopp":
-        return
-    tasks: dict[str, list[dict[str, Any]]] = {}
-    for row, cell in zip(rows, found, strict=True):
-        if row.get("rank") is not None and row.get("eqopp_detectable") is not None:
-            tasks.setdefault(cell.task, []).append(row)
-    for members in tasks.values():
-        gaps = [row["eqopp_mean"] for row in members]
-        least = math.sqrt(2) * min(row["eqopp_detectable"] for row in members)
-        if max(gaps) - min(gaps) >= least:
+    frame["unranked"] = pd.Series(None, index=frame.index, dtype=object)
+    ranked = frame[frame["rank"].notna() & frame["eqopp_detectable"].notna()]
+    for _, members in ranked.groupby("task"):
+        difference = members["eqopp_mean"].max() - members["eqopp_mean"].min()
+        least = math.sqrt(2) * members["eqopp_detectable"].min()
+        if difference >= least:
             continue
-        smallest = min(row["eqopp_positives"] for row in members)
-        for row in members:
-            row["rank"] = None
-            row["unranked"] = (
-                f"not ranked by eqopp: gaps differ by {max(gaps) - min(gaps):.3f}, and with {smallest} positive "
-                f"test samples in the smallest group differences below {least:.3f} cannot be told"
-            )
+        frame.loc[members.index, "rank"] = None
+        frame.loc[members.index, "unranked"] = (
+            f"not ranked by eqopp: gaps differ by {difference:.3f}, and with {members['eqopp_positives'].min()} "
+            f"positive test samples in the smallest group differences below {least:.3f} cannot be told"
+        )

@@ -1,4 +1,4 @@
-"""What determines runs, and digests of it that say which runs belong together."""
+"""Identities of runs: digests of all that determines them, or of parts of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASK = {"data", "partition", "problem"}  # sections that cells share if they are
 
 
 class Identity:
-    """What determines a run but its seed: digests of it, or of parts of it, say which runs belong together.
+    """All that determines a run but its seed; its digests say which runs belong together.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What satisfies given bounds, how surely, and which bound excludes the rest."""
+"""Cells within given bounds, how surely they are, and the bound that excludes the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.report.data.statistics import ALPHA
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RatedCell:
     """A cell and how it stands to the bounds.
 
     Attributes
@@ -61,14 +61,14 @@ class Obstacle:
     ----------
     condition : Condition
         The bound.
-    nearest : Candidate
+    nearest : RatedCell
         The cell within all other bounds that misses it by the least.
     off : float
         By how much, in units of the bound.
     """
 
     condition: Condition
-    nearest: Candidate
+    nearest: RatedCell
     off: float
 
 
@@ -76,7 +76,7 @@ class Obstacle:
 class Recommendation:
     """Cells within all bounds on average, the surest first; if there are none, what excludes them."""
 
-    found: tuple[Candidate, ...]
+    found: tuple[RatedCell, ...]
     obstacles: tuple[Obstacle, ...]
     considered: int
 
@@ -103,7 +103,7 @@ def recommend(
         _candidate(cell, columns[cell.key], conditions, by) for cell in results.cells if cell.values(by)
     ]
 
-    def order(one: Candidate) -> tuple[float, float, str]:
+    def order(one: RatedCell) -> tuple[float, float, str]:
         return -one.interval[0], sign * one.figures[by], one.cell.key
 
     found = [one for one in candidates if all(c.holds(one.figures[c.name]) for c in conditions)]
@@ -111,7 +111,7 @@ def recommend(
     return Recommendation(tuple(sorted(found, key=order)), tuple(obstacles), len(candidates))
 
 
-def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition], by: str) -> Candidate:
+def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition], by: str) -> RatedCell:
     by_seed = {c.name: cell.values(c.name) for c in conditions if _of_seeds(c.name)}
     figures: dict[str, Any] = {name: _mean(values) for name, values in by_seed.items()}
     for condition in conditions:
@@ -125,7 +125,7 @@ def _candidate(cell: Cell, row: dict[Any, Any], conditions: Sequence[Condition],
         for seed in seeds
     )
     failed = sum(record.status == "failed" for record in cell.records)
-    return Candidate(cell, figures, within, len(seeds) + failed)
+    return RatedCell(cell, figures, within, len(seeds) + failed)
 
 
 def _of_seeds(name: str) -> bool:
@@ -137,7 +137,7 @@ def _mean(values: dict[int, float]) -> float | None:
     return fmean(values.values()) if values else None
 
 
-def _obstacles(candidates: Sequence[Candidate], conditions: Sequence[Condition]) -> list[Obstacle]:
+def _obstacles(candidates: Sequence[RatedCell], conditions: Sequence[Condition]) -> list[Obstacle]:
     """Return the bounds each of which alone excludes what is within all others, the nearest miss first."""
     found = []
     for condition in conditions:
@@ -152,7 +152,7 @@ def _obstacles(candidates: Sequence[Candidate], conditions: Sequence[Condition])
     return sorted(found, key=lambda one: one.off / (abs(float(one.condition.value)) or 1.0))
 
 
-def _off(condition: Condition, one: Candidate) -> float | None:
+def _off(condition: Condition, one: RatedCell) -> float | None:
     """Return by how much a cell misses a bound; None if it has no figure."""
     value = one.figures[condition.name]
     if value is None or isinstance(condition.value, str) or isinstance(value, str):

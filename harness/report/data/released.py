@@ -1,4 +1,4 @@
-"""What runs have released, as a column of leaderboards: what `privacy.joint` composes."""
+"""The column of leaderboards with all that runs have released, which `privacy.joint` composes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _events(record: RunRecord) -> list[list[Any]] | None:
 
 
 def _is_event(given: object) -> bool:
-    """Whether something in a record, which may be anybody's, is an event."""
+    """Return whether something in a record, which may be anybody's, is an event."""
     kinds = (int | float, int | float, int, str)
     same_length = isinstance(given, list) and len(given) == len(kinds)
     return same_length and all(map(isinstance, given, kinds))  # type: ignore[call-overload]

@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from harness.config.recorded import completed
 from harness.config.report import COSTS_TO_TARGET, ReportSpec, Target
 from harness.metrics import better_is_higher
 from harness.report.data.identity import Identity, identified, plugged
 from harness.report.data.specs import PARTITION_FIELDS, dotted, flatten, in_text, part_name
-from harness.report.data.tidy import COUNTS, Table, diagnostics
+from harness.report.data.tidy import COUNTS, Tidy, diagnostics
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     from numpy.typing import NDArray
 
     from harness.storage.store import RunRecord
 
-Made = TypeVar("Made")
 TASK_VERSIONS = ("problem", "partition", "data")  # of the code that records to compare share
 DIGEST_LETTERS = 12  # of the digest of data, as it is shown
 #: Settings left out of the column ``settings``: they have a column of their own, or no effect on the result.
@@ -50,7 +50,7 @@ SHOWN = frozenset(
 
 
 class Results:
-    """Run records, their tidy table and their cells; what is asked for twice is computed once.
+    """Run records, their tidy table and their cells, each computed once.
 
     Parameters
     ----------
@@ -61,11 +61,13 @@ class Results:
     ----------
     records : list[RunRecord]
         The records, in their order; skipped combinations with all their settings.
+    boards : dict
+        Leaderboards for readers by their arguments, which `harness.report.tables.rows.board_of` keeps here.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
         self.records = list(records)
-        self._made: dict[Hashable, Any] = {}
+        self.boards: dict[Hashable, Any] = {}
 
     @classmethod
     def of(cls, records: Iterable[RunRecord] | Results) -> Results:
@@ -75,31 +77,24 @@ class Results:
     def __iter__(self) -> Iterator[RunRecord]:
         return iter(self.records)
 
-    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what `make` returns; of equal keys only the first calls it."""
-        if key not in self._made:
-            self._made[key] = make()
-        made: Made = self._made[key]
-        return made
-
     @property
     def frame(self) -> pd.DataFrame:
         """The tidy table."""
-        return self._table.frame
+        return self._tidy.frame
 
     @cached_property
-    def _table(self) -> Table:
-        return Table(self.records, self.identities)
+    def _tidy(self) -> Tidy:
+        return Tidy(self.records, self.identities)
 
     @cached_property
     def identities(self) -> list[Identity]:
-        """What determines each run but its seed, in the order of the records; shared where it is the same."""
+        """All that determines each run but its seed, in the order of the records; shared where it is the same."""
         return identified(self.records)
 
     @cached_property
     def runs(self) -> list[Run]:
         """The groups of the tidy table by run, in the order of the records."""
-        ends = [int(end) + 1 for end in self._table.ends]
+        ends = [int(end) + 1 for end in self._tidy.ends]
         parts = zip(self.records, self.identities, count(), map(slice, [0, *ends], ends), strict=False)
         return [Run(*own, self) for own in parts]
 
@@ -133,26 +128,33 @@ class Results:
         found = (diagnostics(line) for record in self.records for line in record.rounds[-1:])
         return list(dict.fromkeys(k for row in found for k, v in row.items() if isinstance(v, int | float)))
 
-    def column(self, measure: str) -> list[float | int | None]:
-        """Return a measure of all rows of the tidy table; None where it does not apply.
+    @cached_property
+    def column(self) -> Callable[[str], list[Any]]:
+        """A function that returns a measure of all rows of the tidy table; None where it does not apply.
 
         Besides metrics and diagnostics: ``bytes_up``, ``bytes_down``, ``bytes`` (their sum), ``flops``,
         ``oracle_calls``, ``round``, ``seconds`` and ``epsilon`` (the total so far). Counts stay integers.
         """
-        return self.once(("column", measure), lambda: self._values(measure, self._table.rows))
+        return cache(partial(self._values, rows=slice(None)))
 
-    def last(self, measure: str) -> list[float | int | None]:
-        """Return a measure of the last evaluation of every run, as `column`."""
-        return self.once(("last", measure), lambda: self._values(measure, self._table.ends))
+    @cached_property
+    def last(self) -> Callable[[str], list[Any]]:
+        """A function that returns a measure of the last evaluation of every run, as `column`."""
+        return cache(partial(self._values, rows=self._tidy.ends))
 
-    def _values(self, measure: str, rows: NDArray[np.int64]) -> list[float | int | None]:
+    def _values(self, measure: str, rows: slice | NDArray[np.int64]) -> list[Any]:
         if measure == "bytes":
             both = (self._values(name, rows) for name in ("bytes_up", "bytes_down"))
             return [None if up is None or down is None else up + down for up, down in zip(*both, strict=True)]
         name = "epsilon_total" if measure == "epsilon" else measure
         if measure not in (*COUNTS, "seconds", "epsilon"):
-            name = self._table.metrics.get(measure, measure if measure in self.diagnostics else "")
-        return self._table.values(name, rows)
+            name = self._tidy.metrics.get(measure, measure if measure in self.diagnostics else "")
+        figures = self._tidy.evaluations.iloc[rows]
+        if name not in figures:
+            return [None] * len(figures)
+        values = figures[name].astype(object).to_numpy(copy=True)
+        values[figures[name].isna()] = None
+        return list(values.tolist())
 
 
 @dataclass(frozen=True)
@@ -353,34 +355,32 @@ def telling_settings(cells: Sequence[Cell]) -> dict[str, str]:
     """Return cell key -> the settings that tell it from the other cells.
 
     The hyper-parameters of the algorithm always; of the rest of the spec what has no column of its own and
-    differs between the cells of the suite, with its dotted name. Linear in the number of cells.
+    differs between the cells of the suite, with its dotted name. A model's setting counts among such models only.
     """
-    flat = {cell.key: {k: v for k, v in cell.settings.items() if _listed(cell.spec, k)} for cell in cells}
-    values: dict[tuple[str, str], dict[str, int]] = {}  # suite and name -> value -> number of cells
-    sizes: dict[str, int] = {}
-    for cell in cells:
-        suite = cell.suite
-        sizes[suite] = sizes.get(suite, 0) + 1
-        for name, value in flat[cell.key].items():
-            counts = values.setdefault((suite, name), {})
-            counts[value] = counts.get(value, 0) + 1
-
-    def differs(suite: str, name: str) -> bool:
-        """Whether another cell has another value, or none; a model's setting counts among such models only."""
-        counts = values[suite, name]
-        return len(counts) > 1 or (not name.startswith("model.") and sum(counts.values()) < sizes[suite])
-
-    varying = {key: differs(*key) for key in values}
+    listed = [
+        {name: value for name, value in sorted(cell.settings.items()) if _listed(cell.spec, name)}
+        for cell in cells
+    ]
+    varying: dict[str, set[str]] = {}
+    for suite in {cell.suite for cell in cells}:
+        table = pd.DataFrame(
+            [own for own, cell in zip(listed, cells, strict=True) if cell.suite == suite], dtype=object
+        )
+        of_models = table.columns.astype(str).str.startswith("model.")
+        varying[suite] = set(table.columns[(table.nunique() > 1) | (table.isna().any() & ~of_models)])
     texts = {}
-    for cell in cells:
-        own, other = [], []
-        suite = cell.suite
-        for name, value in sorted(flat[cell.key].items()):
-            if name.startswith("algorithm."):
-                own.append(f"{name.removeprefix('algorithm.')}={value}")
-            elif value != "false" and varying[suite, name]:
-                other.append(f"{name}={value}")
-        texts[cell.key] = " ".join(own + other)
+    for cell, own in zip(cells, listed, strict=True):
+        algorithm = [
+            f"{name.removeprefix('algorithm.')}={value}"
+            for name, value in own.items()
+            if name.startswith("algorithm.")
+        ]
+        others = [
+            f"{name}={value}"
+            for name, value in own.items()
+            if not name.startswith("algorithm.") and value != "false" and name in varying[cell.suite]
+        ]
+        texts[cell.key] = " ".join(algorithm + others)
     return texts
 
 

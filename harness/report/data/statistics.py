@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ ALPHA, POWER = 0.05, 0.8
 
 
 class Paired(NamedTuple):
-    """What paired differences say; None where there are too few of them.
+    """Statistics of paired differences; None where there are too few of them.
 
     Attributes
     ----------
@@ -93,26 +92,6 @@ def _paired(data: Array) -> list[Paired]:
         columns[1], columns[2] = low.tolist(), high.tolist()
     fields: Iterator[tuple[Any, ...]] = zip(mean.tolist(), *columns, [seeds] * count, strict=True)
     return [Paired(*row) for row in fields]
-
-
-def exact_stdev(values: Sequence[float]) -> float:
-    """Return the sample standard deviation, correctly rounded as by `statistics.stdev`, in a fifth of its time.
-
-    There are thousands of cells, and the library computes with fractions in lowest terms.
-    """
-    try:
-        ratios = [value.as_integer_ratio() for value in values]
-    except (OverflowError, ValueError):  # infinite, or not a number
-        return statistics.stdev(values)
-    scale = max(own for _, own in ratios)  # denominators are powers of two
-    whole, count = [top * (scale // own) for top, own in ratios], len(values)
-    squares, under = count * sum(one * one for one in whole) - sum(whole) ** 2, count * (count - 1) * scale**2
-    if not squares:
-        return 0.0
-    digits = max(0, 56 + (under.bit_length() - squares.bit_length() + 1) // 2)  # binary, behind the point
-    root = math.isqrt((squares << 2 * digits) // under)
-    inexact = root * root * under != squares << 2 * digits
-    return (root | inexact) / (1 << digits)  # the last bit says on which side of a half it is
 
 
 def bca(data: Array, expand: bool = True) -> tuple[Array, Array]:
@@ -205,7 +184,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-class Gap(NamedTuple):
+class GroupGap(NamedTuple):
     """The gap of true positive rates in one run.
 
     Attributes
@@ -234,7 +213,7 @@ def largest_of(groups: int) -> float:
     return float(studentized_range.ppf(1 - ALPHA, groups, np.inf)) / math.sqrt(2)
 
 
-def gap_of(groups: Sequence[Mapping[str, Any]]) -> Gap | None:
+def gap_of(groups: Sequence[Mapping[str, Any]]) -> GroupGap | None:
     """Return the sampling error of the gap between the groups with the highest and the lowest rate.
 
     ``groups`` has a row per group with its true positive rate ``tpr`` and its number of ``positives``; None if
@@ -246,4 +225,4 @@ def gap_of(groups: Sequence[Mapping[str, Any]]) -> Gap | None:
     extremes = max(known), min(known)
     smoothed = [((rate * n + 1) / (n + 2), n + 2) for rate, n in extremes]
     error = math.sqrt(sum(p * (1 - p) / n for p, n in smoothed))
-    return Gap(len(known), error, int(min(n for _, n in extremes)))
+    return GroupGap(len(known), error, int(min(n for _, n in extremes)))

@@ -1,4 +1,4 @@
-"""Whether runs were tested on the same samples: differences of others are not paired by seed."""
+"""Pairs of runs that were tested on the same samples: differences of others are not paired by seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.report.data.results import Cell, Run
 APART = "other test samples"
 
 
-class Pairs(NamedTuple):
+class SeedPairs(NamedTuple):
     """Differences of the runs of two cells, seed by seed.
 
     Attributes
@@ -27,12 +27,12 @@ class Pairs(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """Say that seeds are left out; empty if none is."""
+        """The seeds that are left out, in words; empty if none is."""
         return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 
-def pairs(cell: Cell, rival: Cell, measure: str) -> Pairs:
-    """Return the differences of a cell to a rival by seed."""
+def pairs(cell: Cell, rival: Cell, measure: str) -> SeedPairs:
+    """Return the differences of a cell to another by seed."""
     known: tuple[dict[int, Run], dict[int, Run]] = (
         {run.seed: run for run in cell.done},
         {run.seed: run for run in rival.done},
@@ -45,15 +45,15 @@ def paired_values(
     reference: Mapping[int, float],
     runs: Mapping[int, Run],
     others: Mapping[int, Run],
-) -> Pairs:
+) -> SeedPairs:
     """Return differences to a reference by seed, given the runs that they are of."""
     both = [seed for seed in values if seed in reference]
     same = {seed: values[seed] - reference[seed] for seed in both if alike(runs[seed], others[seed])}
-    return Pairs(same, len(both) - len(same))
+    return SeedPairs(same, len(both) - len(same))
 
 
 def alike(run: Run, other: Run) -> bool:
-    """Whether two runs on the same data were tested on the same samples, as far as their records say."""
+    """Return whether two runs on the same data were tested on the same samples, as far as their records say."""
     own, theirs = run.record.tested.get("digest"), other.record.tested.get("digest")
     if own and theirs:
         return bool(own == theirs)

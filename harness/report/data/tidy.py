@@ -15,8 +15,6 @@ from harness.report.data.identity import Identity, identified
 from harness.report.data.specs import dotted
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from harness.storage.store import RunRecord
 
 OWN = ("id", "status", "reason", "source")
@@ -54,11 +52,11 @@ def tidy(records: Iterable[RunRecord]) -> pd.DataFrame:
         apply" or "not recorded", never zero.
     """
     records = list(records)
-    return Table(records, identified(records)).frame
+    return Tidy(records, identified(records)).frame
 
 
-class Table:
-    """The tidy table of runs, whose columns are made when they are asked for.
+class Tidy:
+    """The tidy table of runs, in three frames that are made when they are asked for.
 
     Parameters
     ----------
@@ -69,109 +67,73 @@ class Table:
 
     Attributes
     ----------
-    rows : NDArray
-        Numbers of all rows.
     ends : NDArray
         The row of each run's last evaluation.
-    metrics : dict[str, str]
-        Metric -> its column.
     """
 
     def __init__(self, records: Sequence[RunRecord], identities: Sequence[Identity]) -> None:
-        self._records = records
-        self._shared = {one: number for number, one in enumerate(dict.fromkeys(identities))}
-        self._owner = np.array([self._shared[one] for one in identities], dtype=np.int64)
-        self._counts = np.array([max(1, len(record.rounds)) for record in records], dtype=np.int64)
-        self.ends = self._counts.cumsum() - 1
-        self.rows = np.arange(self._counts.sum())
-        lines = [line for record in records for line in record.rounds or [{}]]
-        self._described = _Columns([_described(one) for one in self._shared])
-        self._beside = _Columns([_beside(line) for line in lines])
-        self._scores = _Columns([line.get("metrics", {}) for line in lines])
-        counts = zip(*map(_counts, lines), strict=True)
-        self._measured = dict(zip(ALWAYS, counts, strict=False)) | self._beside.values
-        taken = {*RUN, *self._described.values, *self._measured}
-        self.metrics = {name: f"metrics.{name}" if name in taken else name for name in self._scores.values}
-        self._scored = {self.metrics[name]: values for name, values in self._scores.values.items()}
-        self._made: dict[str, pd.Series[Any]] = {}
+        self._records, self._identities = records, identities
+        self._lines = [line for record in records for line in record.rounds or [{}]]
+        self._lengths = np.array([max(1, len(record.rounds)) for record in records], dtype=np.int64)
+        self.ends = self._lengths.cumsum() - 1
 
-    def column(self, name: str) -> pd.Series[Any] | None:
-        """Return a column that differs between evaluations; None if there is none of this name."""
-        if name not in self._made:
-            values = self._scored.get(name, self._measured.get(name))
-            if values is None:
-                return None
-            self._made[name] = _typed(values)
-        return self._made[name]
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """Descriptions: one row per run."""
+        shared = {one: place for place, one in enumerate(dict.fromkeys(self._identities))}
+        described = _frame([_described(one) for one in shared])
+        frame = described.take([shared[one] for one in self._identities]).reset_index(drop=True)
+        own = {name: [getattr(record, name) for record in self._records] for name in OWN}
+        if "seed" in frame:
+            own["seed"] = [record.spec.get("seed") for record in self._records]
+        return frame.assign(**{name: _typed(values) for name, values in own.items()})
 
-    def values(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
-        """Return some rows of such a column; None where it does not apply."""
-        column = self.column(name)
-        if column is None:
-            return [None] * len(rows)
-        found = column.take(rows)
-        values = found.astype(object).to_numpy(copy=True)
-        values[found.isna()] = None
-        return list(values.tolist())
+    @cached_property
+    def _measured(self) -> pd.DataFrame:
+        """Counts, seconds, privacy statement and diagnostics: one row per evaluation."""
+        return _frame([_counts(line) | _beside(line) for line in self._lines])
+
+    @cached_property
+    def metrics(self) -> dict[str, str]:
+        """Metric -> its column."""
+        taken = {*RUN, *self.runs, *self._measured}
+        names = dict.fromkeys(name for line in self._lines for name in line.get("metrics", {}))
+        return {name: f"metrics.{name}" if name in taken else name for name in names}
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """All that differs between evaluations: one row per evaluation, one empty row for a run without any."""
+        scores = _frame([line.get("metrics", {}) for line in self._lines])
+        return pd.concat([self._measured, scores.rename(columns=self.metrics)], axis=1)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The whole table, see `tidy`."""
-        owner = np.repeat(self._owner, self._counts)
-        columns = {name: _typed(values).take(owner) for name, values in self._described.values.items()}
-        own: dict[str, list[Any]] = {name: [getattr(r, name) for r in self._records] for name in OWN}
-        if "seed" in columns:
-            own["seed"] = [record.spec.get("seed") for record in self._records]
-        columns |= {name: _typed(values).repeat(self._counts.tolist()) for name, values in own.items()}
-        columns |= {
-            name: made for name in (*self._measured, *self._scored) if (made := self.column(name)) is not None
-        }
-        columns |= {name: columns.get(name, pd.Series()).astype("str") for name in (*RUN, *KEYS)}
-        spec = sorted(
-            name for name in columns if "." in name and not name.startswith(("metrics.", "parties."))
+        runs = self.runs.drop(columns=[name for name in self.runs if name in self.evaluations])
+        rows = runs.take(np.arange(len(runs)).repeat(self._lengths)).reset_index(drop=True)
+        frame = pd.concat([rows, self.evaluations], axis=1)
+        texts = {name: frame.get(name, pd.Series()).astype("str") for name in (*RUN, *KEYS)}
+        dotted_names = (name for name in map(str, frame) if "." in name)
+        spec = sorted(name for name in dotted_names if not name.startswith(("metrics.", "parties.")))
+        names = dict.fromkeys([*RUN, *spec, *self._names()])
+        return frame.assign(**texts)[[*(name for name in names if name not in KEYS), *KEYS]]
+
+    def _names(self) -> Iterator[str]:
+        """Yield the names of all rows in the order of their appearance."""
+        described = {one: tuple(_described(one)) for one in dict.fromkeys(self._identities)}
+        owners = np.arange(len(self._records)).repeat(self._lengths).tolist()
+        shapes = (
+            (described[self._identities[owner]], tuple(_beside(line)), tuple(line.get("metrics", {})))
+            for owner, line in zip(owners, self._lines, strict=True)
         )
-        names = dict.fromkeys([*RUN, *spec, *self._names(owner)])
-        order = [*(name for name in names if name not in KEYS), *KEYS]
-        return pd.DataFrame({name: columns[name].array for name in order})
-
-    def _names(self, owner: NDArray[np.int64]) -> Iterator[str]:
-        """Yield the names of every row, of rows with the same names once."""
-        rows = zip(owner.tolist(), self._beside.shapes, self._scores.shapes, strict=True)
-        for run, row, own in dict.fromkeys(rows):
-            yield from self._described.names[self._described.shapes[run]]
-            yield from (*ALWAYS, *self._beside.names[row])
-            yield from (self.metrics[metric] for metric in self._scores.names[own])
+        for run, beside, scores in dict.fromkeys(shapes):
+            yield from (*run, *ALWAYS, *beside, *map(self.metrics.__getitem__, scores))
 
 
-class _Columns:
-    """Rows as columns.
-
-    Most rows have the same names in the same order, their shape, so that they are turned into columns together.
-
-    Attributes
-    ----------
-    shapes : list[int]
-        The shape of every row.
-    names : list[tuple[str, ...]]
-        The names of every shape.
-    values : dict[str, Any]
-        Name -> sequence of its value in every row, None where a row lacks it.
-    """
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        known: dict[tuple[str, ...], int] = {}
-        self.shapes = [known.setdefault(tuple(row), len(known)) for row in rows]
-        self.names = list(known)
-        self.values: dict[str, Any] = {}
-        for shape, number in known.items():
-            where = np.flatnonzero(np.array(self.shapes) == number).tolist()
-            columns = zip(*(rows[place].values() for place in where), strict=True)  # once through the rows
-            for name, own in zip(shape, columns, strict=False):
-                if len(known) == 1:
-                    self.values[name] = own
-                    continue
-                whole = self.values.setdefault(name, np.full(len(rows), None, dtype=object))
-                whole[where] = np.fromiter(own, dtype=object, count=len(own))
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table with typed columns, which are missing where a row lacks a name."""
+    frame = pd.DataFrame(rows, dtype=object)
+    return pd.DataFrame({name: _typed(frame[name].tolist()) for name in frame}, index=frame.index)
 
 
 def flat_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,12 +156,12 @@ def _described(one: Identity) -> dict[str, Any]:
     return run | {"cell": one.cell, "task": one.task}
 
 
-def _counts(line: Mapping[str, Any]) -> tuple[Any, ...]:
+def _counts(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return counts and seconds of an evaluation."""
-    return *map(line.get, COUNTS), line.get("timing", {}).get("seconds")
+    return {name: line.get(name) for name in COUNTS} | {"seconds": line.get("timing", {}).get("seconds")}
 
 
-def _beside(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def _beside(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of an evaluation beside its counts, seconds and metrics."""
     row = diagnostics(line)
     if parties := line.get("parties"):

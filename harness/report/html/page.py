@@ -112,13 +112,7 @@ def write_report(
     write_text(written["leaderboard.md"], markdown_text(board))
     drawn = draw_all(results, folder, spec)
     titles = PICTURES | {f"{y}-{x}": (f"{words(y)} by {x}", "") for y, x in spec.curves}
-    for stem, grids in tables.items():
-        for ending, write in (("md", grids_markdown), ("tex", grids_latex), ("csv", grids_csv)):
-            name = f"{stem}.{ending}"
-            (folder / name).unlink(missing_ok=True)
-            if grids:
-                written[name] = folder / name
-                write_text(written[name], write(grids))
+    written |= _write_grids(tables, folder)
     pictures = []
     for stem, files in drawn.items():
         written |= {file.name: file for file in files or ()}
@@ -131,6 +125,19 @@ def write_report(
     page = written["index.html"]
     whole = [grid for grids in tables.values() for grid in grids]
     write_page(results, board, pictures, page, grids=whole, commands=commands, provenance=provenance)
+    return written
+
+
+def _write_grids(tables: Mapping[str, Sequence[Grid]], folder: Path) -> dict[str, Path]:
+    """Write the tables beside the leaderboard, and remove those of an earlier report."""
+    written = {}
+    for stem, grids in tables.items():
+        for ending, write in (("md", grids_markdown), ("tex", grids_latex), ("csv", grids_csv)):
+            name = f"{stem}.{ending}"
+            (folder / name).unlink(missing_ok=True)
+            if grids:
+                written[name] = folder / name
+                write_text(written[name], write(grids))
     return written
 
 

@@ -57,7 +57,7 @@ class Bound(NamedTuple):
     upper: bool
 
 
-class Entry(NamedTuple):
+class Field(NamedTuple):
     """A field of the table.
 
     Attributes
@@ -80,7 +80,7 @@ class Entry(NamedTuple):
 
 
 class PageTable(NamedTuple):
-    """What the page shows of a leaderboard.
+    """A leaderboard as the page shows it.
 
     Attributes
     ----------
@@ -216,7 +216,7 @@ def _row(
         classes = "number" if column.number else "long" if len(text) > LONG else ""
         classes += f" pinned pinned-{place}" if place else ""
         classes += " crossed" if place == 2 and refused else ""
-        values.append(Entry(place, classes, order, text, spread))
+        values.append(Field(place, classes, order, text, spread))
     reason = "" if is_empty(row["reasons"]) else row["reasons"]
     kind = "undone" if not row["done"] else "best" if row["rank"] == 1 else ""
     return {"cell": row["cell"], "values": values, "kind": kind, "reason": reason}

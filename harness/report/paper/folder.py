@@ -12,13 +12,13 @@ import pandas as pd
 from harness.config.report import ReportSpec, known
 from harness.core.registry import UserError
 from harness.report.data.best import RULE, best_of
-from harness.report.data.leaderboard import leaderboard
 from harness.report.data.results import Results
 from harness.report.paper.privacy import privacy_statement
 from harness.report.paper.references import bibtex
 from harness.report.plots.every import PICTURES
 from harness.report.tables.columns import ShownColumn, columns
 from harness.report.tables.pivot import Grid
+from harness.report.tables.rows import board_of
 from harness.report.tables.sheet import Sheet, in_latex, in_markdown
 from harness.report.tables.write import sheet, summary
 from harness.storage.files import write_text
@@ -93,7 +93,7 @@ def write_paper(
     replaced = ("privacy.tex", "privacy.md", *(f"{stem}.pdf" for stem in PICTURES))
     for old in (*folder.glob("table-*.tex"), *(folder / name for name in replaced)):
         old.unlink(missing_ok=True)
-    frame = leaderboard(results, spec.by, spec.baseline, spec.target, spec.system)
+    frame = board_of(results, spec.by, spec.baseline, spec.target, spec.system).frame
     statement = privacy_statement([cell for cell in results.cells if cell.done])
     tables = {"table-leaderboard.tex": _board(results, frame)}
     for stem, own in grids.items():

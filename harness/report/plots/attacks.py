@@ -1,4 +1,4 @@
-"""What protection costs and what it keeps from attackers: a measure against what attacks find out."""
+"""The cost of protection and its effect: a measure against what attacks find out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MOST_PANELS = 8
 FEWEST = 3  # cells of a panel
 
 
-class Point(NamedTuple):
+class AttackPoint(NamedTuple):
     """A cell: its name, the kind of its protection, and mean and spread of both measures."""
 
     name: str
@@ -145,8 +145,8 @@ def _draw(ax: Axes, measure: str, cells: list[Cell], by: str) -> None:
     write_title(ax, f"{data_name(first.spec.get('data')) or ''} · {first.algorithm}{beside}")
 
 
-def _point(cell: Cell, measure: str, by: str) -> Point:
-    return Point(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
+def _point(cell: Cell, measure: str, by: str) -> AttackPoint:
+    return AttackPoint(*_protection(cell), mean_and_spread(cell, by), mean_and_spread(cell, measure))
 
 
 def _protection(cell: Cell) -> tuple[str, str]:

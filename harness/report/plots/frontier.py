@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NOTE = "lines join the cells that no other of their line beats; the others are small and hollow"
 
 
-class Point(NamedTuple):
+class FrontierPoint(NamedTuple):
     """A cell in the frontier: its line, bytes, value, and spread over seeds."""
 
     line: tuple[str, float]
@@ -129,8 +129,8 @@ def _name(line: tuple[str, float], lines: Sequence[tuple[str, float]], split: bo
     return name if len({epsilon for _, epsilon in lines}) == 1 else f"{name}, {text}"
 
 
-def _point(cell: Cell, metric: str) -> Point:
-    return Point(_line(cell), fmean(cell.values("bytes").values()), *mean_and_spread(cell, metric))
+def _point(cell: Cell, metric: str) -> FrontierPoint:
+    return FrontierPoint(_line(cell), fmean(cell.values("bytes").values()), *mean_and_spread(cell, metric))
 
 
 def _edge(points: Sequence[tuple[float, float]], higher: bool) -> list[tuple[float, float]]:

@@ -26,7 +26,7 @@ ROW, COLUMN = 0.21, 0.36  # inches
 LABELS, GAP = 2.3, 0.5
 
 
-class Column(NamedTuple):
+class MapColumn(NamedTuple):
     """A pruning ratio of messages, and a budget."""
 
     beta: float
@@ -84,7 +84,7 @@ def overview(records: Iterable[RunRecord], path: Path, measures: Sequence[str]) 
         return save(figure, path, "; ".join(filter(None, [note, extrapolated(measured)])))
 
 
-def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> None:
+def _draw(ax: Axes, measure: str, rows: Sequence[Sequence[Cell]], columns: Sequence[MapColumn]) -> None:
     import seaborn as sns
 
     table = pd.DataFrame([[_value(its, column, measure) for column in columns] for its in rows], dtype=float)
@@ -118,11 +118,11 @@ def _refused(cells: Sequence[Cell]) -> bool:
     return not any(cell.done for cell in cells) and bool(statuses & {"skipped", "failed", "damaged"})
 
 
-def _column(cell: Cell) -> Column:
-    return Column(largest_ratio((cell.spec.get("compression") or {}).get("beta")) or 0.0, budget_of(cell))
+def _column(cell: Cell) -> MapColumn:
+    return MapColumn(largest_ratio((cell.spec.get("compression") or {}).get("beta")) or 0.0, budget_of(cell))
 
 
-def _order(column: Column) -> tuple[float, str, float]:
+def _order(column: MapColumn) -> tuple[float, str, float]:
     return column.beta, column.budget.kind, -column.budget.epsilon
 
 
@@ -154,7 +154,7 @@ def _names(rows: Mapping[tuple[str, ...], Sequence[Cell]]) -> dict[tuple[str, ..
     }
 
 
-def _value(its: Sequence[Cell], column: Column, measure: str) -> float:
+def _value(its: Sequence[Cell], column: MapColumn, measure: str) -> float:
     values = [v for cell in its if _column(cell) == column for v in cell.values(measure).values()]
     return fmean(values) if values else math.nan
 

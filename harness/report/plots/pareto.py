@@ -27,7 +27,7 @@ FEWEST = 3  # algorithms that send something
 NEXT = 3.0  # "none" stands so many times right of the largest epsilon
 
 
-class Point(NamedTuple):
+class ParetoPoint(NamedTuple):
     """A cell: algorithm, epsilon (infinite without privacy), bytes both ways, value, and whether it is personal."""
 
     name: str
@@ -89,17 +89,17 @@ def pareto(records: Iterable[RunRecord], path: Path, by: str) -> Pictures | None
         return save(figure, path, "; ".join(filter(None, [note, more])))
 
 
-def _point(cell: Cell, by: str) -> Point:
+def _point(cell: Cell, by: str) -> ParetoPoint:
     claim = cell.privacy()
     epsilon = None if claim is None else claim.get("epsilon_total")
     value, size = fmean(cell.values(by).values()), fmean(cell.values("bytes").values())
-    return Point(
+    return ParetoPoint(
         cell.algorithm, math.inf if epsilon is None else float(epsilon), size, value, _personal(cell)
     )
 
 
 def _personal(cell: Cell) -> bool:
-    """Return whether clients end with models of their own, which are no rivals of one for everybody."""
+    """Return whether clients end with models of their own, which are not comparable with one for everybody."""
     return (model_for(cell) or "").startswith("each client")
 
 
@@ -126,7 +126,7 @@ def edge(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
     return found
 
 
-def _against_epsilon(ax: Axes, points: Sequence[Point], by: str) -> None:
+def _against_epsilon(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
     sent = [point for point in points if point.size]
     finite = sorted({_budget(p.epsilon) for p in sent if math.isfinite(p.epsilon)})
     beyond = finite[-1] * NEXT if finite else 1.0
@@ -149,7 +149,7 @@ def _against_epsilon(ax: Axes, points: Sequence[Point], by: str) -> None:
     _alone(ax, points)
 
 
-def _against_bytes(ax: Axes, points: Sequence[Point], by: str) -> None:
+def _against_bytes(ax: Axes, points: Sequence[ParetoPoint], by: str) -> None:
     from matplotlib.ticker import EngFormatter, NullFormatter
 
     sent = [point for point in points if point.size]
@@ -175,12 +175,12 @@ def _against_bytes(ax: Axes, points: Sequence[Point], by: str) -> None:
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
 
 
-def _place(point: Point) -> tuple[str, int, int]:
+def _place(point: ParetoPoint) -> tuple[str, int, int]:
     """Return a name and a place in steps of a quarter in bytes and a hundredth in value."""
     return point.name, round(math.log(point.size) * 4), round(point.value * 100)
 
 
-def _colors(points: Sequence[Point]) -> dict[float, str]:
+def _colors(points: Sequence[ParetoPoint]) -> dict[float, str]:
     """Return a color for every budget, the loosest first; beyond the palette the last is repeated."""
     budgets = sorted({_budget(p.epsilon) for p in points}, reverse=True)
     return {budget: COLORS[min(number, len(COLORS) - 1)] for number, budget in enumerate(budgets)}
@@ -195,7 +195,7 @@ def _name(ax: Axes, named: Sequence[tuple[float, float, str]], marker: str, colo
                     va="center", color=color, arrowprops=line)  # fmt: skip
 
 
-def _alone(ax: Axes, points: Sequence[Point]) -> None:
+def _alone(ax: Axes, points: Sequence[ParetoPoint]) -> None:
     """Draw what sends nothing as a level line."""
     best: dict[str, float] = {}
     for point in points:

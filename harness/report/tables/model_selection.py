@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from harness.config.report import Choice, Published
@@ -19,7 +19,7 @@ from harness.report.data.leaderboard import half_width
 from harness.report.data.results import Results, Run
 from harness.report.data.specs import digest, flatten, part_name
 from harness.report.data.tested import paired_values
-from harness.report.tables.pivot import Grid, Place, written
+from harness.report.tables.pivot import Grid, Place, with_spread, written
 from harness.report.tables.text import inside, words
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def chosen_tables(records: Iterable[RunRecord], choice: Choice, baseline: str | 
     tasks: dict[str, list[Run]] = {}
     flats: dict[str, dict[str, str]] = {}
     results = Results.of(records)
-    variants = {run.rows.start: dict(cell.variant) for cell in results.cells for run in cell.runs}
+    variants = {run.number: dict(cell.variant) for cell in results.cells for run in cell.runs}
     for run in results.runs:
-        variant = variants[run.rows.start]
+        variant = variants[run.number]
         shared = {name: part for name, part in run.record.spec.items() if name not in OWN}
         key = digest([run.identity.shared_key(OWN), variant])
         tasks.setdefault(key, []).append(run)
@@ -109,7 +109,7 @@ def _figures(
         columns.append(heading)
         reference = values[measure].get(baseline or "", {})
         for name, own in values[measure].items():
-            places[name, heading] = Place(_spread(own, measure), own, "")
+            places[name, heading] = Place(with_spread(own, measure), own, "")
             both, apart = paired_values(own, reference, picked[name], picked.get(baseline or "", {}))
             others += [f"{name} ({counted(apart, 'seed')})"] if apart and name != baseline else []
             if name != baseline and both:
@@ -123,6 +123,19 @@ def _figures(
     for name, seeds in picked.items():
         places[name, "Chosen"] = Place(_settings(runs[name], seeds), {}, "")
         places[name, "Seeds"] = Place(f"{len(seeds)}/{len(runs[name])}", {}, "")
+    order = [name for name in (baseline, *sorted(picked)) if name in picked]
+    return Grid(
+        title=f"Chosen settings: {where}" if where else "Chosen settings",
+        corner="algorithm",
+        note=_note(choice, baseline if baseline in picked else None, others, bool(paper)),
+        rows=tuple(dict.fromkeys(str(name) for name in order)),
+        columns=(*columns, "Chosen", "Seeds"),
+        places=places,
+    )
+
+
+def _note(choice: Choice, baseline: str | None, others: Sequence[str], paper: bool) -> str:
+    """Return how settings were chosen, what differences are to, and which seeds are not paired."""
     near = "" if choice.near is None else (
         f", among those whose {inside(choice.near[0])} is within {choice.near[1]:g} of the best"
     )  # fmt: skip
@@ -130,7 +143,7 @@ def _figures(
     notes.append(
         "Mean ± sample standard deviation over seeds; chosen settings with the number of seeds that chose them."
     )
-    if baseline in picked:
+    if baseline is not None:
         notes.append(f"Δ: to {baseline}, paired over seeds, ± the half width of a 95 % interval.")
     if others:
         notes.append(
@@ -138,15 +151,7 @@ def _figures(
         )
     if paper:
         notes.append("Figures of the paper are as printed there.")
-    order = [name for name in (baseline, *sorted(picked)) if name in picked]
-    return Grid(
-        title=f"Chosen settings: {where}" if where else "Chosen settings",
-        corner="algorithm",
-        note=" ".join(notes),
-        rows=tuple(dict.fromkeys(str(name) for name in order)),
-        columns=(*columns, "Chosen", "Seeds"),
-        places=places,
-    )
+    return " ".join(notes)
 
 
 def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
@@ -160,7 +165,7 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
             n, positive = (fmean(row[key] or 0 for row in mine.values()) for key in ("n", "positives"))
             columns.setdefault(group, f"{group} ({n:.0f}, {positive:.0f} positive)")
             rates = {seed: float(row["tpr"]) for seed, row in mine.items() if row["tpr"] is not None}
-            places[name, columns[group]] = Place(_spread(rates, "eqopp"), rates, "")
+            places[name, columns[group]] = Place(with_spread(rates, "eqopp"), rates, "")
     if not columns:
         return []
     return [
@@ -179,13 +184,6 @@ def _groups(where: str, picked: Mapping[str, Mapping[int, Run]]) -> list[Grid]:
 def _values(seeds: Mapping[int, Run], measure: str) -> dict[int, float]:
     found = {seed: run.value(measure) for seed, run in seeds.items()}
     return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _spread(values: Mapping[int, float], measure: str) -> str:
-    if not values:
-        return ""
-    own = list(values.values())
-    return written(fmean(own), measure) + (f" ± {written(stdev(own), measure)}" if len(own) > 1 else "")
 
 
 def _difference(values: Sequence[float], measure: str) -> str:

@@ -231,16 +231,16 @@ def _place(rivals: Sequence[Cell], measure: str, target: Target | None) -> Place
         return Place("not reached" if missed else "/".join(sorted(statuses - {"done"})), {}, "")
     short, _, _, values, best = min(scored, key=lambda entry: entry[:3])
     own = {k.partition(".")[2]: v for k, v in best.settings.items() if k.startswith("algorithm.")}
-    text = _text(list(values.values()), measure) + (
-        f" ({len(values)}/{len(best.records)} seeds)" if short else ""
-    )
+    text = with_spread(values, measure) + (f" ({len(values)}/{len(best.records)} seeds)" if short else "")
     return Place(text, values, " ".join(f"{k}={v}" for k, v in own.items()))
 
 
-def _text(values: Sequence[float], measure: str) -> str:
-    """Return mean and standard deviation in the measure's format."""
-    spread = f" ± {written(stdev(values), measure)}" if len(values) > 1 else ""
-    return written(fmean(values), measure) + spread
+def with_spread(values: Mapping[int, float], measure: str) -> str:
+    """Return mean and standard deviation over seeds in the measure's format; empty without values."""
+    if not values:
+        return ""
+    spread = f" ± {written(stdev(values.values()), measure)}" if len(values) > 1 else ""
+    return written(fmean(values.values()), measure) + spread
 
 
 def written(value: float, measure: str) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from harness.config.conditions import Condition
 from harness.core.registry import counted
 from harness.report.data.leaderboard import model_for
-from harness.report.data.recommendation import Candidate, Recommendation
+from harness.report.data.recommendation import RatedCell, Recommendation
 from harness.report.tables.protection import label
 from harness.report.tables.rows import Board
 from harness.report.tables.text import EXTRAPOLATED, extrapolation, quantity
@@ -83,7 +83,7 @@ def readable(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _row(
-    one: Candidate, board: Board, variant: str, conditions: Sequence[Condition], by: str
+    one: RatedCell, board: Board, variant: str, conditions: Sequence[Condition], by: str
 ) -> dict[str, Any]:
     low, high = one.interval
     names = dict.fromkeys([by, *(condition.name for condition in conditions)])
@@ -104,7 +104,7 @@ def _row(
     }
 
 
-def _noise_cohort(one: Candidate) -> int | None:
+def _noise_cohort(one: RatedCell) -> int | None:
     """Return the cohort that a cell's epsilon is extrapolated to; None if it is a guarantee."""
     found: int | None = (one.cell.spec.get("privacy") or {}).get("noise_cohort")
     return found
@@ -117,12 +117,12 @@ def _figure(name: str, value: Any, noise_cohort: int | None) -> Any:
     return f"{text}{EXTRAPOLATED}" if marked else text
 
 
-def _task(one: Candidate, board: Board) -> str:
+def _task(one: RatedCell, board: Board) -> str:
     names = board.tasks[one.cell.key]
     return ", ".join(
         filter(None, (names["dataset"], names["problem"] if names["problem"] != "classify" else ""))
     )
 
 
-def _name(one: Candidate, board: Board) -> str:
+def _name(one: RatedCell, board: Board) -> str:
     return f"{one.cell.algorithm} on {_task(one, board)} ({label(one.cell)})"

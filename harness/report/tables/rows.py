@@ -82,7 +82,10 @@ def board_of(
     """Return the leaderboard of results for readers, made once; arguments as for `leaderboard`."""
     results = Results.of(records)
     key = (by, baseline, target, system)
-    return results.once(("board", *key), lambda: Board(leaderboard(results, *key)))
+    if key not in results.boards:
+        results.boards[key] = Board(leaderboard(results, *key))
+    board: Board = results.boards[key]
+    return board
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

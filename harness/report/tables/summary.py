@@ -270,7 +270,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def _unpaired(comparison: Comparison) -> str:
-    """Say which rows have no change because other samples were tested; empty if none has."""
+    """Name the rows that have no change because other samples were tested; empty if none has."""
     measure, plain, protected = comparison
     shown = protected[:MOST_ROWS]
     apart = [
@@ -279,9 +279,8 @@ def _unpaired(comparison: Comparison) -> str:
     if not apart:
         return ""
     return (
-        "These rows were tested on other samples than the one without protection, so their seeds are not paired "
-        f"and they have no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both "
-        "alike."
+        "These rows were tested on other samples than the one without protection, so seeds are not paired and "
+        f"there is no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
     )
 
 

@@ -1,4 +1,4 @@
-"""What all private runs of a table release together, in a sentence for every data set."""
+"""The joint epsilon of all private runs of a table, in a sentence for every data set."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
 
 
 def _whose(draws: Sequence[str | None]) -> str:
-    """Say whose the secret draws are."""
+    """Describe whose the secret draws are."""
     own, shared = draws.count(OWN), draws.count(SHARED)
     if own and shared:
         return f"own draws in {own}, one joint draw a seed in {shared}"
@@ -109,7 +109,7 @@ def _whose(draws: Sequence[str | None]) -> str:
 
 
 def _natural(row: Row) -> bool:
-    """Whether the clients of a row are those of the data, the same under every seed."""
+    """Return whether the clients of a row are those of the data, the same under every seed."""
     return str(row["partition"]).startswith("natural")
 
 

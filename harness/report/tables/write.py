@@ -47,6 +47,21 @@ def summary(frame: pd.DataFrame) -> str:
     """Return the sentences above every table: common settings, seeds, spread, ranking, data source."""
     if frame.empty:
         return "No runs yet."
+    seeds = sorted({int(n) for n in frame["seeds"]})
+    asked = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    spread = "no spread is shown" if seeds[-1] == 1 else "± is the sample standard deviation over seeds"
+    text = [
+        _common_settings(frame),
+        f"{counted(asked, 'seed')} per row; {spread}.",
+        f"Ranked by {frame['ranked_by'].iloc[0]} within each task.",
+        *_comparisons(frame),
+    ]
+    sources = sorted({source for given in frame["data_source"].dropna() for source in given.split("; ")})
+    return " ".join([*text, *([f"Data: {'; '.join(sources)}."] if sources else [])])
+
+
+def _common_settings(frame: pd.DataFrame) -> str:
+    """Return the settings that all rows share."""
 
     def common(name: str) -> str:
         values = set(frame[name].astype(object))
@@ -57,43 +72,36 @@ def summary(frame: pd.DataFrame) -> str:
         common("profile") and f"{common('profile')} profile",
         common("dataset"),
         common("partition"),
-    ]
-    facts += [f"{name} {common(name)}" for name in ("alpha", "beta") if common(name) not in {"", "0.0", "0"}]
-    facts += [
+        *(f"{name} {common(name)}" for name in ("alpha", "beta") if common(name) not in {"", "0.0", "0"}),
         common("problem"),
         common("model"),
         *(counted(common(name), name[:-1]) for name in ("clients", "rounds") if common(name)),
     ]
-    seeds = sorted({int(n) for n in frame["seeds"]})
-    asked = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    spread = "no spread is shown" if seeds[-1] == 1 else "± is the sample standard deviation over seeds"
-    by = frame["ranked_by"].iloc[0]
-    text = [
-        ", ".join(fact for fact in facts if fact) + ".",
-        f"{counted(asked, 'seed')} per row; {spread}.",
-        f"Ranked by {by} within each task.",
-    ]
-    if frame["baseline"].notna().any():
-        baseline = frame["baseline"].dropna().iloc[0]
-        text.append(
+    return ", ".join(fact for fact in facts if fact) + "."
+
+
+def _comparisons(frame: pd.DataFrame) -> list[str]:
+    """Return sentences on the baseline, extrapolated epsilons, the target and the system, where there are any."""
+    baseline, target, system = (
+        next(iter(frame[name].dropna()), "") for name in ("baseline", "target", "system")
+    )
+    texts = []
+    if baseline:
+        texts.append(
             f"Differences are to {baseline}, paired over seeds, with 95 % intervals (BCa bootstrap; of t, with ±, "
             "below five seeds); * marks p < .05 of a sign-flip test, after Holm over all comparisons of a setting."
         )
     if note := extrapolation(frame["noise_cohort"]):
-        text.append(note)
-    if frame["target"].notna().any():
-        target = frame["target"].iloc[0]
-        text.append(
+        texts.append(note)
+    if target:
+        texts.append(
             f"Costs of reaching {target} are given up to the first evaluation there, where all seeds reached it."
         )
-    if frame["system"].notna().any():
-        text.append(
-            f"Time and energy are computed for {frame['system'].dropna().iloc[0]} from what the runs sent and "
-            "worked, not measured."
+    if system:
+        texts.append(
+            f"Time and energy are computed for {system} from what the runs sent and worked, not measured."
         )
-    sources = sorted({source for given in frame["data_source"].dropna() for source in given.split("; ")})
-    text += [f"Data: {'; '.join(sources)}."] if sources else []
-    return " ".join(text)
+    return texts
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
@@ -242,7 +250,7 @@ def _expendable(
 
 
 def _tells(heading: str, kept: Collection[str], texts: Mapping[str, Sequence[str]]) -> bool:
-    """Whether rows that differ in the descriptions kept would be alike without this one; cells are folded then."""
+    """Return whether rows that differ in the descriptions kept would be equal without this one."""
     among = [name for name in DESCRIPTIONS if name in kept]
     others = [name for name in among if name != heading]
     return len(others) < len(among) and _distinct(others, texts) < _distinct(among, texts)

@@ -43,8 +43,8 @@ def test_private_runs_with_other_test_samples_have_no_change():
     others = [seen(run("fedavg", seed, 0.5, 8.0), "b") for seed in range(3)]
     text = printed([*plain, *same, *others])
     assert "-39.0 [-39.0, -39.0]" in text and "-49.0" not in text
-    assert "Other samples were tested than without protection" in text
-    assert "no change is told for them: ε = 8." in text and "data.user" in text
+    assert "These rows were tested on other samples than the one without protection" in text
+    assert "there is no change: ε = 8." in text and "data.user" in text
     assert "Other samples" not in printed([*plain, *same])
 
 
