@@ -39,6 +39,7 @@ from harness.core.registry import counted
 from harness.core.settings.compression import Compression
 from harness.problems.classify import classifier
 from harness.simulation.build import prepare
+from harness.simulation.calibration import calibrated
 from harness.simulation.simulation import Simulation
 from harness.storage.store import Store
 
@@ -105,7 +106,7 @@ def blocks(options: argparse.Namespace) -> None:
             "model": {"name": "mlp", "hidden": hidden},
             "algorithm": {"name": "fedavg", "local_steps": 10, "batch_size": 32},
         }
-        setup = prepare(read_spec(content))
+        setup = calibrated(prepare(read_spec(content)))
         ways = {"together": False, "client by client": True}
         candidates = {name: Simulation.from_setup(setup, in_parts=way).step for name, way in ways.items()}
         parameters = sum(value.numel() for value in setup.start.values())
