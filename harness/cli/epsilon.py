@@ -96,7 +96,7 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
     )
     asked.add_argument("--for-epsilon", type=float, metavar="E", help="print the noise multiplier instead")
     asked.add_argument(
-        "--claim", metavar="NAME[:KEY=VALUE,...]", help="what a setting of another system holds"
+        "--claim", metavar="NAME[:KEY=VALUE,...]", help="evaluate another system's privacy settings"
     )
     asked.add_argument(
         "--statement",
@@ -104,21 +104,23 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         help="compute the epsilon of a run again from what its statement prints: a run's folder, its done.json, or "
         "the output of run --json",
     )
-    asked.add_argument("--claims", action="store_true", help="all claims that are known, at their defaults")
+    asked.add_argument(
+        "--claims", action="store_true", help="evaluate all systems in the list, at their defaults"
+    )
     to.add_argument("--clip", type=float, default=1.0, metavar="C", help="clip norm (default: 1)")
     to.add_argument(
         "--cohort",
         default="1",
         metavar="SIZE/TOTAL",
-        help="who takes part in a round, as 10/100 (default: all)",
+        help="clients in a round, such as 10/100 (default: all)",
     )
     to.add_argument(
         "--rate",
         type=float,
         metavar="Q",
-        help="instead: probability that a unit is drawn, as a statement's sampling_rate",
+        help="in place of --cohort: probability that a unit is drawn, such as a statement's sampling_rate",
     )
-    to.add_argument("--rounds", type=int, default=1, metavar="N", help="draws of a cohort (default: 1)")
+    to.add_argument("--rounds", type=int, default=1, metavar="N", help="number of rounds (default: 1)")
     to.add_argument(
         "--sampling",
         choices=SAMPLINGS,
@@ -126,16 +128,21 @@ def epsilon_options(to: argparse.ArgumentParser) -> None:
         "that others can see; full: everybody (default: poisson if there is a cohort, and nobody sees who is "
         "in it)",
     )
-    to.add_argument("--delta", type=float, default=1e-5, help="probability outside epsilon (default: 1e-5)")
+    to.add_argument("--delta", type=float, default=1e-5, help="the delta of (epsilon, delta) (default: 1e-5)")
     to.add_argument(
-        "--releases-per-round", type=int, default=1, metavar="N", help="from one draw (default: 1)"
+        "--releases-per-round", type=int, default=1, metavar="N", help="releases made in a round (default: 1)"
     )
-    to.add_argument("--unit", choices=("client", "record", "user"), default="client", help="whom it protects")
+    to.add_argument(
+        "--unit",
+        choices=("client", "record", "user"),
+        default="client",
+        help="unit of privacy (default: client)",
+    )
     to.add_argument(
         "--placement",
         choices=("central", "local", "distributed"),
         default="central",
-        help="who adds the noise",
+        help="party that adds the noise (default: central)",
     )
     to.add_argument("--json", action="store_true", help="print JSON")
     to.add_argument("--markdown", action="store_true", help="print claims as Markdown")
