@@ -90,7 +90,7 @@ def listed(given: str | Sequence[str] | None) -> list[str]:
 
 
 class Reading(NamedTuple):
-    """How the cells of a file are read.
+    """Options for reading the cells of a file.
 
     Attributes
     ----------

@@ -111,7 +111,7 @@ class Partition(ABC):
 
     @property
     def public(self) -> tuple[str, ...]:
-        """What a privacy claim takes as public about who is a client; overridden if counts decide."""
+        """Facts about who is a client that a privacy claim takes as public; overridden if counts decide."""
         return ()
 
     def names(self, samples: Samples) -> tuple[str, ...]:
@@ -409,7 +409,7 @@ class Natural(Partition):
 
     @property
     def public(self) -> tuple[str, ...]:
-        """Who has enough samples."""
+        """The clients with enough samples, a fact that a privacy claim takes as public."""
         return () if self.at_least is None else (f"which clients have at least {self.at_least} samples",)
 
     def count(self, samples: Samples, clients: int | None) -> int:

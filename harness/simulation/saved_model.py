@@ -107,7 +107,7 @@ def save_model(setup: Setup, run: Simulation, number: int, line: Mapping[str, An
 
 
 class Trained(BaseModel):
-    """What of a run's spec is needed to apply its model."""
+    """Settings of a run that are needed to apply its model."""
 
     model_config = ConfigDict(frozen=True, strict=True)
     model: dict[str, Any]

@@ -21,7 +21,7 @@ def unchecked(id: str, started: Mapping[str, Any]) -> str:
 
 
 class Contents(NamedTuple):
-    """What the folder of a run holds.
+    """Contents of the folder of a run.
 
     Attributes
     ----------
