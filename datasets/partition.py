@@ -214,7 +214,7 @@ class Classes(Partition):
         fitting_clients = _neighbors(clients, count // math.gcd(count, self.classes))
         fitting_classes = _neighbors(self.classes, count // math.gcd(count, clients))
         raise self.error(
-            f"{clients} clients x {self.classes} classes = {clients * self.classes} shards is no multiple of "
+            f"{clients} clients x {self.classes} classes = {clients * self.classes} shards is not a multiple of "
             f"the {count} classes; use {fitting_clients} clients, or {fitting_classes} classes per client"
         )
 

@@ -20,7 +20,7 @@ def shadowed() -> list[str]:
         if origin == ROOT / name / "__init__.py":
             continue
         if origin is None:  # a folder without __init__.py gives way to packages, so ours is missing
-            found.append(f"package {name} is missing; install fedfrontier anew")
+            found.append(f"package {name} is missing; reinstall fedfrontier")
         elif origin.is_relative_to(Path.cwd()) and not origin.is_relative_to(ROOT):
             found.append(
                 f"{origin} hides the package {name} of fedfrontier; start from another folder, or use the command "
@@ -44,7 +44,7 @@ def shared() -> list[str]:
         place = PathFinder.find_spec(name, [str(other.locate_file(""))])
         if place is not None and place.origin and Path(place.origin).resolve().is_relative_to(ROOT / name):
             found.append(
-                f"{name} {other.version} and fedfrontier have both put files into {ROOT / name}, so neither may "
-                "work; install them in environments of their own, fedfrontier anew"
+                f"{name} {other.version} and fedfrontier have both installed files into {ROOT / name}; either may "
+                "be broken. Install them in separate environments, and reinstall fedfrontier"
             )
     return found

@@ -98,7 +98,7 @@ def test_a_distribution_among_our_files_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(names, "ROOT", tmp_path)
     (told,) = names.shared()
-    assert "datasets 9.9 and fedfrontier have both put files into" in told
+    assert "datasets 9.9 and fedfrontier have both installed files into" in told
 
 
 def test_the_doctor_tells_what_lacks_and_the_mend(tmp_path, monkeypatch, capsys):

@@ -201,9 +201,7 @@ class PrivacySpec(Section):
         elif self.mechanism not in OURS:
             self._check_own()
         if self.mechanism != "banded" and (self.bands is not None or self.factorization != "optimal"):
-            raise UserError(
-                "privacy: bands and factorization are for mechanism banded; give it or remove them"
-            )
+            raise UserError("privacy: bands and factorization require mechanism: banded")
         return self
 
     def _check_own(self) -> None:

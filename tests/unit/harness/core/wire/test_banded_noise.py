@@ -112,7 +112,7 @@ def test_clients_that_take_part_too_often_are_refused(data, privacy, fields, tex
         ({"placement": "local", "adjacency": "replace"}, "needs unit client and placement central"),
         ({"sampling": "full"}, "give cohort.kind balanced"),
         ({"sampling": "poisson", "adjacency": "add-remove"}, "give cohort.kind balanced"),
-        ({"mechanism": "independent", "bands": 3}, "are for mechanism banded"),
+        ({"mechanism": "independent", "bands": 3}, "require mechanism: banded"),
         ({"mechanism": "band"}, "Did you mean 'banded'"),
         ({"bands": 1}, "greater than or equal to 2"),
     ],

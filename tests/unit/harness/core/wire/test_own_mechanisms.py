@@ -166,7 +166,7 @@ def test_noise_of_another_distribution_is_found_by_the_audit(monkeypatch):
         ({"clip": [1, 2]}, "one clip norm"),
         ({"accountant": "rdp"}, "accountant pld"),
         ({"epsilon": None, "epsilon_nominal": 1}, "of Gaussian noise"),
-        ({"bands": 3}, "mechanism banded"),
+        ({"bands": 3}, "mechanism: banded"),
     ],
 )
 def test_settings_for_which_nothing_is_proved_are_refused(given, said):
