@@ -26,7 +26,7 @@ SENSITIVITY = {"add-remove": 1.0, "replace-one": 2.0}  # of a clipped message ov
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What is asked about. Each unit takes part in each of ``rounds`` with probability ``rate``.
+    """A mechanism in whose ``rounds`` each unit takes part with probability ``rate``.
 
     Of clients, it is one of ``size`` of ``total``; of records and users drawn at a client, the two are 0 if
     only the rate is given.
@@ -73,7 +73,7 @@ class Mechanism:
         return Event(multiplier, self.rate, self.rounds, "poisson-replace" if replaced else self.sampling)
 
     def describe(self) -> str:
-        """Say everything that an epsilon of it depends on, but the noise."""
+        """Return in words everything that its epsilon depends on, except the noise."""
         who = "everybody takes part"
         if self.rate < 1:
             of = f" of {self.size} of {self.total}" if self.total else ""
@@ -291,7 +291,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_words(mechanism: Mechanism, row: dict[str, Any]) -> str:
-    """Say what the tightest epsilon of an adjacency means to somebody who knows no epsilons."""
+    """Return the meaning of the tightest epsilon of an adjacency in plain words."""
     secret = f"whether one {mechanism.unit} took part"
     if row["adjacency"] == "replace-one":
         secret = f"which of two versions of one {mechanism.unit}'s data was used"

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]  # where all packages of ours are
 
 
 def shadowed() -> list[str]:
-    """Return a sentence for every package of ours that Python would find elsewhere, with the mend."""
+    """Return a sentence for every package of ours that Python would find elsewhere, with a fix."""
     found = []
     for name in PACKAGES:
         spec = find_spec(name)
@@ -34,7 +34,7 @@ def shadowed() -> list[str]:
 
 
 def shared() -> list[str]:
-    """Return a sentence for every other distribution whose files lie among ours, with the mend."""
+    """Return a sentence for every other distribution whose files lie among ours, with a fix."""
     found = []
     for name in PACKAGES:
         try:
