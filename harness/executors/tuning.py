@@ -89,7 +89,7 @@ def check_measured(searches: Sequence[Search], tune: TuneSpec) -> None:
         if run.evaluate().metrics.get(tune.measure) is None:
             where = f"{spec.algorithm['name']} on {spec.data.name if spec.data else spec.problem['kind']}"
             why = (
-                "strict privacy tells no figures of selection samples"
+                "strict runs record no figures of selection samples"
                 if strict
                 else "it does not apply to these classes or groups"
             )

@@ -280,7 +280,8 @@ def _unpaired(comparison: Comparison) -> str:
         return ""
     return (
         "These rows were tested on other samples than the one without protection, so their seeds are not paired "
-        f"and they have no change: {'; '.join(apart)}. Name the column of users in data.user, which splits both alike."
+        f"and they have no change: {'; '.join(apart)}. Name the column of users in "
+        "data.user, which splits both alike."
     )
 
 
