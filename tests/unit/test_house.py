@@ -186,14 +186,6 @@ def test_no_function_has_to_be_scrolled():
     assert grown(lines, MOST_LINES, LONG_FUNCTIONS) == {}
 
 
-#: Rooms whose titles are still to be written.
-PENDING = (
-    "harness.cli.board", "harness.config", "harness.core.clients", "harness.core.execution",
-    "harness.core.settings", "harness.executors", "harness.report", "harness.simulation.footprint",
-    "harness.simulation.plan", "harness.storage.shapes", "privacy.claims", "privacy.compositions",
-)  # fmt: skip
-
-
 def titles(file: Path) -> list[str]:
     """Return the first word of every docstring of a file."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -206,7 +198,7 @@ def titles(file: Path) -> list[str]:
 def test_titles_are_imperative_or_name_a_thing():
     """A title as `What a run holds` names nothing; `Say how` and `Let it` do not tell what a function does."""
     found = {name for name, file in files().items() if {"What", "Let", "Say"} & set(titles(file))}
-    assert sorted(name for name in found if not name.startswith(PENDING)) == []
+    assert found == set()
 
 
 def test_harness_has_at_most_a_dozen_rooms():

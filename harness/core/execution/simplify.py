@@ -125,7 +125,7 @@ def _fold(recording: GraphModule, node: Any) -> None:
 
 
 def _keep_padding(node: Any) -> None:
-    """Let the zeros around a small factor of a product stay in memory, as filling it takes longer than the rest."""
+    """Keep the zeros around a small factor of a product in memory, as filling it takes longer than the rest."""
     part, widths, *value = node.args
     shape, stride, dtype, device = node.meta["value"]
     small = shape.numel() * dtype.itemsize <= KEPT_BYTES and device.type == "cpu"

@@ -29,7 +29,7 @@ from harness.core.wire.message import combined
 
 
 class Exchange(NamedTuple):
-    """What a node learns in an exchange with its neighbors.
+    """The rows that a node has after an exchange with its neighbors.
 
     Attributes
     ----------

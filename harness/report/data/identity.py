@@ -1,4 +1,4 @@
-"""What determines runs, and digests of it that say which runs belong together."""
+"""The identity of runs: digests of their settings that decide which runs belong together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASK = {"data", "partition", "problem"}  # sections that cells share if they are
 
 
 class Identity:
-    """What determines a run but its seed: digests of it, or of parts of it, say which runs belong together.
+    """The settings of a run except its seed; digests of all or some of them decide which runs belong together.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What satisfies given bounds, how surely, and which bound excludes the rest."""
+"""The cells that satisfy given bounds, how certain that is, and which bound excludes the others."""
 
 from __future__ import annotations
 

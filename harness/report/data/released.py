@@ -1,4 +1,4 @@
-"""What runs have released, as a column of leaderboards: what `privacy.joint` composes."""
+"""The releases of runs as a column of leaderboards, for `privacy.joint` to compose."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Results:
 
     @cached_property
     def identities(self) -> list[Identity]:
-        """What determines each run but its seed, in the order of the records; shared where it is the same."""
+        """The identities of runs in the order of the records; equal ones are one object."""
         return identified(self.records)
 
     @cached_property

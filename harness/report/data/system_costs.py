@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 
 class SystemCosts(NamedTuple):
-    """What a run takes.
+    """The costs of a run.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """Say that seeds are left out; empty if none is."""
+        """Return a remark on seeds that are left out; empty if none is."""
         return f"{counted(self.apart, 'seed')} with {APART}" if self.apart else ""
 
 

@@ -80,7 +80,7 @@ class Entry(NamedTuple):
 
 
 class PageTable(NamedTuple):
-    """What the page shows of a leaderboard.
+    """The part of a leaderboard that the page shows.
 
     Attributes
     ----------

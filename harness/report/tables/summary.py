@@ -270,7 +270,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def _unpaired(comparison: Comparison) -> str:
-    """Say which rows have no change because other samples were tested; empty if none has."""
+    """Name the rows that have no change because other samples were tested; empty if none has."""
     measure, plain, protected = comparison
     shown = protected[:MOST_ROWS]
     apart = [

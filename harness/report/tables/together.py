@@ -1,4 +1,4 @@
-"""What all private runs of a table release together, in a sentence for every data set."""
+"""The joint release of all private runs of a table, in a sentence for every data set."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
 
 
 def _whose(draws: Sequence[str | None]) -> str:
-    """Say whose the secret draws are."""
+    """Name the owner of the secret draws."""
     own, shared = draws.count(OWN), draws.count(SHARED)
     if own and shared:
         return f"own draws in {own}, one joint draw a seed in {shared}"
