@@ -1,4 +1,4 @@
-"""The identity of runs: digests of their settings that decide which runs belong together."""
+"""Identities of runs: digests of all that determines them, or of parts of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASK = {"data", "partition", "problem"}  # sections that cells share if they are
 
 
 class Identity:
-    """The settings of a run except its seed; digests of all or some of them decide which runs belong together.
+    """All that determines a run but its seed; its digests say which runs belong together.
 
     Parameters
     ----------

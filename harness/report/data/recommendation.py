@@ -1,4 +1,4 @@
-"""The cells that satisfy given bounds, how certain that is, and which bound excludes the others."""
+"""Cells within given bounds, how surely they are, and the bound that excludes the rest."""
 
 from __future__ import annotations
 

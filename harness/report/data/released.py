@@ -1,4 +1,4 @@
-"""The releases of runs as a column of leaderboards, for `privacy.joint` to compose."""
+"""The column of leaderboards with all that runs have released, which `privacy.joint` composes."""
 
 from __future__ import annotations
 

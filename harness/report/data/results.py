@@ -93,7 +93,7 @@ class Results:
 
     @cached_property
     def identities(self) -> list[Identity]:
-        """The identities of runs in the order of the records; equal ones are one object."""
+        """All that determines each run but its seed, in the order of the records; shared where it is the same."""
         return identified(self.records)
 
     @cached_property

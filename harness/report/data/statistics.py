@@ -29,7 +29,7 @@ ALPHA, POWER = 0.05, 0.8
 
 
 class Paired(NamedTuple):
-    """The statistics of paired differences; None where there are too few of them.
+    """Statistics of paired differences; None where there are too few of them.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 
 class SystemCosts(NamedTuple):
-    """The costs of a run.
+    """Time and energy of a run.
 
     Attributes
     ----------

@@ -80,7 +80,7 @@ class Entry(NamedTuple):
 
 
 class PageTable(NamedTuple):
-    """The part of a leaderboard that the page shows.
+    """A leaderboard as the page shows it.
 
     Attributes
     ----------

@@ -58,7 +58,7 @@ def uncovered_by(cells: Iterable[Cell]) -> list[str]:
 
 
 def composed(claim: Mapping[str, Any]) -> str | None:
-    """Return the draws of which an epsilon is composed, in words; None where they are not recorded."""
+    """Describe the draws of which an epsilon is composed; None where that is not recorded."""
     if not claim.get("composition"):
         return None
     return "; ".join(
@@ -101,7 +101,7 @@ def in_words(claim: Mapping[str, Any]) -> str:
 
 
 def _with_others(claim: Mapping[str, Any]) -> str:
-    """Return what ties a run to others: draws that it shares, and noise that it repeats."""
+    """Describe what ties a run to others: draws that it shares, and noise that it repeats."""
     text = ""
     if str(claim.get("secret_draws", "")).startswith("shared"):
         text += " Runs of this seed come from one joint draw; they do not compose as independent."
@@ -139,7 +139,7 @@ def uneven(largest: Any, middle: Any) -> bool:
 
 
 def loudest(who: str) -> str:
-    """Return a sentence if one client's budget determines the noise for all; empty for people of vertical runs."""
+    """Return that one client's budget determines the noise for all; empty for people of vertical runs."""
     if not who.startswith("client"):
         return ""
     who = f"C{who[1:]}"
@@ -161,7 +161,7 @@ def exposure(frame: pd.DataFrame) -> list[str]:
 
 
 def meaning(frame: pd.DataFrame) -> str:
-    """Return the meaning of a leaderboard's epsilons in two sentences; empty if none is finite and above zero.
+    """Explain in two sentences what the epsilons of a leaderboard bound; empty if none is finite and above zero.
 
     The probability is that of `privacy.trade_off.accuracy_bound`. Extrapolated epsilons are left out, as they bound
     nothing for the clients that were simulated.

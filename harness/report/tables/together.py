@@ -1,4 +1,4 @@
-"""The joint release of all private runs of a table, in a sentence for every data set."""
+"""The joint epsilon of all private runs of a table, in a sentence for every data set."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _unknown(runs: Sequence[tuple[Row, int, str | None, Any]]) -> str | None:
 
 
 def _whose(draws: Sequence[str | None]) -> str:
-    """Name the owner of the secret draws."""
+    """Describe whose the secret draws are."""
     own, shared = draws.count(OWN), draws.count(SHARED)
     if own and shared:
         return f"own draws in {own}, one joint draw a seed in {shared}"
